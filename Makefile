@@ -1,0 +1,78 @@
+# Everything a newcomer needs, from a fresh clone with Python 3.11+ and make.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV := uv==0.13.7
+
+.DEFAULT_GOAL := help
+
+## -- Set-up
+
+.PHONY: install
+install: $(STAMP) ## make .venv with the package, all extras and the test tools
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Afterglow needs Python 3.11 or newer; set PYTHON=python3.x")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
+	$(BIN)/uv pip install --quiet --require-hashes --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
+	@touch $@
+
+.PHONY: lock
+lock: $(STAMP) ## resolve the dependencies anew into requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --all-extras --group dev pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove .venv and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache
+	find src tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+## -- Quality
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## let ruff write the code's shape
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+.PHONY: proto
+proto: $(STAMP) ## generate the protobuf modules from src/afterglow/format/proto/*.proto
+	$(BIN)/python scripts/generate_protos.py
+
+.PHONY: docs
+docs: $(STAMP) ## generate the pages of docs/ that come from code
+	$(BIN)/python scripts/generate_docs.py
+
+## -- Tests
+
+.PHONY: test
+test: $(STAMP) lint ## everything that needs only what pip installs
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not pulsar"
+
+.PHONY: pulsar-test
+pulsar-test: $(STAMP) ## tests against real servers and tools (needs mvn, Java, go)
+	$(BIN)/python -m pytest -q -m pulsar
+
+.PHONY: bench
+bench: $(STAMP) ## the benchmarks; results go to bench/results/
+	$(BIN)/python -m bench
+
+## -- Use
+
+.PHONY: demo
+demo: $(STAMP) ## the main job, from an empty machine
+	$(BIN)/afterglow demo
+
+.PHONY: help
+help: ## list every target
+	@awk -F ':.*## ' '/^## -- /{printf "\n%s\n", substr($$0,7)} /^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

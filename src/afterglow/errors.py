@@ -1,0 +1,146 @@
+"""The one error tree.
+
+Every error raised on purpose is an :class:`AfterglowError`. Leaves also inherit the fitting built-in, so that callers
+may catch either. A message names the object, the setting and the cure.
+
+Two pairs must never be confused: *failed* means that the effect did not happen and may be tried again; *unknown* means
+that it may have happened. Code that meets an unknown outcome re-reads and decides; it never deletes.
+"""
+
+from __future__ import annotations
+
+
+class AfterglowError(Exception):
+    """Root of all errors raised by Afterglow."""
+
+
+# --- what the caller gave us ---------------------------------------------------------------------------------------
+
+
+class ConfigError(AfterglowError, ValueError):
+    """A setting is unknown, malformed, or contradicts another."""
+
+
+class InvalidName(AfterglowError, ValueError):
+    """A topic, subscription, key or path is not well-formed."""
+
+
+class MissingDependency(AfterglowError, ImportError):
+    """An optional package is not installed; the message gives the pip command."""
+
+
+class NotSupported(AfterglowError, NotImplementedError):
+    """The operation is valid but this implementation does not offer it."""
+
+
+# --- bytes that do not parse ---------------------------------------------------------------------------------------
+
+
+class FormatError(AfterglowError, ValueError):
+    """Bytes do not have the form they claim."""
+
+
+class CorruptEntry(FormatError):
+    """An entry's envelope, metadata, batch or payload is damaged."""
+
+
+class CorruptBlock(FormatError):
+    """A data block's header, framing, padding or checksum is damaged."""
+
+
+class CorruptIndex(FormatError):
+    """An index object is damaged or contradicts its data object."""
+
+
+class CorruptMetadata(FormatError):
+    """A metadata value does not parse."""
+
+
+class WrongVersion(FormatError):
+    """An object carries a format version that this release cannot read."""
+
+
+class EntryTooLarge(FormatError):
+    """An entry cannot be placed in a block of the configured size."""
+
+
+# --- object storage ------------------------------------------------------------------------------------------------
+
+
+class StorageError(AfterglowError, OSError):
+    """An object store refused or failed an operation; nothing was changed unless a subclass says otherwise."""
+
+
+class ObjectMissing(StorageError, FileNotFoundError):
+    """No object has that key."""
+
+
+class ObjectExists(StorageError, FileExistsError):
+    """A put-if-absent met an object that is already there."""
+
+
+class UploadMissing(StorageError, FileNotFoundError):
+    """The store does not know the multipart upload: completed, aborted, expired or lost."""
+
+
+class PartMismatch(StorageError):
+    """The store's parts are not the ones that were recorded."""
+
+
+class BucketMissing(StorageError, FileNotFoundError):
+    """The bucket, container or root directory does not exist."""
+
+
+class AccessDenied(StorageError, PermissionError):
+    """The store knows us and says no, or does not accept the credentials."""
+
+
+class RangeInvalid(StorageError, ValueError):
+    """A byte range lies outside the object."""
+
+
+class StoreUnavailable(StorageError, ConnectionError):
+    """The store could not be reached or failed inside; worth trying again."""
+
+
+class StoreThrottled(StoreUnavailable):
+    """The store asks to be called less often; worth trying again later."""
+
+
+class StoreTimeout(StoreUnavailable, TimeoutError):
+    """A call or a series of retries passed its deadline; the effect is unknown."""
+
+
+class ChecksumMismatch(StorageError):
+    """Bytes that arrived are not the bytes that were sent."""
+
+
+# --- metadata ------------------------------------------------------------------------------------------------------
+
+
+class MetadataError(AfterglowError):
+    """A metadata store refused or failed an operation."""
+
+
+class MetadataUnavailable(MetadataError, ConnectionError):
+    """The metadata store could not be reached; nothing was changed."""
+
+
+class ValueTooLarge(MetadataError, ValueError):
+    """A value passes the store's ``max_value_bytes``."""
+
+
+class CommitFailed(MetadataError):
+    """A change was certainly not applied."""
+
+
+class VersionConflict(CommitFailed):
+    """A compare-and-set met another version: re-read, decide, try again."""
+
+
+class Fenced(CommitFailed):
+    """Another owner with a newer epoch has taken over; stop."""
+
+
+class CommitUnknown(MetadataError, TimeoutError):
+    """A change was sent and may or may not have been applied: re-read, then decide. Never delete on this."""
