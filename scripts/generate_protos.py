@@ -26,7 +26,7 @@ def generate(output_root: Path) -> list[Path]:
     name clash) begin with our package.
 
     Raises:
-        SystemExit: protoc refused a file; it has said why on stderr.
+        subprocess.CalledProcessError: protoc refused a file; it has said why on stderr.
     """
     protos = sorted((SOURCE_ROOT / PROTO_DIR).glob("*.proto"))
     plugin = Path(sysconfig.get_path("scripts")) / "protoc-gen-mypy"

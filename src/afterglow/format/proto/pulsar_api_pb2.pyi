@@ -2404,8 +2404,8 @@ class BaseCommand(_message.Message):
     """--- The envelope of all commands ---
 
     One command: its type, and the one field whose number is the type's value. A field number that has a type and no
-    field here belongs to a command that is known by name only, so that a broker can refuse it by name: a type that the
-    enum lacks would leave the required field unset, and the whole command unreadable.
+    field here belongs to a command that is known by name only, so that a broker can refuse it by name; a type that the
+    enum lacks parses as none at all.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
