@@ -1,0 +1,174 @@
+"""The codecs of message payloads and metadata values.
+
+Promises: what :func:`decompress` returns has exactly the claimed size, or :class:`~afterglow.errors.CorruptEntry` is
+raised, whatever the input. A claim is checked against what the input can honestly expand to before anything of that
+size is allocated. Neither function keeps state; both may be called from any thread.
+
+Not promised: that damage is found. LZ4 and Snappy carry no checksum; a flipped literal of theirs decompresses to other
+bytes of the right length. The checksum of the entry or block covers that.
+
+| codec  | form                                                                                                 |
+|--------|------------------------------------------------------------------------------------------------------|
+| LZ4    | one raw block: no frame, no length                                                                   |
+| ZLIB   | a zlib stream; Java clients end it with a sync flush and leave out the final block and the checksum  |
+| ZSTD   | a zstd frame, with or without its content size                                                       |
+| SNAPPY | one raw block, which begins with its length                                                          |
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+from functools import cache
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from afterglow.errors import CorruptEntry
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+"""Contiguous bytes."""
+
+MAX_UNCOMPRESSED_BYTES: Final = 256 * 1024 * 1024
+"""Largest size that :func:`decompress` accepts unless told otherwise.
+
+A broker takes messages up to 5 MiB by default, and a chunked message decompresses as a whole: 256 MiB leaves room for
+both to be raised fiftyfold, and stays payable for a process that meets a hostile claim.
+"""
+
+
+class Codec(IntEnum):
+    """A compression type, by its number on the wire."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+# The most bytes that one compressed byte can stand for.
+_MAX_EXPANSION: Final = {
+    Codec.LZ4: 255,  # each byte that lengthens a match or literal adds at most 255
+    Codec.ZLIB: 1032,  # a match of 258 bytes takes at least two bits
+    Codec.ZSTD: 32768,  # a run of one byte: 128 KiB from four bytes
+    Codec.SNAPPY: 22,  # a copy of 64 bytes takes at least three
+}
+
+_ARROW_NAMES: Final = {Codec.LZ4: "lz4_raw", Codec.ZSTD: "zstd", Codec.SNAPPY: "snappy"}
+_ZSTD_LEVEL: Final = 3  # the level of Pulsar's own clients
+
+
+def compress(codec: Codec, data: BytesLike) -> bytes:
+    """Compress ``data`` into a form that every Pulsar client reads."""
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.ZLIB:
+        return zlib.compress(data)
+    compressed: bytes = _arrow_codec(codec).compress(data, asbytes=True)
+    return compressed
+
+
+def decompress(
+    codec: int, data: BytesLike, uncompressed_bytes: int, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES
+) -> BytesLike:
+    """Decompress ``data``.
+
+    Args:
+        codec: A number of :class:`Codec`.
+        data: The compressed bytes, all of them and nothing behind them.
+        uncompressed_bytes: The size that the metadata claims. Ignored for ``NONE``, where clients leave it at 0 or, in
+            a chunk, put the size of the whole message.
+        max_bytes: Refuse larger claims.
+
+    Returns:
+        Exactly ``uncompressed_bytes`` bytes; for ``NONE`` it is ``data`` itself, not a copy.
+
+    Raises:
+        CorruptEntry: The codec is unknown, the claim is impossible or too large, or the data is damaged or has another
+            size than claimed.
+    """
+    try:
+        codec = Codec(codec)
+    except ValueError:
+        raise CorruptEntry(f"compression type {codec} is unknown; known are {', '.join(Codec.__members__)}") from None
+    if codec is Codec.NONE:
+        return data
+    _check_claim(codec, data, uncompressed_bytes, max_bytes)
+    try:
+        if not len(data):
+            return b""  # the claim is 0 too
+        if codec is Codec.ZLIB:
+            return _inflate(data, uncompressed_bytes)
+        if codec is Codec.SNAPPY:
+            _check_snappy_length(data, uncompressed_bytes)
+        elif codec is Codec.LZ4 and uncompressed_bytes:
+            _check_lz4_is_longer_than(data, uncompressed_bytes - 1)
+        return _arrow_decompress(codec, data, uncompressed_bytes)
+    except (zlib.error, pa.ArrowInvalid, OSError) as error:
+        raise CorruptEntry(
+            f"{codec.name} payload of {len(data)} bytes does not decompress to {uncompressed_bytes} bytes: {error}"
+        ) from error
+
+
+def _check_claim(codec: Codec, data: BytesLike, uncompressed_bytes: int, max_bytes: int) -> None:
+    if uncompressed_bytes > max_bytes:
+        raise CorruptEntry(
+            f"{codec.name} payload claims {uncompressed_bytes} bytes, above the limit of {max_bytes}; "
+            "raise max_bytes where such messages are expected"
+        )
+    if not 0 <= uncompressed_bytes <= len(data) * _MAX_EXPANSION[codec]:
+        raise CorruptEntry(
+            f"{codec.name} payload of {len(data)} bytes claims {uncompressed_bytes} bytes, which it cannot hold"
+        )
+
+
+def _inflate(data: BytesLike, uncompressed_bytes: int) -> bytes:
+    stream = zlib.decompressobj()
+    # One byte of room beyond the claim: what is longer shows, and a stream that fits is read to its very end.
+    inflated = stream.decompress(data, uncompressed_bytes + 1)
+    if len(inflated) != uncompressed_bytes:
+        held = f"only {len(inflated)}" if len(inflated) < uncompressed_bytes else "more"
+        raise zlib.error(f"it holds {held}")
+    if stream.unused_data:
+        raise zlib.error(f"{len(stream.unused_data)} bytes follow the end of the stream")
+    return inflated
+
+
+def _check_snappy_length(data: BytesLike, uncompressed_bytes: int) -> None:
+    """Compare the length in front of a Snappy block, which the decoder obeys, with the claim."""
+    length = 0
+    for place, byte in enumerate(bytes(data[:5])):
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            break
+    if length != uncompressed_bytes:
+        raise CorruptEntry(f"SNAPPY payload says that it holds {length} bytes; {uncompressed_bytes} are claimed")
+
+
+def _check_lz4_is_longer_than(data: BytesLike, room_bytes: int) -> None:
+    """Fail unless an LZ4 block needs more room than given.
+
+    A block does not tell its length, and the decoder does not tell how much it wrote: given too much room it succeeds
+    and leaves the rest as it was. It fails exactly where there is too little room, so that a block has the claimed size
+    iff it fits into the claim and not into one byte less. The price is a second pass.
+    """
+    try:
+        _arrow_decompress(Codec.LZ4, data, room_bytes)
+    except OSError:
+        return
+    raise CorruptEntry(f"LZ4 payload of {len(data)} bytes holds fewer than the claimed {room_bytes + 1} bytes")
+
+
+def _arrow_decompress(codec: Codec, data: BytesLike, uncompressed_bytes: int) -> bytes:
+    # In one piece, never as a stream: zstd's streaming decoder would allocate the window that the frame asks for, up to
+    # 128 MiB from a few bytes; the one-piece decoder writes into the result only, and checks its size.
+    decompressed: bytes = _arrow_codec(codec).decompress(data, uncompressed_bytes, asbytes=True)
+    return decompressed
+
+
+@cache
+def _arrow_codec(codec: Codec) -> pa.Codec:
+    if codec is Codec.ZSTD:
+        return pa.Codec(_ARROW_NAMES[codec], compression_level=_ZSTD_LEVEL)
+    return pa.Codec(_ARROW_NAMES[codec])
