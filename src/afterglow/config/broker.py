@@ -1,0 +1,107 @@
+"""The configuration of one engine, checked as a whole.
+
+A ``BrokerConfig`` cannot hold a value out of range or two settings that contradict each other, however it was made. It
+is the broker level of every policy; namespaces and topics override single settings of it elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from afterglow.config.choices import AuthenticationProvider
+from afterglow.config.origin import DEFAULT
+from afterglow.config.sections import (
+    Ledgers,
+    Offload,
+    Pipeline,
+    Reading,
+    Security,
+    Server,
+    Streaming,
+    Tier,
+    Topics,
+)
+from afterglow.config.setting import declared
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from afterglow.config.origin import Origin
+    from afterglow.config.setting import Setting
+
+SECTIONS: tuple[type, ...] = (Server, Security, Topics, Ledgers, Offload, Streaming, Tier, Reading, Pipeline)
+SETTINGS: Mapping[str, Setting] = {row.key: row for section in SECTIONS for row in declared(section)}
+"""The configuration table: every setting by its key, in the order of the documentation."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, Reading, Pipeline):
+    """Every setting with its value.
+
+    Raises:
+        ConfigError: A value is out of range, or two settings contradict each other.
+    """
+
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+    """Where each value came from, by key; a key that is absent has its default."""
+
+    def __post_init__(self) -> None:
+        for row in SETTINGS.values():
+            value = getattr(self, row.attribute)
+            if not row.kind.accepts(value):
+                shown = "the value" if row.secret else repr(value)
+                raise ConfigError(f"{self._name(row.key)}: {shown} is not {row.kind.description}")
+        for problem in self._contradictions():
+            raise ConfigError(problem)
+
+    def __repr__(self) -> str:
+        given = (f"{row.key}={row.show(value)}" for row, value, _ in self.rows() if value != row.default)
+        return f"BrokerConfig({', '.join(given)})"
+
+    def origin(self, key: str) -> Origin:
+        """Where the value of a setting came from."""
+        return self.origins.get(key, DEFAULT)
+
+    def rows(self) -> Iterator[tuple[Setting, Any, Origin]]:
+        """Every setting with its value and origin, in the order of the table."""
+        for row in SETTINGS.values():
+            yield row, getattr(self, row.attribute), self.origin(row.key)
+
+    def _name(self, key: str) -> str:
+        return f"{key} ({self.origin(key)})"
+
+    def _contradictions(self) -> Iterator[str]:
+        minimum, maximum = (f"managedLedger{bound}LedgerRolloverTimeMinutes" for bound in ("Min", "Max"))
+        if (
+            0
+            < self.managed_ledger_max_ledger_rollover_time_minutes
+            < self.managed_ledger_min_ledger_rollover_time_minutes
+        ):
+            yield f"{self._name(minimum)} is greater than {self._name(maximum)}; lower the first or raise the second"
+        low, high = (f"pulsarChannelWriteBuffer{mark}WaterMark" for mark in ("Low", "High"))
+        if self.pulsar_channel_write_buffer_low_water_mark > self.pulsar_channel_write_buffer_high_water_mark:
+            yield f"{self._name(low)} is greater than {self._name(high)}; lower the first or raise the second"
+        if self.offload_retry_min_backoff_millis > self.offload_retry_max_backoff_millis:
+            low, high = "offloadRetryMinBackoffMillis", "offloadRetryMaxBackoffMillis"
+            yield f"{self._name(low)} is greater than {self._name(high)}; lower the first or raise the second"
+        if self.streaming_offload_block_size_in_bytes > self.streaming_offload_part_size_in_bytes:
+            low, high = "streamingOffloadBlockSizeInBytes", "streamingOffloadPartSizeInBytes"
+            yield f"{self._name(low)} is greater than {self._name(high)}: a part holds whole blocks; raise the second"
+        yield from self._security_contradictions()
+
+    def _security_contradictions(self) -> Iterator[str]:
+        for key, port in (
+            ("brokerServicePortTls", self.broker_service_port_tls),
+            ("webServicePortTls", self.web_service_port_tls),
+        ):
+            if port is not None and not (self.tls_certificate_file_path and self.tls_key_file_path):
+                yield f"{self._name(key)} needs both tlsCertificateFilePath and tlsKeyFilePath"
+        if self.authorization_enabled and not self.authentication_enabled:
+            yield f"{self._name('authorizationEnabled')} needs authenticationEnabled=true"
+        if self.authentication_enabled and not self.authentication_providers:
+            yield f"{self._name('authenticationEnabled')} needs authenticationProviders, such as token"
+        uses_tokens = self.authentication_enabled and AuthenticationProvider.TOKEN in self.authentication_providers
+        if uses_tokens and not (self.token_secret_key or self.token_public_key):
+            yield f"{self._name('authenticationProviders')} names token, which needs tokenSecretKey or tokenPublicKey"

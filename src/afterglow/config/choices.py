@@ -1,0 +1,56 @@
+"""The words that settings choose from. Values are the words of ``broker.conf`` and of the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ReadPriority(StrEnum):
+    """Which copy serves a read while both exist (PIP-73). The JSON of Pulsar's admin API carries the names."""
+
+    BOOKKEEPER_FIRST = "bookkeeper-first"
+    TIERED_STORAGE_FIRST = "tiered-storage-first"
+
+
+class DamagePolicy(StrEnum):
+    """What a reader does when bytes are damaged or gone."""
+
+    FAIL = "fail"
+    SKIP_AND_REPORT = "skip-and-report"
+
+
+class CompressionType(StrEnum):
+    """How a metadata value is compressed."""
+
+    NONE = "NONE"
+    LZ4 = "LZ4"
+    ZLIB = "ZLIB"
+    ZSTD = "ZSTD"
+    SNAPPY = "SNAPPY"
+
+
+class TopicType(StrEnum):
+    """What auto-creation creates."""
+
+    PARTITIONED = "partitioned"
+    NON_PARTITIONED = "non-partitioned"
+
+
+class InactiveTopicDeleteMode(StrEnum):
+    """When a topic without producers and consumers may be deleted."""
+
+    DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+    DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+class EntryInterceptor(StrEnum):
+    """What the broker writes in front of each entry (PIP-70)."""
+
+    BROKER_TIMESTAMP = "broker-timestamp"
+    INDEX = "index"
+
+
+class AuthenticationProvider(StrEnum):
+    """How a client proves who it is."""
+
+    TOKEN = "token"  # noqa: S105 - the name of a method, no secret

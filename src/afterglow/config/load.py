@@ -1,0 +1,174 @@
+"""From files, environment and arguments to a :class:`BrokerConfig`.
+
+A later source wins over an earlier one: default, file, environment, argument. Within one source the same setting may
+not have two different values, however its key is spelt. Either a whole configuration comes back or an error is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afterglow.config.broker import BrokerConfig
+from afterglow.config.known import find, is_pulsar_key, nearest
+from afterglow.config.origin import Origin, OriginKind
+from afterglow.config.properties import decode_properties, parse_properties
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from afterglow.config.kinds import Kind
+    from afterglow.config.setting import Setting
+
+ENVIRONMENT_PREFIX = "AFTERGLOW_CONF_"
+"""A variable of this name followed by a key, as the key is spelt, sets it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A key with its text, as a source has it."""
+
+    key: str
+    text: str
+    origin: Origin
+
+
+def load_conf(
+    path: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> BrokerConfig:
+    """Read a ``broker.conf`` and what overrides it.
+
+    Args:
+        path: The file, or None for none.
+        environ: The environment, such as ``os.environ``; None: the environment does not count.
+        overrides: Texts by key that win over everything else.
+
+    Raises:
+        ConfigError: The file cannot be read; a key is unknown; a value is malformed, out of range, or contradicts
+            another.
+    """
+    if path is None:
+        return resolve(from_environment(environ), from_arguments(overrides))
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"configuration file {path}: {error.strerror}; give the path of a broker.conf") from error
+    return parse_conf(decode_properties(data), str(path), environ=environ, overrides=overrides)
+
+
+def parse_conf(
+    text: str,
+    name: str = "broker.conf",
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> BrokerConfig:
+    """As :func:`load_conf`, for the content of a file; ``name`` is what messages and origins call it.
+
+    Raises:
+        ConfigError: As for :func:`load_conf`.
+    """
+    return resolve(from_properties(text, name), from_environment(environ), from_arguments(overrides))
+
+
+def from_properties(text: str, name: str) -> list[Given]:
+    """What the content of a ``.properties`` file gives.
+
+    Raises:
+        ConfigError: The text is malformed.
+    """
+    return [
+        Given(item.key, item.value, Origin(OriginKind.FILE, f"{name}:{item.line}"))
+        for item in parse_properties(text, name)
+    ]
+
+
+def from_environment(environ: Mapping[str, str] | None) -> list[Given]:
+    """What the variables that begin with :data:`ENVIRONMENT_PREFIX` give."""
+    return [
+        Given(name.removeprefix(ENVIRONMENT_PREFIX), text, Origin(OriginKind.ENVIRONMENT, name))
+        for name, text in sorted((environ or {}).items())
+        if name.startswith(ENVIRONMENT_PREFIX)
+    ]
+
+
+def from_arguments(overrides: Mapping[str, str] | None) -> list[Given]:
+    """What a caller gives."""
+    origin = Origin(OriginKind.ARGUMENT, "argument")
+    return [Given(key, text, origin) for key, text in (overrides or {}).items()]
+
+
+def resolve(*sources: Iterable[Given]) -> BrokerConfig:
+    """Make a configuration of several sources, the weakest first.
+
+    Keys of a stock Pulsar that have no effect here are named in one warning.
+
+    Raises:
+        ConfigError: A key is unknown; a value is malformed, out of range, or contradicts another.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    without_effect: set[str] = set()
+    for source in sources:
+        for row, value, origin in _read(source, without_effect):
+            # Sources add to a map pair by pair; every other value they replace.
+            merged = {**dict(values.get(row.attribute, ())), **dict(value)} if row.prefix else None
+            values[row.attribute] = value if merged is None else tuple(sorted(merged.items()))
+            origins[row.key] = origin
+    config = BrokerConfig(**values, origins=origins)
+    if without_effect:
+        _log.warning(
+            "%d settings of Apache Pulsar have no effect in Afterglow: %s",
+            len(without_effect),
+            ", ".join(sorted(without_effect)),
+        )
+    return config
+
+
+def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[Setting, Any, Origin]]:
+    """The values of one source; keys that only Pulsar implements go to ``without_effect``."""
+    first: dict[str, tuple[Given, Any]] = {}
+    for given in source:
+        found = find(given.key)
+        if found is None:
+            if not is_pulsar_key(given.key):
+                raise ConfigError(_unknown(given))
+            without_effect.add(given.key)
+            continue
+        row, kind = found
+        if not given.text.strip() and not kind.takes_empty:
+            continue
+        value = _value(row, kind, given)
+        earlier, earlier_value = first.setdefault(given.key if row.prefix else row.key, (given, value))
+        if earlier_value != value:
+            raise ConfigError(
+                f"{earlier.key} ({earlier.origin}) and {given.key} ({given.origin}) give one setting two different "
+                "values; remove one of them"
+            )
+        if earlier is given:
+            yield row, value, given.origin
+
+
+def _value(row: Setting, kind: Kind[Any], given: Given) -> object:
+    try:
+        value = kind.parse(given.text.strip())
+        if row.kind.accepts(value):
+            return value
+    except ValueError:
+        pass
+    shown = "the value" if row.secret else repr(given.text.strip())
+    raise ConfigError(f"{given.key} ({given.origin}): {shown} is not {kind.description}")
+
+
+def _unknown(given: Given) -> str:
+    meant = nearest(given.key)
+    cure = f"did you mean {meant}?" if meant else "docs/configuration.md lists every setting"
+    return f"{given.key} ({given.origin}): no such setting; {cure}"

@@ -1,0 +1,84 @@
+"""Who may connect, and how the wire is protected."""
+
+from __future__ import annotations
+
+from afterglow.config.choices import AuthenticationProvider
+from afterglow.config.kinds import choice, flag, names, optional, several, text
+from afterglow.config.quantities import duration
+from afterglow.config.setting import section, setting
+
+_PROVIDERS = several(
+    choice(
+        AuthenticationProvider,
+        {"org.apache.pulsar.broker.authentication.AuthenticationProviderToken": AuthenticationProvider.TOKEN},
+    ),
+    "`token` (also as `org.apache.pulsar.broker.authentication.AuthenticationProviderToken`)",
+)
+
+
+@section
+class Security:
+    """Authentication and TLS."""
+
+    authentication_enabled: bool = setting(
+        flag(), default=False, doc="Whether clients must prove who they are, on every port."
+    )
+    authentication_providers: tuple[AuthenticationProvider, ...] = setting(
+        _PROVIDERS, default=(), doc="Ways in which a client may prove who it is; one that is not supported is an error."
+    )
+    authentication_refresh_check_seconds: int = setting(
+        duration(minimum=1), default=60, doc="Seconds between checks for expired credentials on open connections."
+    )
+    authorization_enabled: bool = setting(
+        flag(), default=False, doc="Whether roles are checked against namespace permissions; needs authentication."
+    )
+    super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
+    anonymous_user_role: str | None = setting(
+        optional(text()), default=None, doc="Role of clients that present no credentials. Nothing: they are refused."
+    )
+    authenticate_metrics_endpoint: bool = setting(
+        flag(), default=False, doc="Whether `/metrics` asks for credentials too."
+    )
+    token_secret_key: str | None = setting(
+        optional(text()),
+        default=None,
+        doc="Symmetric key that signs tokens: `file:///path`, `data:;base64,…`, or the base64 text itself.",
+        secret=True,
+    )
+    token_public_key: str | None = setting(
+        optional(text()),
+        default=None,
+        doc="Public key that checks tokens: `file:///path`, `data:;base64,…`, or the base64 text itself.",
+    )
+    token_public_alg: str = setting(text(), default="RS256", doc="Signature algorithm of the public key.")
+    token_auth_claim: str = setting(text(), default="sub", doc="Claim of the token that names the role.")
+    token_audience_claim: str | None = setting(
+        optional(text()), default=None, doc="Claim that must hold the audience, if any."
+    )
+    token_audience: str | None = setting(
+        optional(text()), default=None, doc="Audience that the audience claim must name."
+    )
+    token_allowed_clock_skew_seconds: int = setting(
+        duration(), default=0, doc="Seconds by which clocks may differ when a token's times are checked."
+    )
+    tls_certificate_file_path: str | None = setting(
+        optional(text()), default=None, doc="PEM file with the server's certificate chain."
+    )
+    tls_key_file_path: str | None = setting(
+        optional(text()), default=None, doc="PEM file with the server's private key."
+    )
+    tls_trust_certs_file_path: str | None = setting(
+        optional(text()), default=None, doc="PEM file with the authorities that may have signed a client's certificate."
+    )
+    tls_require_trusted_client_cert_on_connect: bool = setting(
+        flag(), default=False, doc="Whether a client without a trusted certificate is refused."
+    )
+    tls_protocols: tuple[str, ...] = setting(
+        names(), default=(), doc="TLS versions to offer, such as `TLSv1.3`. Nothing: what the platform holds safe."
+    )
+    tls_ciphers: tuple[str, ...] = setting(
+        names(), default=(), doc="Cipher suites to offer. Nothing: what the platform holds safe."
+    )
+    tls_cert_refresh_check_duration_sec: int = setting(
+        duration(), default=300, doc="Seconds between looks for a renewed certificate. 0: at every connection."
+    )
