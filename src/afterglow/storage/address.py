@@ -1,0 +1,156 @@
+"""From a tier's address to a store.
+
+============================  =========================================================
+``file:///path``              a directory
+``s3://bucket[/prefix]``      a bucket of S3 or of anything that speaks its protocol
+``memory://name[/prefix]``    memory of this process; the same name, the same objects
+``az://``, ``gs://``          reserved
+============================  =========================================================
+
+Options come as keywords; strings are converted, so that they may come from a command line or from Spark. ``None`` means
+not given. Stores behind a network repeat failed requests for ``retry_deadline_s``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, get_type_hints
+from urllib.parse import unquote, urlsplit
+
+from afterglow.errors import ConfigError, NotSupported
+from afterglow.storage.local import LocalStore
+from afterglow.storage.memory import MemoryStore
+from afterglow.storage.prefix import PrefixedStore
+from afterglow.storage.retry import RetryingStore, RetryPolicy
+from afterglow.storage.s3_options import S3Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from afterglow.storage.store import ObjectStore
+
+__all__ = ["open_store"]
+
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LocalOptions:
+    create: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _NoOptions:
+    pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RetryOptions:
+    retry_deadline_s: float = RetryPolicy().deadline_s
+
+
+def open_store(url: str, **options: str | float | None) -> ObjectStore:
+    """Open the store that an address names. Nothing is asked of it yet.
+
+    Args:
+        url: The address.
+        **options: ``create`` for a directory; those of :class:`~afterglow.storage.s3_options.S3Options` and
+            ``retry_deadline_s`` (seconds, 0 for none) for a bucket.
+
+    Raises:
+        ConfigError: The address is malformed, its scheme or an option unknown, or options contradict each other.
+        NotSupported: The scheme is reserved.
+        MissingDependency: The store's SDK is not installed.
+    """
+    scheme, separator, rest = url.partition("://")
+    opener = _OPENERS.get(scheme) if separator else None
+    if opener is None:
+        raise ConfigError(_unknown("tier address", url, scheme, _OPENERS, "://"))
+    # unquote only where the address is a URL by standard: S3 keys may hold a percent sign as it is.
+    return opener(rest, {name: value for name, value in options.items() if value is not None})
+
+
+def _open_local(rest: str, options: Mapping[str, Any]) -> ObjectStore:
+    path = unquote(urlsplit(f"file://{rest}").path)
+    if not rest.startswith("/"):
+        raise ConfigError(f"tier address file://{rest} names no absolute path; write file:///path")
+    return LocalStore(path, create=_parse(_LocalOptions, options).create)
+
+
+def _open_s3(rest: str, options: Mapping[str, Any]) -> ObjectStore:
+    from afterglow.storage.s3 import S3Store  # noqa: PLC0415 - its SDKs are an extra
+
+    deadline = {name: value for name, value in options.items() if name == "retry_deadline_s"}
+    others = {name: value for name, value in options.items() if name not in deadline}
+    policy = RetryPolicy(deadline_s=_parse(_RetryOptions, deadline).retry_deadline_s)
+    bucket, prefix = _split("s3", rest)
+    store: ObjectStore = S3Store(bucket, _parse(S3Options, others, known=("retry_deadline_s",)))
+    if policy.deadline_s > 0:
+        store = RetryingStore(store, policy)
+    return PrefixedStore(store, prefix) if prefix else store
+
+
+def _open_memory(rest: str, options: Mapping[str, Any]) -> ObjectStore:
+    _parse(_NoOptions, options)
+    name, _, prefix = rest.partition("/")
+    store = MemoryStore(name)
+    return PrefixedStore(store, prefix) if prefix.strip("/") else store
+
+
+def _open_reserved(rest: str, _: Mapping[str, Any]) -> ObjectStore:
+    raise NotSupported(f"tier {rest!r}: az:// and gs:// are not available in this release; use s3:// or file://")
+
+
+_OPENERS: dict[str, Callable[[str, Mapping[str, Any]], ObjectStore]] = {
+    "file": _open_local,
+    "s3": _open_s3,
+    "memory": _open_memory,
+    "az": _open_reserved,
+    "gs": _open_reserved,
+}
+
+
+def _split(scheme: str, rest: str) -> tuple[str, str]:
+    bucket, _, prefix = rest.partition("/")
+    if not bucket or set(bucket) & set("?#@:"):
+        raise ConfigError(f"tier address {scheme}://{bucket} names no bucket; write {scheme}://bucket[/prefix]")
+    return bucket, prefix.strip("/")
+
+
+def _parse(kind: type[Any], options: Mapping[str, Any], known: tuple[str, ...] = ()) -> Any:
+    """Build a record of options from loosely typed values.
+
+    Raises:
+        ConfigError: An option is unknown, or a value is not of its type.
+    """
+    hints = get_type_hints(kind)
+    for name in options:
+        if name not in hints:
+            raise ConfigError(_unknown("tier option", name, name, [*hints, *known]))
+    return kind(**{name: _convert(name, value, str(hints[name])) for name, value in options.items()})
+
+
+def _convert(name: str, value: Any, hint: str) -> Any:
+    text = str(value).strip()
+    try:
+        if "bool" in hint:
+            return _BOOLEANS[text.lower()]
+        if "float" in hint:
+            return float(text)
+        if "int" in hint:
+            return int(text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"tier option {name}={text!r} is not of its type, {hint}") from None
+    return text
+
+
+def _unknown(what: str, given: str, word: str, known: Mapping[str, Any] | list[str], suffix: str = "") -> str:
+    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    if near:
+        hint = f"did you mean {near[0]}{suffix}?"
+    elif known:
+        hint = f"use one of {', '.join(name + suffix for name in known)}"
+    else:
+        hint = "this tier has no options"
+    return f"{what} {given!r} is unknown; {hint}"

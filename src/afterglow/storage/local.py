@@ -1,0 +1,316 @@
+"""Objects in a directory: the tier of the embedded engine, and a reader of any directory that holds objects.
+
+The layout is public: key ``K`` is the file ``K``, its user metadata the file ``K.meta.json``. ``.uploads/`` is reserved
+for unfinished work. Listing shows neither; a directory without any of these files is readable too, and nothing is
+created in it before the first write.
+
+Writers may be many, in many processes of one machine; a lock file orders those that replace one key. Directories that
+become empty stay. Symbolic links to files are followed; those to directories are followed by key, but not listed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import uuid
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from afterglow.errors import (
+    AccessDenied,
+    AfterglowError,
+    BucketMissing,
+    InvalidName,
+    ObjectExists,
+    ObjectMissing,
+    StorageError,
+    StoreUnavailable,
+    UploadMissing,
+)
+from afterglow.storage import durable
+from afterglow.storage.local_metadata import metadata_path, read_metadata, write_metadata
+from afterglow.storage.local_uploads import LocalUploads
+from afterglow.storage.local_walk import RESERVED, info_of, object_path, walk
+from afterglow.storage.names import check_part_number, check_parts, check_range, normal_metadata
+from afterglow.storage.store import PAGE_SIZE, ObjectPage, ObjectStore, StoreLimits, as_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from afterglow.storage.store import Data, ObjectInfo, Part, Upload
+
+__all__ = ["LOCAL_LIMITS", "LocalStore"]
+
+# A key that the file system cannot hold, or that runs through another object's file (EEXIST, ENOTDIR).
+_NO_SUCH_NAME = {errno.EEXIST, errno.EILSEQ, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
+_LOCKS = 64  # as many keys can be replaced at once; a lock file per key would have to be cleaned up
+
+LOCAL_LIMITS = StoreLimits(
+    min_part_bytes=1, max_part_bytes=2**43, max_parts=10_000, max_put_bytes=2**43, max_object_bytes=2**43
+)
+
+
+class LocalStore(ObjectStore):
+    """An object store in a directory.
+
+    Args:
+        root: The directory.
+        create: Make the directory, with its parents, at the first write if it is not there.
+    """
+
+    def __init__(self, root: str | Path, *, create: bool = False) -> None:
+        self._root = Path(root).absolute()
+        self._create = create
+        reserved = self._root / RESERVED
+        self._temporary = reserved / "tmp"
+        self._locks = reserved / "locks"
+        self._aside = reserved / "replaced"
+        self._uploads = LocalUploads(reserved / "multipart", self._temporary)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (str(self._root), self._create)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self._root)!r})"
+
+    @property
+    def url(self) -> str:
+        """``file:///path``."""
+        return self._root.as_uri()
+
+    @property
+    def limits(self) -> StoreLimits:
+        """No bounds but the file system's."""
+        return LOCAL_LIMITS
+
+    def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        """Write an object: to a temporary file, synced, then renamed into place."""
+        self._path(key)
+        normal = normal_metadata(metadata)
+        with self._writing(key), self._staged() as staged:
+            durable.write_file(staged, [as_view(data)])
+            self._publish(key, staged, normal, if_absent=if_absent)
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
+        """Read ``[start, end)`` into one fresh buffer."""
+        with self._reading(key):
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                found = os.fstat(descriptor)
+                if stat.S_ISDIR(found.st_mode):
+                    raise self._missing(key)
+                return durable.read_range(descriptor, start, check_range(key, start, end, found.st_size))
+            finally:
+                os.close(descriptor)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Tell about an object."""
+        with self._reading(key):
+            found, metadata = read_metadata(self._path(key), self._aside_path(key))
+            if stat.S_ISDIR(found.st_mode):
+                raise self._missing(key)
+            return info_of(key, found, metadata)
+
+    def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
+        """List objects in key order."""
+        found = tuple(islice(self.list(prefix, start_after), limit + 1))
+        return ObjectPage(found[:limit], complete=len(found) <= limit)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        """List objects in key order, in one walk."""
+        with self._reading(prefix):
+            if not self._root.is_dir():
+                raise self._no_root()
+            yield from walk(self._root, prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects: first the object, then its metadata, which nobody sees without it."""
+        targets = [(key, self._path(key)) for key in keys]
+        touched = set()
+        with self._writing("*"):
+            for key, target in targets:
+                if (found := durable.status(target)) is None or stat.S_ISDIR(found.st_mode):
+                    continue
+                with durable.exclusive(self._lock_path(key)):
+                    durable.remove(target)
+                    durable.remove(metadata_path(target))
+                    durable.remove(self._aside_path(key))
+                touched.add(target.parent)
+            for directory in touched:
+                durable.sync_directory(directory)
+
+    def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
+        """Begin a multipart upload."""
+        self._path(key)
+        normal = normal_metadata(metadata)
+        with self._writing(key):
+            return self._uploads.create(key, normal)
+
+    def upload_part(self, upload: Upload, number: int, data: Data) -> Part:
+        """Store one part, synced."""
+        check_part_number(number, self.limits)
+        with self._writing(upload.key):
+            return self._uploads.put_part(upload, number, data)
+
+    def list_parts(self, upload: Upload) -> tuple[Part, ...]:
+        """Tell the parts that have arrived."""
+        with self._reading(upload.key):
+            return self._uploads.parts(upload)
+
+    def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
+        """Join the parts into the object. After a crash at any step it can be called again."""
+        with self._writing(upload.key), self._staged() as staged:
+            metadata = self._uploads.metadata(upload)
+            check_parts(upload.key, parts, self.limits)
+            # 1. Join the parts in a temporary file. Crash: the upload is as before.
+            try:
+                self._uploads.join(upload, parts, staged)
+            except FileNotFoundError:
+                raise UploadMissing(f"{self.url}: upload of {upload.key!r} ended while it was completed") from None
+            # 2. Make it the object. Crash: the upload is still there, completing again publishes the same bytes.
+            self._publish(upload.key, staged, metadata, if_absent=False)
+            # 3. Forget the upload.
+            self._uploads.discard(upload)
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Discard an upload."""
+        with self._writing(upload.key):
+            self._uploads.discard(upload)
+
+    def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
+        """Tell the unfinished uploads."""
+        with self._reading(prefix):
+            if not self._root.is_dir():
+                raise self._no_root()
+            return tuple(upload for upload in self._uploads.all() if upload.key.startswith(prefix))
+
+    def _publish(self, key: str, staged: Path, metadata: dict[str, str], *, if_absent: bool) -> None:
+        """Make a synced temporary file the object; :mod:`~afterglow.storage.local_metadata` has the table of steps."""
+        target, aside = self._path(key), self._aside_path(key)
+        durable.make_directories(target.parent, self._root)
+        with durable.exclusive(self._lock_path(key)):
+            old = durable.status(target)
+            if old is not None and stat.S_ISDIR(old.st_mode):
+                raise InvalidName(f"{self.url} cannot hold the object key {key!r}: longer keys lie below it")
+            if old is not None and if_absent:
+                raise self._exists(key)
+            modified_ns = _distinct_time(staged, old)
+            beside = metadata_path(target)
+            if metadata or durable.status(beside) is not None:
+                if old is not None:
+                    # 1. Keep the old metadata under the old object's time. Crash: an unused file.
+                    _, old_metadata = read_metadata(target, aside)
+                    write_metadata(self._new_temporary(), aside, old_metadata, old.st_mtime_ns)
+                    durable.sync_directory(aside.parent)
+                # 2. The new metadata. Crash: the old object still finds its own aside; a new one is not there yet.
+                write_metadata(self._new_temporary(), beside, metadata, modified_ns)
+                durable.sync_directory(beside.parent)
+            # 3. The object: the step that counts. Crash: the new object is there.
+            if if_absent:
+                try:
+                    os.link(staged, target)
+                except FileExistsError:  # by a writer that does not know our lock
+                    raise self._exists(key) from None
+            else:
+                os.rename(staged, target)  # noqa: PTH104 - crash tests step through the calls of os
+            durable.sync_directory(target.parent)
+            # 4. No longer needed; its time matches nothing any more, so a crash before this does no harm.
+            durable.remove(aside)
+
+    def _path(self, key: str) -> Path:
+        return object_path(self._root, key)
+
+    def _lock_path(self, key: str) -> Path:
+        return self._locks / f"{crc32c(key.encode()) % _LOCKS:02}"
+
+    def _aside_path(self, key: str) -> Path:
+        return self._aside / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+
+    def _new_temporary(self) -> Path:
+        return self._temporary / uuid.uuid4().hex
+
+    @contextmanager
+    def _staged(self) -> Iterator[Path]:
+        staged = self._new_temporary()
+        try:
+            yield staged
+        finally:
+            durable.remove(staged)
+
+    @contextmanager
+    def _writing(self, key: str) -> Iterator[None]:
+        with self._errors(key):
+            if not self._root.is_dir():
+                if not self._create:
+                    raise self._no_root()
+                durable.make_directories(self._root, Path(self._root.anchor))
+            for directory in (self._temporary, self._locks, self._aside, self._uploads.directory):
+                durable.make_directories(directory, self._root)
+            yield
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        with self._errors(key):
+            try:
+                yield
+            except StorageError:
+                raise
+            except (FileNotFoundError, NotADirectoryError):
+                raise (self._missing(key) if self._root.is_dir() else self._no_root()) from None
+            except EOFError as error:
+                raise StoreUnavailable(
+                    f"{self.url}: object {key!r} was cut short while it was read: {error}"
+                ) from error
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except AfterglowError:
+            raise
+        except PermissionError as error:
+            raise AccessDenied(f"{self.url}: {error}; give this user the right to the directory") from error
+        except OSError as error:
+            if error.errno in _NO_SUCH_NAME:
+                raise InvalidName(f"{self.url} cannot hold the object key {key!r}: {error.strerror}") from error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise StorageError(
+                    f"{self.url} is full: {error.strerror}; free space or choose another tier"
+                ) from error
+            raise StoreUnavailable(f"{self.url}: {error}") from error
+
+    def _missing(self, key: str) -> ObjectMissing:
+        return ObjectMissing(f"{self.url} has no object {key!r}")
+
+    def _exists(self, key: str) -> ObjectExists:
+        return ObjectExists(f"{self.url} already has an object {key!r}")
+
+    def _no_root(self) -> BucketMissing:
+        return BucketMissing(
+            f"{self._root} is not a directory; make it, correct the address, or open it with create=true"
+        )
+
+
+def _reopen(root: str, create: bool) -> LocalStore:  # noqa: FBT001 - pickle passes arguments by position
+    return LocalStore(root, create=create)
+
+
+def _distinct_time(staged: Path, old: os.stat_result | None) -> int:
+    """Tell the new object's modification time, made other than the old one's: the kernel's clock ticks every 4 ms."""
+    modified_ns = os.stat(staged).st_mtime_ns  # noqa: PTH116 - nothing else is wanted
+    if old is None or modified_ns != old.st_mtime_ns:
+        return modified_ns
+    modified_ns += 1
+    os.utime(staged, ns=(modified_ns, modified_ns))
+    descriptor = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return modified_ns
