@@ -84,7 +84,7 @@ class BlockStatistics(_message.Message):
 
     @_builtins.property
     def stripe_crc32c(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each stripe of the data object, counted from the object's first byte; the last stripe may be shorter."""
+        """Of each stripe of each block in turn, counted from the block's first byte; a block's last stripe may be shorter."""
 
     def __init__(
         self,

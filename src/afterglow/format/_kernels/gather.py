@@ -1,0 +1,172 @@
+"""Copying noted texts and bytes together, once their total length is known."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from afterglow.format._kernels.memory import BYTES, INTS, LONGS, TABLE, copy, copy16, get32, put, put8, put32, u8, u64
+from afterglow.format._kernels.varint import skip, varint
+
+ASCII = 0
+UTF8 = 1
+BROKEN = 2
+
+_OUT = types.uint8[::1]
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
+
+@njit(forceinline=True)
+def _copy_in_order(out, to, out_end, source, at, source_end, length):
+    """Copy, by one instruction where sixteen bytes may be touched: what is too much is overwritten by the next copy."""
+    if length <= 16 and to + 16 <= out_end and at + 16 <= source_end:
+        copy16(out + to, source + at)
+    else:
+        copy(out + to, source + at, length)
+
+
+@njit(types.void(BYTES, BYTES, LONGS, INTS, _OUT), cache=True, nogil=True)
+def gather(data, arena, places, offsets, out):
+    """Copy every noted stretch to its offset in ``out``, in ascending order."""
+    for i in range(places.size):
+        place = places[i]
+        to = np.int64(offsets[i])
+        length = np.int64(offsets[i + 1]) - to
+        if place >= 0:
+            _copy_in_order(out.ctypes.data, to, out.size, data.ctypes.data, place, data.size, length)
+        else:
+            _copy_in_order(out.ctypes.data, to, out.size, arena.ctypes.data, ~place, arena.size, length)
+
+
+@njit(forceinline=True)
+def _six_bits(c):
+    if c >= 97:
+        return c - 71
+    if c >= 65:
+        return c - 65
+    if c >= 48:
+        return c + 4
+    return np.int64(62) if c == 43 else np.int64(63)
+
+
+@njit
+def _decode_base64(source, at, out, length):
+    held = np.int64(0)
+    width = 0
+    done = 0
+    while done < length:
+        held = ((held << 6) | _six_bits(u8(source, at))) & 0xFFFF
+        at += 1
+        width += 6
+        if width >= 8:
+            width -= 8
+            put8(out, done, held >> width)
+            done += 1
+
+
+@njit(types.void(BYTES, BYTES, LONGS, INTS, BYTES, _OUT), cache=True, nogil=True)
+def gather_keys(data, arena, places, offsets, coded, out):
+    """As ``gather``, with those keys decoded that stand as base64; their text was checked when it was noted."""
+    for i in range(places.size):
+        place = places[i]
+        to = np.int64(offsets[i])
+        length = np.int64(offsets[i + 1]) - to
+        source = data.ctypes.data
+        if place < 0:
+            place = ~place
+            source = arena.ctypes.data
+        if coded[i]:
+            _decode_base64(source, place, out.ctypes.data + to, length)
+        else:
+            copy(out.ctypes.data + to, source + place, length)
+
+
+@njit
+def _note_properties(source, complement, at, end, tag, n, key_places, key_offsets, value_places, value_offsets):
+    while at < end:
+        found, at = varint(source, at, end)
+        if found != tag:
+            at = skip(source, at, end, found & 7)
+            continue
+        length, at = varint(source, at, end)
+        stop = at + length
+        while at < stop:
+            inner, at = varint(source, at, stop)
+            if inner == 10 or inner == 18:
+                size, at = varint(source, at, stop)
+                place = ~at if complement else at
+                if inner == 10:
+                    put(key_places, n, place)
+                    put32(key_offsets, n + 1, get32(key_offsets, n) + size)
+                else:
+                    put(value_places, n, place)
+                    put32(value_offsets, n + 1, get32(value_offsets, n) + size)
+                at += size
+            else:
+                at = skip(source, at, stop, inner & 7)
+        n += 1
+    return n
+
+
+@njit(types.void(BYTES, BYTES, TABLE, INTS, LONGS, INTS, LONGS, INTS), cache=True, nogil=True)
+def note_properties(data, arena, spans, counts, key_places, key_offsets, value_places, value_offsets):
+    """Note where each key and value of each row's properties stands; they were checked when the row was written."""
+    n = np.int64(0)
+    for r in range(spans.shape[0]):
+        if counts[r + 1] == counts[r]:
+            continue
+        at = spans[r, 0]
+        source = data.ctypes.data
+        complement = at < 0
+        if complement:
+            at = ~at
+            source = arena.ctypes.data
+        n = _note_properties(
+            source, complement, at, at + spans[r, 1], spans[r, 2], n,
+            key_places.ctypes.data, key_offsets.ctypes.data, value_places.ctypes.data, value_offsets.ctypes.data,
+        )  # fmt: skip
+
+
+@njit(forceinline=True)
+def _valid_utf8(text, at, end):
+    while at < end:
+        lead = u8(text, at)
+        if lead < 0x80:
+            at += 1
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        more = 1 if lead < 0xE0 else (2 if lead < 0xF0 else 3)
+        if at + more >= end:
+            return False
+        second = u8(text, at + 1)
+        low = 0xA0 if lead == 0xE0 else (0x90 if lead == 0xF0 else 0x80)
+        high = 0x9F if lead == 0xED else (0x8F if lead == 0xF4 else 0xBF)
+        if second < low or second > high:
+            return False
+        for k in range(2, more + 1):
+            if u8(text, at + k) & 0xC0 != 0x80:
+                return False
+        at += more + 1
+    return True
+
+
+@njit(types.int64(BYTES, INTS), cache=True, nogil=True)
+def text_kind(text, offsets):
+    """ASCII, UTF8 or BROKEN: what the texts at ``offsets`` are, each for itself."""
+    text = text.ctypes.data
+    total = np.int64(offsets[-1])
+    at = np.int64(0)
+    high = np.uint64(0)
+    while at + 8 <= total:
+        high |= u64(text, at)
+        at += 8
+    while at < total:
+        high |= np.uint64(u8(text, at))
+        at += 1
+    if high & _HIGH_BITS == 0:
+        return ASCII
+    for i in range(offsets.size - 1):
+        if not _valid_utf8(text, np.int64(offsets[i]), np.int64(offsets[i + 1])):
+            return BROKEN
+    return UTF8

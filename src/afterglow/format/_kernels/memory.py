@@ -1,0 +1,166 @@
+"""Loads, stores and copies at an address, each a single machine operation.
+
+Addresses are int64; ``at`` counts bytes from it, ``i`` counts eight-byte words. Nothing here checks a bound: the caller
+has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+"""Type of an input: any contiguous bytes, writable or not."""
+
+LONGS = types.int64[::1]
+INTS = types.int32[::1]
+TABLE = types.int64[:, ::1]
+
+_BYTE = ir.IntType(8)
+
+
+def _pointer(builder: Any, address: Any, offset: Any, kind: Any) -> Any:
+    return builder.inttoptr(builder.add(address, offset), kind.as_pointer())
+
+
+def _loader(bits: int, result: Any, *, swap: bool = False) -> Callable[..., Any]:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = builder.load(_pointer(builder, args[0], args[1], ir.IntType(bits)))
+        value.align = 1
+        if swap:
+            value = builder.bswap(value)
+        return context.cast(builder, value, result, signature.return_type)
+
+    return codegen
+
+
+@intrinsic
+def u8(_typing: Any, _address: Any, _at: Any) -> Any:
+    """The byte at ``at``, as an int64."""
+    return types.int64(types.int64, types.int64), _loader(8, types.uint8)
+
+
+@intrinsic
+def u16(_typing: Any, _address: Any, _at: Any) -> Any:
+    """The little-endian 16-bit number at ``at``, as an int64."""
+    return types.int64(types.int64, types.int64), _loader(16, types.uint16)
+
+
+@intrinsic
+def u64(_typing: Any, _address: Any, _at: Any) -> Any:
+    """The little-endian 64-bit number at ``at``, unsigned."""
+    return types.uint64(types.int64, types.int64), _loader(64, types.uint64)
+
+
+@intrinsic
+def be32(_typing: Any, _address: Any, _at: Any) -> Any:
+    """The signed big-endian 32-bit number at ``at``, as an int64."""
+    return types.int64(types.int64, types.int64), _loader(32, types.int32, swap=True)
+
+
+@intrinsic
+def be64(_typing: Any, _address: Any, _at: Any) -> Any:
+    """The signed big-endian 64-bit number at ``at``."""
+    return types.int64(types.int64, types.int64), _loader(64, types.int64, swap=True)
+
+
+@intrinsic
+def _load_i64(_typing: Any, _address: Any, _at: Any) -> Any:
+    return types.int64(types.int64, types.int64), _loader(64, types.int64)
+
+
+@intrinsic
+def _load_i32(_typing: Any, _address: Any, _at: Any) -> Any:
+    return types.int64(types.int64, types.int64), _loader(32, types.int32)
+
+
+def _storer(bits: int) -> Callable[..., Any]:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        kind = ir.IntType(bits)
+        value = args[2] if bits == 64 else builder.trunc(args[2], kind)
+        builder.store(value, _pointer(builder, args[0], args[1], kind), align=1)
+        return context.get_dummy_value()
+
+    return codegen
+
+
+@intrinsic
+def put8(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
+    """Store the low byte of ``value`` at ``at``."""
+    return types.void(types.int64, types.int64, types.int64), _storer(8)
+
+
+@intrinsic
+def _store_i32(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
+    return types.void(types.int64, types.int64, types.int64), _storer(32)
+
+
+@intrinsic
+def _store_i64(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
+    return types.void(types.int64, types.int64, types.int64), _storer(64)
+
+
+@njit(forceinline=True)
+def get(address, i):
+    """The ``i``-th int64 at ``address``."""
+    return _load_i64(address, 8 * i)
+
+
+@njit(forceinline=True)
+def put(address, i, value):
+    """Store the ``i``-th int64 at ``address``."""
+    _store_i64(address, 8 * i, value)
+
+
+@njit(forceinline=True)
+def get32(address, i):
+    """The ``i``-th int32 at ``address``, as an int64."""
+    return _load_i32(address, 4 * i)
+
+
+@njit(forceinline=True)
+def put32(address, i, value):
+    """Store the ``i``-th int32 at ``address``."""
+    _store_i32(address, 4 * i, value)
+
+
+@njit(forceinline=True)
+def put_bit(address, i, on):
+    """Store the ``i``-th bit at ``address``, in Arrow's order."""
+    mask = 1 << (i & 7)
+    byte = u8(address, i >> 3)
+    put8(address, i >> 3, byte | mask if on else byte & ~mask)
+
+
+@intrinsic
+def copy(_typing: Any, _target: Any, _source: Any, _length: Any) -> Any:
+    """Copy ``length`` bytes between two addresses; the stretches do not overlap."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        target = builder.inttoptr(args[0], _BYTE.as_pointer())
+        source = builder.inttoptr(args[1], _BYTE.as_pointer())
+        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def copy16(_typing: Any, _target: Any, _source: Any) -> Any:
+    """Copy sixteen bytes by one load and one store; right also where the target begins 16 or more behind the source."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(_BYTE, 16)
+        value = builder.load(builder.inttoptr(args[1], vector.as_pointer()))
+        value.align = 1
+        builder.store(value, builder.inttoptr(args[0], vector.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen

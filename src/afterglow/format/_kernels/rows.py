@@ -1,0 +1,343 @@
+"""From readable payloads to one row per message, in the shape of Arrow's buffers.
+
+Numbers, flags and validity go straight into their final buffers. Of texts and bytes only the place and the running
+length are noted here; ``gather`` copies them once their total is known. A place is an offset into the block, or, for
+what was expanded, the complement (``~``) of an offset into the arena.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from afterglow.format._kernels import entries as e
+from afterglow.format._kernels.memory import BYTES, LONGS, TABLE, be32, get, get32, put, put8, put32, put_bit, u8
+from afterglow.format._kernels.varint import skip, varint
+
+# The table of outputs: the address of each buffer, 0 where nobody asked for it.
+ENTRY_ID = 0
+BATCH_INDEX = 1
+SEQUENCE_ID = 2
+PUBLISH_TIME = 3
+EVENT_TIME = 4
+EVENT_VALID = 5
+BROKER_TIME = 6
+BROKER_VALID = 7
+INDEX = 8
+INDEX_VALID = 9
+ENCRYPTED = 10
+PROPERTIES = 11  # int32: properties before the row
+PROPERTY_SPANS = 12  # per row: place and length of the metadata, tag of its properties
+# Texts and bytes: int32 offsets, then the places, then validity.
+PRODUCER = 13
+PRODUCER_PLACES = 14
+KEY = 15
+KEY_PLACES = 16
+KEY_VALID = 17
+KEY_CODED = 18  # a byte per row: 1 where the place holds base64
+ORDERING = 19
+ORDERING_PLACES = 20
+ORDERING_VALID = 21
+SCHEMA = 22
+SCHEMA_PLACES = 23
+SCHEMA_VALID = 24
+VALUE = 25
+VALUE_PLACES = 26
+VALUE_VALID = 27
+OUTPUTS = 28
+
+TOO_LONG = np.int64(-1)
+"""Returned where a column would pass 2 GiB, which Arrow's 32-bit offsets cannot address: take fewer entries."""
+
+_GOOD = np.int64(e.GOOD)
+_INT32_MAX = 2**31 - 1
+_TIME_MAX = (2**63 - 1) // 1000
+_COMPACTED_OUT = 128
+_ENTRY_PROPERTY = 34  # field 4 of MessageMetadata
+_MESSAGE_PROPERTY = 10  # field 1 of SingleMessageMetadata
+
+
+@njit(forceinline=True)
+def _single_metadata(data, at, end, own, sequence, flags):
+    """Parse a message's metadata in a batch into ``own``, in the columns of an entry; False if it is damaged."""
+    payload = np.int64(-1)
+    event = np.int64(0)
+    properties = np.int64(0)
+    put(own, e.META_AT, at)
+    put(own, e.META_LEN, end - at)
+    put(own, e.KEY_AT, 0)
+    put(own, e.KEY_LEN, -1)
+    put(own, e.ORDERING_AT, 0)
+    put(own, e.ORDERING_LEN, -1)
+    while at < end:
+        tag, at = varint(data, at, end)
+        if at < 0:
+            return False
+        field = tag >> 3
+        wire = tag & 7
+        if wire == 0:
+            value, at = varint(data, at, end)
+            if at < 0:
+                return False
+            if field == 3:
+                payload = np.int64(np.int32(value))
+            elif field == 4:
+                flags = flags | _COMPACTED_OUT if value != 0 else flags & ~_COMPACTED_OUT
+            elif field == 5:
+                event = value
+            elif field == 6:
+                flags = flags | e.KEY_BASE64 if value != 0 else flags & ~e.KEY_BASE64
+            elif field == 8:
+                sequence = value
+            elif field == 9:
+                flags = flags | e.NULL_VALUE if value != 0 else flags & ~e.NULL_VALUE
+            elif field == 10:
+                flags = flags | e.NULL_KEY if value != 0 else flags & ~e.NULL_KEY
+        elif wire == 2:
+            length, at = varint(data, at, end)
+            if at < 0 or length < 0 or length > end - at:
+                return False
+            if field == 1:
+                properties += 1
+            elif field == 2:
+                put(own, e.KEY_AT, at)
+                put(own, e.KEY_LEN, length)
+            elif field == 7:
+                put(own, e.ORDERING_AT, at)
+                put(own, e.ORDERING_LEN, length)
+            at += length
+        else:
+            at = skip(data, at, end, wire)
+            if at < 0:
+                return False
+    put(own, e.PAYLOAD_AT, end)
+    put(own, e.PAYLOAD_LEN, payload)
+    put(own, e.SEQUENCE, sequence)
+    put(own, e.EVENT_TIME, event)
+    put(own, e.FLAGS, flags)
+    put(own, e.PROPERTIES, properties)
+    return payload >= 0
+
+
+@njit
+def base64_size(data, at, length):
+    """Bytes that the base64 text of ``length`` at ``at`` stands for; -1 if it is none."""
+    while length > 0 and u8(data, at + length - 1) == 61:
+        length -= 1
+    if length & 3 == 1:
+        return np.int64(-1)
+    for k in range(length):
+        c = u8(data, at + k)
+        if not (65 <= c <= 90 or 97 <= c <= 122 or 48 <= c <= 57 or c == 43 or c == 47):
+            return np.int64(-1)
+    return length * 3 // 4
+
+
+@njit
+def _whole_properties(data, at, end, wanted):
+    """Whether each property in the metadata from ``at`` to ``end`` has a key and a value that can be read.
+
+    The metadata itself was parsed before: only what is inside a property can still be torn.
+    """
+    while at < end:
+        tag, at = varint(data, at, end)
+        if tag != wanted:
+            at = skip(data, at, end, tag & 7)
+            continue
+        length, at = varint(data, at, end)
+        stop = at + length
+        seen = 0
+        while at < stop:
+            inner, at = varint(data, at, stop)
+            if at < 0:
+                return False
+            if inner == 10:
+                seen |= 1
+            elif inner == 18:
+                seen |= 2
+            at = skip(data, at, stop, inner & 7)
+            if at < 0:
+                return False
+        if seen != 3:
+            return False
+    return True
+
+
+@njit(forceinline=True)
+def _micros(milliseconds):
+    return min(max(milliseconds, -_TIME_MAX), _TIME_MAX) * 1000
+
+
+@njit(forceinline=True)
+def _note(out, column, r, place, length):
+    """Note where row ``r`` of a text or bytes column stands; False if the column grows too long."""
+    offsets = get(out, column)
+    before = get32(offsets, r)
+    if before + length > _INT32_MAX:
+        return False
+    put32(offsets, r + 1, before + length)
+    put(get(out, column + 1), r, place)
+    return True
+
+
+@njit(forceinline=True)
+def _note_key(source, complement, message, r, out):
+    length = get(message, e.KEY_LEN)
+    at = get(message, e.KEY_AT)
+    flags = get(message, e.FLAGS)
+    present = length >= 0 and flags & e.NULL_KEY == 0
+    size = np.int64(0)
+    coded = np.int64(0)
+    if present:
+        size = length
+        if flags & e.KEY_BASE64:
+            size = base64_size(source, at, length)
+            if size < 0:
+                return np.int64(e.BAD_KEY)
+            coded = np.int64(1)
+    put_bit(get(out, KEY_VALID), r, present)
+    put8(get(out, KEY_CODED), r, coded)
+    if not _note(out, KEY, r, ~at if complement else at, size):
+        return TOO_LONG
+    return _GOOD
+
+
+@njit(forceinline=True)
+def _from_entry(row, entry_id, r, batch_index, count, out):
+    """Write the columns that all messages of an entry share; False if a column grows too long."""
+    if get(out, ENTRY_ID):
+        put(get(out, ENTRY_ID), r, entry_id)
+    if get(out, BATCH_INDEX):
+        put32(get(out, BATCH_INDEX), r, batch_index)
+    if get(out, PUBLISH_TIME):
+        put(get(out, PUBLISH_TIME), r, _micros(get(row, e.PUBLISH_TIME)))
+    if get(out, BROKER_TIME):
+        put(get(out, BROKER_TIME), r, _micros(get(row, e.BROKER_TIME)))
+        put_bit(get(out, BROKER_VALID), r, get(row, e.BROKER_TIME) >= 0)
+    if get(out, INDEX):
+        put(get(out, INDEX), r, get(row, e.INDEX) - count + 1 + max(batch_index, 0))
+        put_bit(get(out, INDEX_VALID), r, get(row, e.INDEX) >= 0)
+    if get(out, ENCRYPTED):
+        put_bit(get(out, ENCRYPTED), r, get(row, e.FLAGS) & e.ENCRYPTED != 0)
+    if get(out, PRODUCER) and not _note(out, PRODUCER, r, get(row, e.PRODUCER_AT), get(row, e.PRODUCER_LEN)):
+        return False
+    if get(out, SCHEMA):
+        length = get(row, e.SCHEMA_LEN)
+        put_bit(get(out, SCHEMA_VALID), r, length >= 0)
+        return _note(out, SCHEMA, r, get(row, e.SCHEMA_AT), max(length, 0))
+    return True
+
+
+@njit(forceinline=True)
+def _from_message(source, complement, message, r, value_place, value_len, tag, out):
+    """Write the columns that a message has of its own; returns a status, or TOO_LONG.
+
+    ``message`` has the columns of an entry: it is one, or was parsed from a batch.
+    """
+    if get(out, SEQUENCE_ID):
+        put(get(out, SEQUENCE_ID), r, get(message, e.SEQUENCE))
+    if get(out, EVENT_TIME):
+        event = get(message, e.EVENT_TIME)
+        put(get(out, EVENT_TIME), r, _micros(event))
+        put_bit(get(out, EVENT_VALID), r, event != 0)
+    if get(out, KEY):
+        status = _note_key(source, complement, message, r, out)
+        if status != e.GOOD:
+            return status
+    if get(out, ORDERING):
+        at = get(message, e.ORDERING_AT)
+        length = get(message, e.ORDERING_LEN)
+        put_bit(get(out, ORDERING_VALID), r, length >= 0)
+        if not _note(out, ORDERING, r, ~at if complement else at, max(length, 0)):
+            return TOO_LONG
+    if get(out, VALUE):
+        present = get(message, e.FLAGS) & e.NULL_VALUE == 0
+        put_bit(get(out, VALUE_VALID), r, present)
+        if not _note(out, VALUE, r, value_place, value_len if present else 0):
+            return TOO_LONG
+    if get(out, PROPERTIES):
+        at = get(message, e.META_AT)
+        length = get(message, e.META_LEN)
+        count = get(message, e.PROPERTIES)
+        if count > 0 and not _whole_properties(source, at, at + length, tag):
+            return np.int64(e.BAD_PROPERTY)
+        span = get(out, PROPERTY_SPANS) + 24 * r
+        put(span, 0, ~at if complement else at)
+        put(span, 1, length)
+        put(span, 2, tag)
+        put32(get(out, PROPERTIES), r + 1, get32(get(out, PROPERTIES), r) + count)
+    return _GOOD
+
+
+@njit(forceinline=True)
+def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
+    """Write the messages of a batch from row ``r`` on; returns ``(status, next row)``. A damaged one leaves none."""
+    count = get(row, e.MESSAGES)
+    start = r
+    flags = get(row, e.FLAGS) & e.NULL_VALUE
+    sequence = get(row, e.SEQUENCE)
+    for k in range(count):
+        if end - at < 4:
+            return np.int64(e.TORN_BATCH), start
+        size = be32(source, at)
+        at += 4
+        if size < 0 or size > end - at:
+            return np.int64(e.TORN_BATCH), start
+        if not _single_metadata(source, at, at + size, own, sequence, flags):
+            return np.int64(e.BAD_MESSAGE_METADATA), start
+        at += size
+        length = get(own, e.PAYLOAD_LEN)
+        if length > end - at:
+            return np.int64(e.TORN_BATCH), start
+        if get(own, e.FLAGS) & _COMPACTED_OUT == 0:
+            if not _from_entry(row, entry_id, r, k, count, out):
+                return TOO_LONG, start
+            place = ~at if complement else at
+            status = _from_message(source, complement, own, r, place, length, _MESSAGE_PROPERTY, out)
+            if status != e.GOOD:
+                return status, start
+            r += 1
+        at += length
+    return _GOOD, r
+
+
+@njit(types.int64(BYTES, BYTES, TABLE, types.int64, LONGS), cache=True, nogil=True)
+def fill_rows(data, arena, rows, first_id, outputs):
+    """Write every message of the good entries; returns how many rows were written, or TOO_LONG."""
+    data = data.ctypes.data
+    arena = arena.ctypes.data
+    out = outputs.ctypes.data
+    scratch = np.empty(e.COLUMNS, np.int64)
+    own = scratch.ctypes.data
+    r = np.int64(0)
+    for i in range(rows.shape[0]):
+        row = rows.ctypes.data + 8 * e.COLUMNS * i
+        flags = get(row, e.FLAGS)
+        if get(row, e.STATUS) != e.GOOD or flags & e.MARKER:
+            continue
+        entry_id = first_id + i
+        expanded = get(row, e.EXPANDED_AT)
+        at = get(row, e.PAYLOAD_AT)
+        length = get(row, e.PAYLOAD_LEN)
+        if get(row, e.MESSAGES) >= 0 and flags & (e.ENCRYPTED | e.CHUNK) == 0:
+            if expanded >= 0:
+                end = expanded + get(row, e.UNPACKED)
+                status, r = _from_batch(arena, True, row, entry_id, r, expanded, end, own, out)
+            else:
+                status, r = _from_batch(data, False, row, entry_id, r, at, at + length, own, out)
+        else:
+            if expanded >= 0:
+                # Of an unbatched message only the value is compressed; its metadata stands in the block.
+                at = ~expanded
+                length = get(row, e.UNPACKED)
+            status = TOO_LONG
+            if _from_entry(row, entry_id, r, np.int64(-1), np.int64(1), out):
+                status = _from_message(data, False, row, r, at, length, _ENTRY_PROPERTY, out)
+            if status == e.GOOD:
+                r += 1
+        if status == TOO_LONG:
+            return TOO_LONG
+        put(row, e.STATUS, status)
+    # The scratch row was reached through its address alone; this keeps it alive until here.
+    scratch[0] = 0
+    return r

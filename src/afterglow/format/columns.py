@@ -1,0 +1,336 @@
+"""A block's bytes as Arrow columns of messages, one row per message, without a Python object per message.
+
+Only the columns asked for are decoded. An entry is bad if what was asked for cannot be read from it; it is reported
+with its id and leaves the others alone. Markers of transactions give no row. A chunk of a message, and an encrypted
+entry, is one row with its payload as stored.
+
+The columns are those of the outside contract except ``topic`` and ``tier``, which bytes do not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from afterglow.errors import CorruptEntry
+from afterglow.format import schema
+from afterglow.format._kernels import entries as e
+from afterglow.format._kernels import expand, gather
+from afterglow.format._kernels import rows as k
+from afterglow.format._kernels.lz4 import SLACK
+from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES, decompress
+from afterglow.format.frames import as_bytes_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from afterglow.format.compression import BytesLike
+    from afterglow.format.frames import Frames
+
+BLOCK_COLUMNS = tuple(name for name in schema.MESSAGES.names if name not in {"topic", "tier"})
+"""What a block's bytes can tell."""
+
+BATCH_BYTES = 4 << 20
+"""Stored bytes per record batch: Spark's transport is fastest with batches of 1 to 4 MiB."""
+
+_EXPANDED_MAX = MAX_UNCOMPRESSED_BYTES
+"""Expanded bytes per record batch, unless a single entry needs more: bounds the memory of one step."""
+
+REASONS = {
+    e.TORN_BROKER_METADATA: "its broker metadata reaches beyond the entry",
+    e.BAD_BROKER_METADATA: "its broker metadata does not parse",
+    e.TORN_CHECKSUM: "it ends inside its checksum",
+    e.WRONG_CHECKSUM: "its CRC32C does not match its bytes",
+    e.TORN_METADATA: "its message metadata reaches beyond the entry",
+    e.BAD_METADATA: "its message metadata does not parse",
+    e.MISSING_FIELD: "its message metadata lacks producer name, sequence id or publish time",
+    e.BAD_BATCH_SIZE: "it claims more messages than its bytes can hold",
+    e.UNKNOWN_CODEC: "it is compressed by an unknown codec",
+    e.BAD_COMPRESSION: "its payload does not expand to the size it claims",
+    e.TORN_BATCH: "a message of its batch reaches beyond the payload",
+    e.BAD_MESSAGE_METADATA: "the metadata of a message in its batch does not parse",
+    e.BAD_KEY: "its key is marked as base64 and is none",
+    e.BAD_PROPERTY: "one of its properties lacks a key or a value",
+}
+
+_LONGS = {
+    "entry_id": k.ENTRY_ID,
+    "sequence_id": k.SEQUENCE_ID,
+    "publish_time": k.PUBLISH_TIME,
+    "event_time": k.EVENT_TIME,
+    "broker_time": k.BROKER_TIME,
+    "index": k.INDEX,
+}
+_PLAIN = {**_LONGS, "batch_index": k.BATCH_INDEX, "encrypted": k.ENCRYPTED}
+_VALID = {
+    "event_time": k.EVENT_VALID,
+    "broker_time": k.BROKER_VALID,
+    "index": k.INDEX_VALID,
+    "key": k.KEY_VALID,
+    "ordering_key": k.ORDERING_VALID,
+    "schema_version": k.SCHEMA_VALID,
+    "value": k.VALUE_VALID,
+}
+_TEXTS = {
+    "producer": k.PRODUCER,
+    "key": k.KEY,
+    "ordering_key": k.ORDERING,
+    "schema_version": k.SCHEMA,
+    "value": k.VALUE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BadEntry:
+    """An entry that gave no rows."""
+
+    entry_id: int
+    reason: str
+    """What is wrong with it, as the end of a sentence that begins with the entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of consecutive entries."""
+
+    batch: pa.RecordBatch
+    bad: tuple[BadEntry, ...]
+    """Entries of this stretch that could not be read, in order."""
+
+    first_entry_id: int
+    end_entry_id: int
+    """Id behind the last entry of the stretch."""
+
+
+def decode_messages(
+    data: Buffer,
+    frames: Frames,
+    ledger_id: int,
+    *,
+    columns: Iterable[str] | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    check: bool = False,
+    strict: bool = False,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[Messages]:
+    """Decode the messages of the entries in ``frames``.
+
+    Args:
+        data: The bytes that ``frames`` was found in.
+        frames: Where the entries stand.
+        ledger_id: The ledger they belong to.
+        columns: Names out of ``BLOCK_COLUMNS``, in the order wanted; all of them for None.
+        start: First entry id, inclusive; the first of ``frames`` for None.
+        end: Entry id to stop before; behind the last of ``frames`` for None.
+        check: Verify each entry's own CRC32C where it has one.
+        strict: Let a bad entry raise instead of reporting it.
+        batch_bytes: Stored bytes per record batch.
+
+    Raises:
+        ConfigError: A column is unknown.
+        CorruptEntry: An entry is bad, with ``strict``.
+    """
+    chosen = schema.choose(schema.MESSAGES, BLOCK_COLUMNS if columns is None else columns)
+    array = as_bytes_array(data)
+    low = max((start if start is not None else frames.first_entry_id) - frames.first_entry_id, 0)
+    high = min((end if end is not None else frames.end_entry_id) - frames.first_entry_id, len(frames))
+    step = _Step(array, frames, ledger_id, chosen, check=check)
+    while low < high:
+        # At least one entry, then as many as batch_bytes holds.
+        stop = int(np.searchsorted(frames.offsets, frames.offsets[low] + batch_bytes, side="right")) - 1
+        stop = min(max(stop, low + 1), high)
+        for messages in step.run(low, stop):
+            if strict and messages.bad:
+                bad = messages.bad[0]
+                raise CorruptEntry(f"entry {ledger_id}:{bad.entry_id}: {bad.reason}")
+            yield messages
+        low = stop
+
+
+class _Step:
+    """Decodes one stretch of entries into one record batch, or into two halves where one would be too large."""
+
+    def __init__(
+        self, data: NDArray[np.uint8], frames: Frames, ledger_id: int, chosen: pa.Schema, *, check: bool
+    ) -> None:
+        self.data = data
+        self.frames = frames
+        self.ledger_id = ledger_id
+        self.chosen = chosen
+        self.check = check
+        # Kept from stretch to stretch: fresh pages would cost more than parsing into them.
+        self.rows = np.empty((0, e.COLUMNS), np.int64)
+
+    def run(self, low: int, high: int) -> Iterator[Messages]:
+        first = self.frames.first_entry_id + low
+        if len(self.rows) < high - low:
+            self.rows = np.empty((high - low, e.COLUMNS), np.int64)
+        rows = self.rows[: high - low]
+        e.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, self.check)
+        want_value = "value" in self.chosen.names
+        capacity, expanded, others = expand.plan_payloads(self.data, rows, want_value, MAX_UNCOMPRESSED_BYTES)
+        unpacked: list[tuple[int, BytesLike]] = []
+        if others:
+            unpacked, more = self._unpack(rows)
+            expanded += more
+        if expanded > _EXPANDED_MAX and high - low > 1:
+            yield from self._halves(low, high)
+            return
+        arena = np.empty(expanded, np.uint8)
+        if expanded > SLACK:
+            _place(rows, unpacked, arena)
+            expand.expand_lz4(self.data, rows, arena)
+        batch = self._fill(rows, arena, capacity, first)
+        if batch is None:
+            if high - low > 1:
+                yield from self._halves(low, high)
+                return
+            rows[0, e.STATUS] = e.BAD_BATCH_SIZE
+            batch = self._fill(rows, arena, 0, first)
+        yield Messages(batch, _bad_entries(rows, first), first, first + high - low)
+
+    def _halves(self, low: int, high: int) -> Iterator[Messages]:
+        middle = (low + high) // 2
+        yield from self.run(low, middle)
+        yield from self.run(middle, high)
+
+    def _unpack(self, rows: NDArray[np.int64]) -> tuple[list[tuple[int, BytesLike]], int]:
+        """Expand the payloads whose codec only a library knows; one call per entry, most of them batches."""
+        view = self.data.data
+        done: list[tuple[int, BytesLike]] = []
+        total = 0
+        for i in np.flatnonzero((rows[:, e.STATUS] == e.GOOD) & (rows[:, e.EXPANDED_AT] == expand.BY_CODEC)):
+            row = rows[i]
+            at, size = int(row[e.PAYLOAD_AT]), int(row[e.UNPACKED])
+            try:
+                payload = decompress(int(row[e.CODEC]), view[at : at + int(row[e.PAYLOAD_LEN])], size)
+            except CorruptEntry:
+                row[e.STATUS] = e.BAD_COMPRESSION
+                continue
+            done.append((int(i), payload))
+            total += size
+        return done, total
+
+    def _fill(self, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int) -> Any:
+        """The record batch, or None where a column would grow too long."""
+        outputs = _Outputs(self.chosen, capacity)
+        n = k.fill_rows(self.data, arena, rows, first_id, outputs.addresses)
+        if n == k.TOO_LONG:
+            return None
+        columns = [self._column(field, outputs, arena, n) for field in self.chosen]
+        return pa.RecordBatch.from_arrays(columns, schema=self.chosen)
+
+    def _column(self, field: pa.Field, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.Array:
+        name = field.name
+        validity = outputs.buffers.get(_VALID.get(name, -1))
+        if name == "ledger_id":
+            return pa.array(np.full(n, self.ledger_id, np.int64))
+        if name == "properties":
+            return self._properties(outputs, arena, n)
+        if name in _TEXTS:
+            column = _TEXTS[name]
+            ends = outputs.array(column, np.int32)[: n + 1]
+            coded = outputs.array(k.KEY_CODED, np.uint8)[:n] if name == "key" else None
+            text = self._gather(arena, outputs.array(column + 1, np.int64)[:n], ends, coded)
+            return _texts(field.type, n, validity, outputs.buffers[column], text)
+        column = _PLAIN[name]
+        return pa.Array.from_buffers(field.type, n, [validity, outputs.buffers[column]])
+
+    def _properties(self, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.Array:
+        counts = outputs.array(k.PROPERTIES, np.int32)[: n + 1]
+        spans = outputs.array(k.PROPERTY_SPANS, np.int64).reshape(-1, 3)[:n]
+        total = int(counts[n])
+        places = np.empty((2, total), np.int64)
+        ends = [pa.allocate_buffer(4 * (total + 1)) for _ in range(2)]
+        keys, values = (np.frombuffer(buffer, np.int32) for buffer in ends)
+        keys[0] = values[0] = 0
+        gather.note_properties(self.data, arena, spans, counts, places[0], keys, places[1], values)
+        texts = [
+            _texts(pa.string(), total, None, ends[i], self._gather(arena, places[i], (keys, values)[i]))
+            for i in range(2)
+        ]
+        kind = schema.MESSAGES.field("properties").type
+        pairs = pa.StructArray.from_arrays(texts, fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, n, [None, outputs.buffers[k.PROPERTIES]], children=[pairs])
+
+    def _gather(
+        self,
+        arena: NDArray[np.uint8],
+        places: NDArray[np.int64],
+        ends: NDArray[np.int32],
+        coded: NDArray[np.uint8] | None = None,
+    ) -> pa.Buffer:
+        buffer = pa.allocate_buffer(int(ends[-1]))
+        out = np.frombuffer(buffer, np.uint8)
+        if coded is not None and coded.any():
+            gather.gather_keys(self.data, arena, places, ends, coded, out)
+        else:
+            gather.gather(self.data, arena, places, ends, out)
+        return buffer
+
+
+class _Outputs:
+    """The buffers that ``fill_rows`` writes, only those asked for, and the table of their addresses."""
+
+    def __init__(self, chosen: pa.Schema, capacity: int) -> None:
+        self.buffers: dict[int, pa.Buffer] = {}
+        self.addresses = np.zeros(k.OUTPUTS, np.int64)
+        for name in chosen.names:
+            if name in _LONGS:
+                self._add(_LONGS[name], 8 * capacity)
+            if name in _VALID:
+                self._add(_VALID[name], (capacity + 7) // 8)
+            if name in _TEXTS:
+                self._add(_TEXTS[name], 4 * (capacity + 1), starts_at_zero=True)
+                self._add(_TEXTS[name] + 1, 8 * capacity)
+        if "batch_index" in chosen.names:
+            self._add(k.BATCH_INDEX, 4 * capacity)
+        if "encrypted" in chosen.names:
+            self._add(k.ENCRYPTED, (capacity + 7) // 8)
+        if "key" in chosen.names:
+            self._add(k.KEY_CODED, capacity)
+        if "properties" in chosen.names:
+            self._add(k.PROPERTIES, 4 * (capacity + 1), starts_at_zero=True)
+            self._add(k.PROPERTY_SPANS, 24 * capacity)
+
+    def _add(self, output: int, size: int, *, starts_at_zero: bool = False) -> None:
+        buffer = pa.allocate_buffer(max(size, 8))
+        self.buffers[output] = buffer
+        self.addresses[output] = buffer.address
+        if starts_at_zero:
+            np.frombuffer(buffer, np.int32)[0] = 0
+
+    def array(self, output: int, kind: type[np.generic]) -> NDArray[Any]:
+        return np.frombuffer(self.buffers[output], kind)
+
+
+def _place(rows: NDArray[np.int64], unpacked: list[tuple[int, BytesLike]], arena: NDArray[np.uint8]) -> None:
+    """Copy the library's results behind the stretch planned for LZ4."""
+    at = arena.size
+    for i, payload in unpacked:
+        size = int(rows[i, e.UNPACKED])
+        at -= size
+        arena[at : at + size] = as_bytes_array(payload)
+        rows[i, e.EXPANDED_AT] = at
+
+
+def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Buffer, text: pa.Buffer) -> pa.Array:
+    if pa.types.is_string(kind):
+        ends = np.frombuffer(offsets, np.int32)[: n + 1]
+        if gather.text_kind(np.frombuffer(text, np.uint8), ends) == gather.BROKEN:
+            # Clients may put any bytes where protobuf says string; Java's reader shows the replacement character there.
+            raw = pa.Array.from_buffers(pa.binary(), n, [validity, offsets, text])
+            return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], kind)
+    return pa.Array.from_buffers(kind, n, [validity, offsets, text])
+
+
+def _bad_entries(rows: NDArray[np.int64], first_id: int) -> tuple[BadEntry, ...]:
+    status = rows[:, e.STATUS]
+    return tuple(BadEntry(first_id + int(i), REASONS[int(status[i])]) for i in np.flatnonzero(status))

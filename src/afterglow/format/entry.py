@@ -1,0 +1,142 @@
+"""One entry as a ledger holds it, in Python values: for the broker's path and for tools, not for bulk.
+
+``[0x0e02 size:u32 BrokerEntryMetadata]? [0x0e01 crc32c:u32]? size:u32 MessageMetadata payload``. The checksum covers
+all that stands behind it and nothing in front, so that the broker can put its metadata there without touching it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from afterglow.errors import CorruptEntry
+from afterglow.format.proto.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from typing_extensions import Buffer
+
+BROKER_MAGIC = b"\x0e\x02"
+CHECKSUM_MAGIC = b"\x0e\x01"
+
+M = TypeVar("M", BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata)
+
+_U32 = struct.Struct(">I")
+_TAGGED = struct.Struct(">2sI")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry taken apart; nothing is decompressed or decrypted."""
+
+    broker: BrokerEntryMetadata | None
+    checksum: int | None
+    """CRC32C as stored, None where the client sent none."""
+    metadata: MessageMetadata
+    payload: memoryview
+    """As stored."""
+
+
+def encode_entry(metadata: MessageMetadata, payload: Buffer, *, checksum: bool = True) -> bytes:
+    """An entry as a client sends it."""
+    head = metadata.SerializeToString()
+    body = _U32.pack(len(head)) + head + bytes(payload)
+    return _TAGGED.pack(CHECKSUM_MAGIC, crc32c(body)) + body if checksum else body
+
+
+def encode_broker_metadata(broker_time_ms: int | None, index: int | None) -> bytes:
+    """What the broker puts in front of an entry."""
+    metadata = BrokerEntryMetadata(broker_timestamp=broker_time_ms, index=index).SerializeToString()
+    return _TAGGED.pack(BROKER_MAGIC, len(metadata)) + metadata
+
+
+def split_broker_metadata(entry: Buffer) -> tuple[BrokerEntryMetadata | None, memoryview]:
+    """The broker's metadata, and the entry as the client sent it.
+
+    Raises:
+        CorruptEntry: The metadata is torn or does not parse.
+    """
+    view = memoryview(entry).cast("B")
+    if view[:2] != BROKER_MAGIC:
+        return None, view
+    if view.nbytes < _TAGGED.size:
+        raise CorruptEntry(f"an entry of {view.nbytes} bytes ends inside its broker metadata")
+    _, size = _TAGGED.unpack_from(view)
+    end = _TAGGED.size + size
+    if end > view.nbytes:
+        raise CorruptEntry(f"broker metadata of {size} bytes reaches beyond an entry of {view.nbytes}")
+    return _parse(BrokerEntryMetadata(), view[_TAGGED.size : end], "broker metadata"), view[end:]
+
+
+def decode_entry(entry: Buffer, *, check: bool = True) -> Entry:
+    """Take an entry apart.
+
+    Args:
+        entry: The entry as stored.
+        check: Verify the checksum where there is one.
+
+    Raises:
+        CorruptEntry: Something is torn, does not parse, or does not match the checksum.
+    """
+    broker, view = split_broker_metadata(entry)
+    checksum = None
+    if view[:2] == CHECKSUM_MAGIC:
+        if view.nbytes < _TAGGED.size:
+            raise CorruptEntry("an entry ends inside its checksum")
+        _, checksum = _TAGGED.unpack_from(view)
+        view = view[_TAGGED.size :]
+        if check and crc32c(view) != checksum:
+            raise CorruptEntry(f"an entry's bytes have CRC32C {crc32c(view):08x}, it says {checksum:08x}")
+    metadata, payload = _split_sized(view, MessageMetadata(), "message metadata")
+    return Entry(broker, checksum, metadata, payload)
+
+
+def encode_batch(messages: Iterable[tuple[SingleMessageMetadata, Buffer]]) -> bytes:
+    """A batch's payload before compression; sets each metadata's payload size."""
+    out = bytearray()
+    for metadata, payload in messages:
+        view = memoryview(payload).cast("B")
+        metadata.payload_size = view.nbytes
+        head = metadata.SerializeToString()
+        out += _U32.pack(len(head))
+        out += head
+        out += view
+    return bytes(out)
+
+
+def iter_batch(payload: Buffer, count: int) -> Iterator[tuple[SingleMessageMetadata, memoryview]]:
+    """The messages of a batch's payload after decompression.
+
+    Raises:
+        CorruptEntry: A message is torn or its metadata does not parse.
+    """
+    view = memoryview(payload).cast("B")
+    for _ in range(count):
+        metadata, view = _split_sized(view, SingleMessageMetadata(), "a batched message's metadata")
+        if not 0 <= metadata.payload_size <= view.nbytes:
+            raise CorruptEntry(f"a batched message of {metadata.payload_size} bytes reaches beyond its batch")
+        yield metadata, view[: metadata.payload_size]
+        view = view[metadata.payload_size :]
+
+
+def _split_sized(view: memoryview, message: M, what: str) -> tuple[M, memoryview]:
+    if view.nbytes < _U32.size:
+        raise CorruptEntry(f"{view.nbytes} bytes are too few for {what}")
+    (size,) = _U32.unpack_from(view)
+    end = _U32.size + size
+    if end > view.nbytes:
+        raise CorruptEntry(f"{what} of {size} bytes reaches beyond the {view.nbytes} that are left")
+    return _parse(message, view[_U32.size : end], what), view[end:]
+
+
+def _parse(message: M, view: memoryview, what: str) -> M:
+    try:
+        message.ParseFromString(bytes(view))
+    except DecodeError as error:
+        raise CorruptEntry(f"{what} of {view.nbytes} bytes does not parse: {error}") from error
+    return message

@@ -1,0 +1,125 @@
+"""Entry frames, the one framing that hot ledgers and offloaded blocks share.
+
+``length:int32 · id:int64 · length bytes``, big-endian, entry after entry with ids that go up by one. A stretch of
+frames may end in padding (``FE DC DE AD`` repeated), which reads as a negative length.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from afterglow.errors import CorruptBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+FRAME = struct.Struct(">iq")
+"""Length of the entry, its id."""
+
+FRAME_BYTES = FRAME.size
+
+PADDING = b"\xfe\xdc\xde\xad"
+"""Fills a block behind its last entry, from its first byte in this phase."""
+
+_DAMAGE = {
+    1: "the frame of entry {id} reaches beyond the end",
+    2: "entry {id} should follow, but the frame carries another id",
+    3: "behind entry {last} stands neither a frame nor padding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Where each entry of a stretch of frames stands."""
+
+    first_entry_id: int
+    """Id of the first entry."""
+
+    offsets: NDArray[np.int64]
+    """Offset of each frame in the stretch, and behind the last: one more than there are entries."""
+
+    damage: str | None
+    """What ends the frames before the stretch ends, or None. Entries before it are whole."""
+
+    def __len__(self) -> int:
+        return self.offsets.size - 1
+
+    @property
+    def end_entry_id(self) -> int:
+        """Id behind the last entry."""
+        return self.first_entry_id + len(self)
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last frame."""
+        return int(self.offsets[-1])
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all entries without their frames."""
+        return self.end - int(self.offsets[0]) - FRAME_BYTES * len(self)
+
+    def span(self, entry_id: int) -> tuple[int, int]:
+        """Start and end offset of one entry's own bytes.
+
+        Raises:
+            IndexError: The entry is not in this stretch.
+        """
+        i = entry_id - self.first_entry_id
+        if not 0 <= i < len(self):
+            raise IndexError(f"entry {entry_id} is not in {self.first_entry_id}..{self.end_entry_id - 1}")
+        return int(self.offsets[i]) + FRAME_BYTES, int(self.offsets[i + 1])
+
+
+def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
+    """View any contiguous buffer as an array of bytes, without a copy."""
+    return np.frombuffer(memoryview(data), np.uint8)
+
+
+def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | None = None) -> Frames:
+    """Find the frames in ``data[start:end]``; damage ends the search and is told in the result."""
+    from afterglow.format._kernels import frames as kernel  # noqa: PLC0415 (numba costs 0.3 s to import)
+
+    array = as_bytes_array(data)
+    stop = array.size if end is None else min(end, array.size)
+    count, _behind, code = kernel.count_frames(array, start, stop, first_entry_id)
+    offsets = np.empty(count + 1, np.int64)
+    kernel.locate_frames(array, start, offsets)
+    damage = None
+    if code:
+        damage = _DAMAGE[code].format(id=first_entry_id + count, last=first_entry_id + count - 1)
+    return Frames(first_entry_id, offsets, damage)
+
+
+def frame_entries(entries: Iterable[Buffer], first_entry_id: int = 0) -> bytes:
+    """Frame entries one after the other, ids from ``first_entry_id`` on."""
+    out = bytearray()
+    for entry_id, entry in enumerate(entries, first_entry_id):
+        view = memoryview(entry)
+        out += FRAME.pack(view.nbytes, entry_id)
+        out += view
+    return bytes(out)
+
+
+def iter_entries(data: Buffer, frames: Frames) -> Iterator[tuple[int, memoryview]]:
+    """Each entry's id and bytes, without a copy. One Python object per entry: not for bulk."""
+    view = memoryview(data).cast("B")
+    for i in range(len(frames)):
+        yield frames.first_entry_id + i, view[int(frames.offsets[i]) + FRAME_BYTES : int(frames.offsets[i + 1])]
+
+
+def check_whole(frames: Frames, what: str) -> None:
+    """Insist that the frames reached the end of their stretch.
+
+    Raises:
+        CorruptBlock: They did not; the message names ``what`` and the position.
+    """
+    if frames.damage:
+        raise CorruptBlock(f"{what}: {frames.damage}")

@@ -1,0 +1,106 @@
+"""Names and user metadata of offloaded objects."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from afterglow.errors import InvalidName, WrongVersion
+from afterglow.format.blocks import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
+FORMAT_VERSION = "1"
+"""Of both layouts: stock Pulsar refuses an object without it. The layouts are told apart by the index's magic."""
+
+INSTANCE_KEY = "afterglowinstance"
+"""Names the Afterglow that wrote an object: a sweep touches nothing without it."""
+
+INDEX_SUFFIX = "-index"
+
+_KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-ledger-(\d{1,19}))?(-index)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """The parsed key of a data or index object."""
+
+    uuid: UUID
+    ledger_id: int | None = None
+    """Set in V1, None in V2."""
+    index: bool = False
+    """Whether it names the index rather than the data."""
+
+    @property
+    def format(self) -> Format:
+        """The layout that the key belongs to."""
+        return Format.V2 if self.ledger_id is None else Format.V1
+
+    def __str__(self) -> str:
+        ledger = "" if self.ledger_id is None else f"-ledger-{self.ledger_id}"
+        return f"{self.uuid}{ledger}{INDEX_SUFFIX if self.index else ''}"
+
+
+def parse_key(key: str) -> ObjectKey:
+    """Take an object's key apart.
+
+    Raises:
+        InvalidName: It is no key of an offloaded object.
+    """
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise InvalidName(
+            f"{key!r} is no key of an offloaded object: <uuid>-ledger-<id> or <uuid>, -index for the index"
+        )
+    uuid, ledger, index = match.groups()
+    return ObjectKey(UUID(uuid), None if ledger is None else int(ledger), index is not None)
+
+
+def user_metadata(
+    role: str,
+    managed_ledger: str,
+    *,
+    cluster: str,
+    instance: str,
+    software_version: str,
+    software_git_sha: str = "",
+    extra: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """User metadata of an object: Pulsar's keys, then ours, then the caller's.
+
+    Args:
+        role: ``data`` or ``index``.
+        managed_ledger: Name of the managed ledger.
+        cluster: Name of the cluster.
+        instance: Id of the Afterglow that writes it.
+        software_version: Release that writes it.
+        software_git_sha: Commit of that release, where known.
+        extra: More keys; they do not override the others.
+    """
+    return {
+        **(extra or {}),
+        FORMAT_VERSION_KEY: FORMAT_VERSION,
+        "s3managedledgeroffloadersoftwareversion": software_version,
+        "s3managedledgeroffloadersoftwaregitsha": software_git_sha,
+        "pulsarclustername": cluster,
+        "role": role,
+        "ManagedLedgerName": managed_ledger,
+        INSTANCE_KEY: instance,
+    }
+
+
+def check_version(key: str, metadata: Mapping[str, str]) -> None:
+    """Insist on a format version that this release reads. Objects copied without their metadata pass.
+
+    Raises:
+        WrongVersion: The object says that it has another.
+    """
+    found = next((value for name, value in metadata.items() if name.lower() == FORMAT_VERSION_KEY), FORMAT_VERSION)
+    if found != FORMAT_VERSION:
+        raise WrongVersion(
+            f"object {key}: format version {found!r} is not {FORMAT_VERSION!r}; a newer release wrote it"
+        )

@@ -1,0 +1,163 @@
+"""What the index tells of each block beyond its place, and how that rides inside the stock index.
+
+The table is one protobuf message per ledger, in columns: base64 in ``LedgerInfo.properties`` of a V2 index, bytes in
+``LedgerMetadataFormat.customMetadata`` of a V1 index. Readers that do not know the key pass over it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from afterglow.errors import CorruptIndex
+from afterglow.format.frames import as_bytes_array
+from afterglow.format.proto.afterglow_pb2 import BlockStatistics as BlockStatisticsProto
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+KEY = "afterglow/blocks"
+"""Name of the property or custom metadata that holds the table."""
+
+STRIPE_BYTES = 1 << 20
+"""V1 blocks are too large to fetch for one entry: each such stretch, counted from the block's start, has a CRC too."""
+
+_VERSION = 1
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStatistics:
+    """What is in one block. Times in epoch milliseconds, both ends inclusive; None where no entry has one."""
+
+    entries: int
+    payload_bytes: int
+    """Bytes of the entries without frames."""
+    crc32c: int
+    """Over the whole block, header to padding."""
+    min_broker_time: int | None = None
+    max_broker_time: int | None = None
+    min_publish_time: int | None = None
+    max_publish_time: int | None = None
+    first_index: int | None = None
+    """Index of the first message."""
+    last_index: int | None = None
+    """Index of the last message."""
+    stripes: tuple[int, ...] = ()
+    """CRC32C of each ``STRIPE_BYTES`` of the block, the last one shorter; empty in V2."""
+
+
+def measure_block(
+    block: Buffer, frames: Buffer, offsets: NDArray[np.int64], *, stripes: bool = False
+) -> BlockStatistics:
+    """Measure one block.
+
+    Args:
+        block: The whole block as it will be stored.
+        frames: Bytes that hold the block's frames.
+        offsets: Offset of each frame in ``frames``, and behind the last.
+        stripes: Checksum each stripe as well.
+    """
+    from afterglow.format._kernels.entries import measure_entries  # noqa: PLC0415 (numba costs 0.3 s to import)
+
+    found = np.full(6, _NONE, np.int64)
+    measure_entries(as_bytes_array(frames), offsets, found)
+    times = [int(value) if value != _NONE else None for value in found]
+    view = memoryview(block).cast("B")
+    return BlockStatistics(
+        entries=offsets.size - 1,
+        payload_bytes=int(offsets[-1] - offsets[0]) - 12 * (offsets.size - 1),
+        crc32c=crc32c(view),
+        min_broker_time=times[0],
+        max_broker_time=times[1],
+        min_publish_time=times[2],
+        max_publish_time=times[3],
+        first_index=times[4],
+        last_index=times[5],
+        stripes=stripe_checksums(view) if stripes else (),
+    )
+
+
+def stripe_checksums(block: Buffer) -> tuple[int, ...]:
+    """CRC32C of each stripe of a block."""
+    view = memoryview(block).cast("B")
+    return tuple(crc32c(view[at : at + STRIPE_BYTES]) for at in range(0, view.nbytes, STRIPE_BYTES))
+
+
+def encode_statistics(blocks: Sequence[BlockStatistics]) -> bytes:
+    """The table of a ledger's blocks, in their order."""
+    proto = BlockStatisticsProto(version=_VERSION)
+    for block in blocks:
+        proto.entries.append(block.entries)
+        proto.bytes.append(block.payload_bytes)
+        proto.min_broker_time.append(_or_none(block.min_broker_time))
+        proto.max_broker_time.append(_or_none(block.max_broker_time))
+        proto.min_publish_time.append(_or_none(block.min_publish_time))
+        proto.max_publish_time.append(_or_none(block.max_publish_time))
+        proto.first_index.append(_or_none(block.first_index))
+        proto.last_index.append(_or_none(block.last_index))
+        proto.crc32c.append(block.crc32c)
+        proto.stripe_crc32c.extend(block.stripes)
+    if proto.stripe_crc32c:
+        proto.stripe_bytes = STRIPE_BYTES
+    return proto.SerializeToString(deterministic=True)
+
+
+def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockStatistics, ...]:
+    """Read the table of a ledger's blocks.
+
+    Args:
+        data: What ``encode_statistics`` gave.
+        block_bytes: Length of each block, which tells how many stripes it has.
+
+    Raises:
+        CorruptIndex: The table does not parse or does not fit the blocks.
+    """
+    try:
+        proto = BlockStatisticsProto.FromString(data)
+    except DecodeError as error:
+        raise CorruptIndex(f"the block statistics of {len(data)} bytes do not parse: {error}") from error
+    counts = [proto.entries, proto.bytes, proto.crc32c]
+    bounds = {
+        "min_broker_time": proto.min_broker_time,
+        "max_broker_time": proto.max_broker_time,
+        "min_publish_time": proto.min_publish_time,
+        "max_publish_time": proto.max_publish_time,
+        "first_index": proto.first_index,
+        "last_index": proto.last_index,
+    }
+    if proto.version != _VERSION or any(len(column) != len(block_bytes) for column in (*counts, *bounds.values())):
+        raise CorruptIndex(f"block statistics of version {proto.version} do not describe {len(block_bytes)} blocks")
+    stripes = _split_stripes(proto, block_bytes)
+    blocks: list[BlockStatistics] = []
+    for i, (entries, payload_bytes, checksum) in enumerate(zip(*counts, strict=True)):
+        known = {name: column[i] for name, column in bounds.items() if column[i] != _NONE}
+        blocks.append(replace(BlockStatistics(entries, payload_bytes, checksum, stripes=stripes[i]), **known))
+    return tuple(blocks)
+
+
+def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> list[tuple[int, ...]]:
+    if not proto.stripe_crc32c:
+        return [()] * len(block_bytes)
+    if proto.stripe_bytes != STRIPE_BYTES:
+        raise CorruptIndex(f"stripes of {proto.stripe_bytes} bytes are unknown; they have {STRIPE_BYTES}")
+    counts = [-(-size // STRIPE_BYTES) for size in block_bytes]
+    if sum(counts) != len(proto.stripe_crc32c):
+        raise CorruptIndex(f"{len(proto.stripe_crc32c)} stripe checksums do not cover {sum(counts)} stripes")
+    found: list[tuple[int, ...]] = []
+    at = 0
+    for count in counts:
+        found.append(tuple(proto.stripe_crc32c[at : at + count]))
+        at += count
+    return found
+
+
+def _or_none(value: int | None) -> int:
+    return _NONE if value is None else value
