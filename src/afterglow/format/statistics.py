@@ -6,7 +6,7 @@ The table is one protobuf message per ledger, in columns: base64 in ``LedgerInfo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,23 +124,28 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
         proto = BlockStatisticsProto.FromString(data)
     except DecodeError as error:
         raise CorruptIndex(f"the block statistics of {len(data)} bytes do not parse: {error}") from error
-    counts = [proto.entries, proto.bytes, proto.crc32c]
-    bounds = {
-        "min_broker_time": proto.min_broker_time,
-        "max_broker_time": proto.max_broker_time,
-        "min_publish_time": proto.min_publish_time,
-        "max_publish_time": proto.max_publish_time,
-        "first_index": proto.first_index,
-        "last_index": proto.last_index,
-    }
-    if proto.version != _VERSION or any(len(column) != len(block_bytes) for column in (*counts, *bounds.values())):
+    columns = (
+        proto.entries, proto.bytes, proto.crc32c, proto.min_broker_time, proto.max_broker_time, proto.min_publish_time,
+        proto.max_publish_time, proto.first_index, proto.last_index,
+    )  # fmt: skip
+    if proto.version != _VERSION or any(len(column) != len(block_bytes) for column in columns):
         raise CorruptIndex(f"block statistics of version {proto.version} do not describe {len(block_bytes)} blocks")
     stripes = _split_stripes(proto, block_bytes)
-    blocks: list[BlockStatistics] = []
-    for i, (entries, payload_bytes, checksum) in enumerate(zip(*counts, strict=True)):
-        known = {name: column[i] for name, column in bounds.items() if column[i] != _NONE}
-        blocks.append(replace(BlockStatistics(entries, payload_bytes, checksum, stripes=stripes[i]), **known))
-    return tuple(blocks)
+    return tuple(
+        BlockStatistics(
+            entries=proto.entries[i],
+            payload_bytes=proto.bytes[i],
+            crc32c=proto.crc32c[i],
+            min_broker_time=_known(proto.min_broker_time[i]),
+            max_broker_time=_known(proto.max_broker_time[i]),
+            min_publish_time=_known(proto.min_publish_time[i]),
+            max_publish_time=_known(proto.max_publish_time[i]),
+            first_index=_known(proto.first_index[i]),
+            last_index=_known(proto.last_index[i]),
+            stripes=stripes[i],
+        )
+        for i in range(len(block_bytes))
+    )
 
 
 def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -161,3 +166,7 @@ def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> l
 
 def _or_none(value: int | None) -> int:
     return _NONE if value is None else value
+
+
+def _known(value: int) -> int | None:
+    return None if value == _NONE else value
