@@ -2,7 +2,8 @@ r"""The syntax of Java's ``.properties`` files, in which ``broker.conf`` is writ
 
 Follows ``java.util.Properties.load``: ``#`` and ``!`` begin comments; ``=``, ``:`` or white space ends a key; a
 backslash escapes, continues a line, or begins ``\uXXXX``. White space at the end of a value is kept, as Java keeps it.
-Knows nothing of settings.
+The one difference: a lone backslash as the last line is nothing here, and an empty pair to Java. Knows nothing of
+settings.
 """
 
 from __future__ import annotations

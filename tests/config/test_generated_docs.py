@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree
+
+ROOT = Path(__file__).parents[2]
+
+
+def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = root / "scripts" / "generate_docs.py"
+    return subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_the_generated_pages_are_current() -> None:
+    result = generate(ROOT, "--check")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_stale_page_is_named_with_the_command_that_cures_it(tmp_path: Path) -> None:
+    copytree(ROOT / "scripts", tmp_path / "scripts")
+    page = tmp_path / "docs" / "configuration.md"
+    page.parent.mkdir()
+    page.write_text("stale")
+    checked = generate(tmp_path, "--check")
+    assert (checked.returncode, page.read_text()) == (1, "stale")
+    assert "stale: docs/configuration.md; run `make docs`" in checked.stderr
+    assert generate(tmp_path).returncode == 0
+    assert generate(tmp_path, "--check").returncode == 0
+    assert "streamingOffloadEnabled" in page.read_text("utf-8")
