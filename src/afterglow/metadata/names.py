@@ -1,0 +1,188 @@
+"""Names of topics and namespaces, as Pulsar spells and stores them.
+
+A topic has three spellings for people (``persistent://tenant/namespace/name``, ``tenant/namespace/name``, and ``name``
+for ``public/default/name``), a legacy one with a cluster (``persistent://tenant/cluster/namespace/name``), and one for
+metadata, its managed-ledger name. Only a legacy topic's own name may hold slashes: with any other, Pulsar would read
+the longer spelling as a legacy one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from afterglow.errors import InvalidName
+from afterglow.metadata.encoding import decode_name, encode_name
+
+DEFAULT_TENANT: Final = "public"
+DEFAULT_NAMESPACE: Final = "default"
+
+_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION: Final = re.compile(r"(?P<base>.+)-partition-(?P<index>0|[1-9][0-9]{0,9})", re.DOTALL)
+_MAX_PARTITION: Final = 2**31 - 1  # a Java int
+_FORMS: Final = "persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME or NAME"
+
+
+class Domain(StrEnum):
+    """What stands before ``://`` in a topic's name."""
+
+    PERSISTENT = "persistent"
+    NON_PERSISTENT = "non-persistent"
+
+
+def check_entity(kind: str, name: str) -> str:
+    """Return the name of a tenant, cluster or namespace if it is well-formed.
+
+    Raises:
+        InvalidName: It is empty, a dot component, or has a character besides letters, digits and ``-=:._``.
+    """
+    if name in {".", ".."} or _ENTITY.fullmatch(name) is None:
+        raise InvalidName(f"the {kind} {name!r} is not well-formed: use letters, digits and any of '-=:._'")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceName:
+    """A namespace: ``tenant/namespace``, or in the legacy form ``tenant/cluster/namespace``."""
+
+    tenant: str
+    namespace: str
+    """The local part."""
+    cluster: str | None = None
+    """Of a legacy name; None otherwise."""
+
+    def __post_init__(self) -> None:
+        check_entity("tenant", self.tenant)
+        check_entity("namespace", self.namespace)
+        if self.cluster is not None:
+            check_entity("cluster", self.cluster)
+
+    @classmethod
+    def parse(cls, text: str) -> NamespaceName:
+        """Read ``tenant/namespace`` or ``tenant/cluster/namespace``.
+
+        Raises:
+            InvalidName: The text has another form.
+        """
+        match text.split("/"):
+            case [tenant, namespace]:
+                return cls(tenant, namespace)
+            case [tenant, cluster, namespace]:
+                return cls(tenant, namespace, cluster)
+        raise InvalidName(f"the namespace {text!r} is not well-formed: write TENANT/NAMESPACE")
+
+    def __str__(self) -> str:
+        parts = (self.tenant, self.cluster, self.namespace)
+        return "/".join(part for part in parts if part is not None)
+
+    def topic(self, local_name: str, domain: Domain = Domain.PERSISTENT) -> TopicName:
+        """Return a topic of this namespace."""
+        return TopicName(self, local_name, domain)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A topic, or one partition of a partitioned topic."""
+
+    namespace: NamespaceName
+    local_name: str
+    """Not encoded; with ``-partition-N`` for a partition."""
+    domain: Domain = Domain.PERSISTENT
+
+    def __post_init__(self) -> None:
+        encode_name(self.local_name)
+        if "/" in self.local_name and self.namespace.cluster is None:
+            raise InvalidName(f"the topic name {self.local_name!r} in {self.namespace} may not contain '/'")
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        """Read any spelling of a topic's name.
+
+        Raises:
+            InvalidName: The text is none.
+        """
+        head, separator, rest = text.partition("://")
+        if not separator:
+            match text.split("/"):
+                case [name]:
+                    return cls(NamespaceName(DEFAULT_TENANT, DEFAULT_NAMESPACE), name)
+                case [tenant, namespace, name]:
+                    return cls(NamespaceName(tenant, namespace), name)
+            raise InvalidName(f"the topic {text!r} is not well-formed: write {_FORMS}")
+        domain = _domain(head, text)
+        match rest.split("/", 3):
+            case [tenant, namespace, name]:
+                return cls(NamespaceName(tenant, namespace), name, domain)
+            case [tenant, cluster, namespace, name]:
+                return cls(NamespaceName(tenant, namespace, cluster), name, domain)
+        raise InvalidName(f"the topic {text!r} is not well-formed: write {_FORMS}")
+
+    @classmethod
+    def from_managed_ledger_name(cls, name: str) -> TopicName:
+        """Return the topic whose :attr:`managed_ledger_name` that is.
+
+        Raises:
+            InvalidName: It is no managed-ledger name of a persistent topic.
+        """
+        match name.split("/"):
+            case [tenant, namespace, Domain.PERSISTENT.value, local_name]:
+                return cls(NamespaceName(tenant, namespace), decode_name(local_name))
+            case [tenant, cluster, namespace, Domain.PERSISTENT.value, local_name]:
+                return cls(NamespaceName(tenant, namespace, cluster), decode_name(local_name))
+        raise InvalidName(f"{name!r} is no managed-ledger name of the form TENANT/NAMESPACE/persistent/NAME")
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.namespace}/{self.local_name}"
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the topic is stored at all; a non-persistent one has no managed ledger."""
+        return self.domain is Domain.PERSISTENT
+
+    @property
+    def managed_ledger_name(self) -> str:
+        """The name in metadata: ``tenant/namespace/persistent/ENCODED`` (legacy: with the cluster second).
+
+        Raises:
+            InvalidName: The topic is not persistent.
+        """
+        if not self.is_persistent:
+            raise InvalidName(f"{self} has no managed ledger: only persistent:// topics are stored")
+        return f"{self.namespace}/{self.domain}/{encode_name(self.local_name)}"
+
+    @property
+    def partition_index(self) -> int | None:
+        """The index of this partition from 0; None where the name is no partition's."""
+        match = _PARTITION.fullmatch(self.local_name)
+        if match is None or int(match["index"]) > _MAX_PARTITION:
+            return None
+        return int(match["index"])
+
+    @property
+    def base(self) -> TopicName:
+        """The partitioned topic that this partition belongs to; the topic itself where it is no partition."""
+        if self.partition_index is None:
+            return self
+        return replace(self, local_name=self.local_name.rpartition("-partition-")[0])
+
+    def partition(self, index: int) -> TopicName:
+        """Return the name of one partition of this topic.
+
+        Raises:
+            InvalidName: The index is out of range, or this is a partition already.
+        """
+        if self.partition_index is not None:
+            raise InvalidName(f"{self} is a partition already: take the partition of its base")
+        if not 0 <= index <= _MAX_PARTITION:
+            raise InvalidName(f"{self} cannot have the partition {index}: give an index from 0")
+        return replace(self, local_name=f"{self.local_name}-partition-{index}")
+
+
+def _domain(head: str, text: str) -> Domain:
+    try:
+        return Domain(head)
+    except ValueError as error:
+        known = " or ".join(f"{domain}://" for domain in Domain)
+        raise InvalidName(f"the topic {text!r} has the unknown domain {head!r}: write {known}") from error

@@ -1,0 +1,142 @@
+"""Where things are in the metadata store: Pulsar's own paths, and ours under ``/afterglow/<cluster>/``.
+
+Pure functions over names. A managed-ledger name contains slashes, so below it stands a node for each of its parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from afterglow.errors import InvalidName
+from afterglow.metadata.encoding import decode_name, encode_name
+from afterglow.metadata.names import TopicName, check_entity
+
+if TYPE_CHECKING:
+    from afterglow.metadata.names import NamespaceName
+
+MANAGED_LEDGERS: Final = "/managed-ledgers"
+"""Pulsar's root of all managed ledgers; embedded, ours too."""
+
+STANDALONE: Final = "standalone"
+"""The cluster name of an embedded engine."""
+
+
+def managed_ledger_path(ledger_name: str) -> str:
+    """Return where Pulsar keeps a topic's ``ManagedLedgerInfo``."""
+    return f"{MANAGED_LEDGERS}/{ledger_name}"
+
+
+def topics_path(namespace: NamespaceName) -> str:
+    """Return the node whose children are the encoded local names of the namespace's persistent topics."""
+    return f"{MANAGED_LEDGERS}/{namespace}/persistent"
+
+
+def cursor_path(ledger_name: str, subscription: str) -> str:
+    """Return where Pulsar keeps a subscription's ``ManagedCursorInfo``."""
+    return f"{managed_ledger_path(ledger_name)}/{encode_name(subscription)}"
+
+
+def topic_of(path: str) -> TopicName:
+    """Return the topic of a path that :func:`managed_ledger_path` made.
+
+    Raises:
+        InvalidName: The path is none.
+    """
+    return TopicName.from_managed_ledger_name(_below(MANAGED_LEDGERS, path))
+
+
+def cursor_of(path: str) -> tuple[TopicName, str]:
+    """Return the topic and the subscription of a path that :func:`cursor_path` made.
+
+    Raises:
+        InvalidName: The path is none.
+    """
+    ledger, _, subscription = path.rpartition("/")
+    return topic_of(ledger), decode_name(subscription)
+
+
+@dataclass(frozen=True, slots=True)
+class AfterglowPaths:
+    """Our paths for one cluster; nothing of ours lies outside :attr:`root`."""
+
+    cluster: str = STANDALONE
+    """The Pulsar cluster that Afterglow is attached to, or ``standalone``."""
+
+    def __post_init__(self) -> None:
+        check_entity("cluster", self.cluster)
+
+    @property
+    def root(self) -> str:
+        """The node above all of ours."""
+        return f"/afterglow/{self.cluster}"
+
+    def managed_ledger(self, ledger_name: str) -> str:
+        """Return where our copy of a foreign cluster's ``ManagedLedgerInfo`` is; embedded, Pulsar's path is used."""
+        return f"{self.root}/managed-ledgers/{ledger_name}"
+
+    def segments(self, ledger_name: str) -> str:
+        """Return the node whose children are the topic's segments, by UUID."""
+        return f"{self.root}/segments/{ledger_name}"
+
+    def segment(self, ledger_name: str, segment_id: UUID) -> str:
+        """Return where a segment's record is."""
+        return f"{self.segments(ledger_name)}/{segment_id}"
+
+    def uploads(self, ledger_name: str) -> str:
+        """Return the node whose children are the topic's unfinished uploads, by segment UUID."""
+        return f"{self.root}/uploads/{ledger_name}"
+
+    def upload(self, ledger_name: str, segment_id: UUID) -> str:
+        """Return where the record of a segment's unfinished upload is."""
+        return f"{self.uploads(ledger_name)}/{segment_id}"
+
+    def deletes(self, ledger_name: str) -> str:
+        """Return the node whose children are the topic's intents to delete, by the UUID of what is to go."""
+        return f"{self.root}/deletes/{ledger_name}"
+
+    def delete(self, ledger_name: str, object_id: UUID) -> str:
+        """Return where the intent to delete an object, or to abort its upload, is."""
+        return f"{self.deletes(ledger_name)}/{object_id}"
+
+    def parse_segment(self, path: str) -> tuple[TopicName, UUID]:
+        """Return the topic and the UUID of a path that :meth:`segment` made.
+
+        Raises:
+            InvalidName: The path is none.
+        """
+        return _topic_and_uuid(_below(f"{self.root}/segments", path), path)
+
+    def parse_upload(self, path: str) -> tuple[TopicName, UUID]:
+        """Return the topic and the UUID of a path that :meth:`upload` made.
+
+        Raises:
+            InvalidName: The path is none.
+        """
+        return _topic_and_uuid(_below(f"{self.root}/uploads", path), path)
+
+    def parse_delete(self, path: str) -> tuple[TopicName, UUID]:
+        """Return the topic and the UUID of a path that :meth:`delete` made.
+
+        Raises:
+            InvalidName: The path is none.
+        """
+        return _topic_and_uuid(_below(f"{self.root}/deletes", path), path)
+
+
+def _below(root: str, path: str) -> str:
+    if not path.startswith(f"{root}/"):
+        raise InvalidName(f"the metadata path {path!r} is not below {root}")
+    return path.removeprefix(f"{root}/")
+
+
+def _topic_and_uuid(rest: str, path: str) -> tuple[TopicName, UUID]:
+    ledger_name, _, text = rest.rpartition("/")
+    try:
+        parsed = UUID(text)
+    except ValueError:
+        parsed = None
+    if parsed is None or str(parsed) != text:
+        raise InvalidName(f"the metadata path {path!r} does not end in a UUID")
+    return TopicName.from_managed_ledger_name(ledger_name), parsed

@@ -1,0 +1,268 @@
+"""Metadata in one SQLite file: what an embedded engine uses.
+
+Promises durable compare-and-set among any number of threads and processes of one machine: a put that returned survives
+a crash of the process and of the machine (write-ahead log, synced at every commit). One process may read while another
+writes. Watches see the changes of other processes within ``poll_interval_s``.
+
+Does not promise anything on network file systems, where SQLite's write-ahead log does not work, nor for a store carried
+through ``fork``: open one in the child.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.errors import CommitFailed, CommitUnknown, MetadataUnavailable, NotSupported
+from afterglow.metadata._sqlite_file import connect, create_file, explain, install_schema, primary_code
+from afterglow.metadata._sqlite_poll import ChangePoller
+from afterglow.metadata.checks import (
+    DEFAULT_MAX_VALUE_BYTES,
+    ancestors_of,
+    check_delete,
+    check_path,
+    check_put,
+    check_version,
+    has_children,
+    parent_of,
+)
+from afterglow.metadata.clock import wall_clock_ms
+from afterglow.metadata.store import FIRST_VERSION, Versioned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.metadata.clock import NowMs
+    from afterglow.metadata.watches import Watch, WatchCallback
+
+_VERSION: Final = "SELECT version FROM nodes WHERE parent = ? AND name = ?"
+_NODE: Final = "SELECT value, version, created_ms, modified_ms FROM nodes WHERE parent = ? AND name = ?"
+_CHILDREN: Final = "SELECT name FROM nodes WHERE parent = ? ORDER BY name"
+_INSERT: Final = (
+    "INSERT INTO nodes (parent, name, value, version, created_ms, modified_ms, changed, children_changed) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
+)
+_UPDATE: Final = (
+    "UPDATE nodes SET value = ?, version = version + 1, modified_ms = ?, changed = ? WHERE parent = ? AND name = ?"
+)
+_DELETE: Final = "DELETE FROM nodes WHERE parent = ? AND name = ?"
+_TOUCH_PARENT: Final = "UPDATE nodes SET children_changed = ? WHERE parent = ? AND name = ?"
+
+
+def _split(path: str) -> tuple[str, str]:
+    return parent_of(path), path.rpartition("/")[2]
+
+
+class SqliteMetadataStore:
+    """A :class:`~afterglow.metadata.store.MetadataStore` over one SQLite file.
+
+    Args:
+        path: Of the database file; made, readable by its owner only, unless it exists. Its directory must exist.
+        read_only: Open an existing file, and refuse to change it.
+        busy_timeout_s: How long a call waits for other threads and processes before it fails.
+        poll_interval_s: How often changes by other processes are looked for while there are watches.
+        max_value_bytes: The longest value taken.
+        now_ms: The clock that stamps nodes.
+
+    Raises:
+        MetadataUnavailable: The file cannot be opened or made, or stays locked.
+        CorruptMetadata: The file is no metadata database of Afterglow.
+        WrongVersion: A newer release made it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        read_only: bool = False,
+        busy_timeout_s: float = 10.0,
+        poll_interval_s: float = 0.25,
+        max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
+        now_ms: NowMs = wall_clock_ms,
+    ) -> None:
+        self._path = Path(path)
+        self._read_only = read_only
+        self._timeout_s = busy_timeout_s
+        self._max_value_bytes = max_value_bytes
+        self._now_ms = now_ms
+        self._unsettled = False
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        if not read_only:
+            create_file(self._path)
+        self._writer = connect(self._path, busy_timeout_s, read_only=read_only)
+        self._reader: sqlite3.Connection | None = None
+        try:
+            install_schema(self._writer, self._path, busy_timeout_s, read_only=read_only)
+            self._reader = connect(self._path, busy_timeout_s, read_only=True)
+        except BaseException:
+            self._writer.close()
+            raise
+        self._poller = ChangePoller(self._path, busy_timeout_s, poll_interval_s)
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The longest value that ``put`` takes."""
+        return self._max_value_bytes
+
+    def get(self, path: str) -> Versioned | None:
+        """Return the node at ``path``, or None where there is none."""
+        check_path(path)
+        rows = self._read(_NODE, _split(path))
+        return Versioned(*rows[0]) if rows else None
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Return the names below ``path``, sorted."""
+        check_path(path, allow_root=True)
+        return tuple(row[0] for row in self._read(_CHILDREN, (path,)))
+
+    def put(self, path: str, value: bytes, expected_version: int) -> int:
+        """Create the node or replace its value; see the protocol."""
+        check_put(path, value, expected_version, self._max_value_bytes)
+        with self._transaction(f"put of {path}") as db:
+            found = _version(db, path)
+            check_version(path, found, expected_version)
+            change = _next_change(db)
+            if found is None:
+                self._create(db, path, value, change)
+                version = FIRST_VERSION
+            else:
+                db.execute(_UPDATE, (value, self._now_ms(), change, *_split(path)))
+                version = found + 1
+        self._poller.wake()
+        return version
+
+    def delete(self, path: str, expected_version: int) -> None:
+        """Remove the node; see the protocol."""
+        check_delete(path, expected_version)
+        with self._transaction(f"delete of {path}") as db:
+            check_version(path, _version(db, path), expected_version)
+            if db.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone():
+                raise has_children(path)
+            change = _next_change(db)
+            db.execute(_DELETE, _split(path))
+            db.execute(_TOUCH_PARENT, (change, *_split(parent_of(path))))
+        self._poller.wake()
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        """Call back after changes of the node or of its list of children; see the protocol."""
+        check_path(path)
+        with self._reading() as db:
+            try:
+                return self._poller.add(db, path, callback)
+            except sqlite3.Error as error:
+                raise explain(error, self._path, f"watch of {path}") from error
+
+    def close(self) -> None:
+        """Wait for running calls, end the watches and close the file."""
+        self._poller.close()
+        with self._write_lock, self._read_lock:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+                self._writer.close()  # last: the last connection to close folds the log into the file
+
+    def _create(self, db: sqlite3.Connection, path: str, value: bytes, change: int) -> None:
+        now_ms = self._now_ms()
+        db.execute(_INSERT, (*_split(path), value, FIRST_VERSION, now_ms, now_ms, change))
+        for ancestor in ancestors_of(path):
+            exists = _version(db, ancestor) is not None
+            if not exists:
+                db.execute(_INSERT, (*_split(ancestor), b"", FIRST_VERSION, now_ms, now_ms, change))
+            db.execute(_TOUCH_PARENT, (change, *_split(ancestor)))
+            if exists:
+                break
+
+    def _read(self, query: str, arguments: tuple[str, ...]) -> list[Any]:
+        if self._unsettled:
+            self._settle()
+        with self._reading() as db:
+            try:
+                return db.execute(query, arguments).fetchall()
+            except sqlite3.Error as error:
+                raise explain(error, self._path, "read") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._held(self._read_lock, "read"):
+            if self._reader is None:
+                raise MetadataUnavailable(f"the metadata store {self._path} is closed: open another")
+            yield self._reader
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[sqlite3.Connection]:
+        """Run one compare-and-set.
+
+        1. Take the write lock of the file: nothing is changed until it is held. Crash: nothing happened.
+        2. The caller compares and changes. Crash, or an error: rolled back, nothing happened.
+        3. COMMIT writes the pages and, last, a commit mark to the log, then syncs it. Crash: applied iff the mark is
+           whole on disk. Full disk: the mark was not written, so the change failed. Any other error may have struck
+           after the mark, which a later recovery would honour: unknown, until `_settle` has overwritten it.
+        """
+        if self._read_only:
+            raise NotSupported(f"{what}: the metadata store {self._path} was opened read-only")
+        with self._held(self._write_lock, what):
+            if self._reader is None:
+                raise MetadataUnavailable(f"the metadata store {self._path} is closed: open another")
+            db = self._writer
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise explain(error, self._path, what) from error
+            try:
+                yield db
+            except sqlite3.Error as error:
+                _roll_back(db)
+                raise CommitFailed(f"{what} in {self._path} was not made: {error}") from error
+            except BaseException:
+                _roll_back(db)
+                raise
+            try:
+                db.execute("COMMIT")
+            except sqlite3.Error as error:
+                rolled_back = _roll_back(db)
+                if rolled_back and primary_code(error) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}:
+                    raise CommitFailed(f"{what} in {self._path} was not made: {error}") from error
+                self._unsettled = True
+                raise CommitUnknown(f"{what} in {self._path} may or may not have been made: {error}") from error
+
+    def _settle(self) -> None:
+        """Commit something harmless: it overwrites in the log what a failed commit may have left there."""
+        with self._transaction("settling an unknown commit") as db:
+            _next_change(db)
+        self._unsettled = False
+
+    @contextmanager
+    def _held(self, lock: threading.Lock, what: str) -> Iterator[None]:
+        if not lock.acquire(timeout=self._timeout_s):
+            raise MetadataUnavailable(
+                f"{what} in {self._path}: other threads held the store for {self._timeout_s} s (busy_timeout_s)"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _version(db: sqlite3.Connection, path: str) -> int | None:
+    row: tuple[int] | None = db.execute(_VERSION, _split(path)).fetchone()
+    return None if row is None else row[0]
+
+
+def _next_change(db: sqlite3.Connection) -> int:
+    db.execute("UPDATE store SET value = value + 1 WHERE key = 'change'")
+    (change,) = db.execute("SELECT value FROM store WHERE key = 'change'").fetchone()
+    return int(change)
+
+
+def _roll_back(db: sqlite3.Connection) -> bool:
+    """Roll back, unless SQLite has done so itself, and say whether no transaction is open any more."""
+    if db.in_transaction:
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+    return not db.in_transaction

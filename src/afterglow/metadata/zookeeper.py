@@ -1,0 +1,317 @@
+"""Metadata in ZooKeeper: what a cluster uses, Pulsar's own included.
+
+Promises what :mod:`afterglow.metadata.store` does, with ZooKeeper's own versions. Each call has a deadline. A change is
+sent once and never repeated by this module: an answer that does not come is ``CommitUnknown``, because the request may
+have been applied or may still be on its way. The session is restored, or made anew, in the background, and watches are
+armed again by themselves.
+
+Does not promise one atomic step for implicit parents: they are created before the node, and stay if its creation fails.
+Importing this module needs kazoo.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.errors import (
+    CommitFailed,
+    CommitUnknown,
+    MetadataError,
+    MetadataUnavailable,
+    MissingDependency,
+    VersionConflict,
+)
+from afterglow.metadata.checks import (
+    DEFAULT_MAX_VALUE_BYTES,
+    ancestors_of,
+    check_delete,
+    check_path,
+    check_put,
+    does_not_exist,
+    has_children,
+)
+from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST, Versioned
+from afterglow.metadata.watches import Notifier
+
+try:
+    from kazoo.client import KazooClient, KazooState
+    from kazoo.exceptions import (
+        AuthFailedError,
+        BadVersionError,
+        ConnectionLoss,
+        KazooException,
+        NoAuthError,
+        NodeExistsError,
+        NoNodeError,
+        NotEmptyError,
+        OperationTimeoutError,
+        SessionExpiredError,
+        SessionMovedError,
+    )
+    from kazoo.handlers.threading import KazooTimeoutError
+except ImportError as error:
+    raise MissingDependency("metadata in ZooKeeper needs kazoo: pip install 'afterglow[zookeeper]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from afterglow.metadata.watches import Watch, WatchCallback
+
+_log = logging.getLogger(__name__)
+
+# The request was perhaps sent, and no server has answered for it.
+_NOT_HEARD: Final = (
+    AuthFailedError,
+    ConnectionLoss,
+    KazooTimeoutError,
+    OperationTimeoutError,
+    SessionExpiredError,  # also kazoo's ConnectionClosedError
+    SessionMovedError,
+)
+
+# Between attempts to connect: 0.1 s, doubling to 2 s, for ever. The deadline of each call bounds what a caller waits.
+_CONNECTION_RETRY: Final = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+
+
+class ZooKeeperMetadataStore:
+    """A :class:`~afterglow.metadata.store.MetadataStore` over a ZooKeeper ensemble.
+
+    Args:
+        hosts: ``host:port`` of one or several servers, separated by commas.
+        chroot: The path under which all paths lie, such as ``/pulsar``; made with the first put.
+        operation_timeout_s: The deadline of each call, waiting for a connection included.
+        connect_timeout_s: The deadline of the first connection.
+        session_timeout_s: After this long without contact ZooKeeper ends the session.
+        max_value_bytes: The longest value taken; raise it only with ``jute.maxbuffer`` of every server.
+        auth: Pairs of scheme and credential, such as ``("digest", "user:password")``.
+        client_options: More arguments for ``kazoo.client.KazooClient``: TLS, SASL, default access list.
+
+    Raises:
+        MetadataUnavailable: No server answered within ``connect_timeout_s``.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        chroot: str = "",
+        operation_timeout_s: float = 10.0,
+        connect_timeout_s: float = 15.0,
+        session_timeout_s: float = 10.0,
+        max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
+        auth: Sequence[tuple[str, str]] = (),
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._chroot = check_path(chroot) if chroot else ""
+        self._hosts = hosts
+        self._timeout_s = operation_timeout_s
+        self._max_value_bytes = max_value_bytes
+        self._closed = False
+        self._connected = threading.Event()
+        self._lock = threading.Lock()
+        self._unknowns = 0
+        """How often an outcome was not heard."""
+        self._settled = 0
+        """How many of these a later sync has settled."""
+        self._notifier = Notifier("afterglow-metadata-zookeeper", prepare=self._arm)
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            auth_data=list(auth),
+            connection_retry=_CONNECTION_RETRY,
+            **(client_options or {}),
+        )
+        self._client.add_listener(self._on_state)
+        try:
+            self._client.start(timeout=connect_timeout_s)
+        except KazooTimeoutError as error:
+            raise MetadataUnavailable(
+                f"no ZooKeeper answered at {hosts} within {connect_timeout_s} s (connect_timeout_s): "
+                "check the address and that the server runs"
+            ) from error
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The longest value that ``put`` takes."""
+        return self._max_value_bytes
+
+    def get(self, path: str) -> Versioned | None:
+        """Return the node at ``path``, or None where there is none."""
+        node = self._node(check_path(path))
+        try:
+            value, stat = self._read(f"get of {path}", node, partial(self._client.get_async, node))
+        except NoNodeError:
+            return None
+        # A client in Java may store no data at all, which kazoo shows as None.
+        return Versioned(value or b"", stat.version, stat.ctime, stat.mtime)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Return the names below ``path``, sorted."""
+        node = self._node(check_path(path, allow_root=True))
+        try:
+            names = self._read(f"children of {path}", node, partial(self._client.get_children_async, node))
+        except NoNodeError:
+            return ()
+        # ZooKeeper's own node is no metadata.
+        return tuple(sorted(name for name in names if node != "/" or name != "zookeeper"))
+
+    def put(self, path: str, value: bytes, expected_version: int) -> int:
+        """Create the node or replace its value; see the protocol."""
+        check_put(path, value, expected_version, self._max_value_bytes)
+        node, what, deadline = self._node(path), f"put of {path}", self._deadline()
+        if expected_version != MUST_NOT_EXIST:
+            set_value = partial(self._client.set_async, node, value, expected_version)
+            try:
+                return int(self._write(what, set_value, deadline).version)
+            except NoNodeError as error:
+                raise does_not_exist(path, expected_version) from error
+        create = partial(self._client.create_async, node, value)
+        while True:
+            try:
+                self._write(what, create, deadline)
+            except NoNodeError:
+                self._create_parents(node, deadline)
+            else:
+                return FIRST_VERSION
+
+    def delete(self, path: str, expected_version: int) -> None:
+        """Remove the node; see the protocol."""
+        check_delete(path, expected_version)
+        delete = partial(self._client.delete_async, self._node(path), expected_version)
+        try:
+            self._write(f"delete of {path}", delete, self._deadline())
+        except NoNodeError as error:
+            raise does_not_exist(path, expected_version) from error
+        except NotEmptyError as error:
+            raise has_children(path) from error
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        """Call back after changes of the node or of its list of children; see the protocol."""
+        check_path(path)
+        watch = self._notifier.add(path, callback)
+        try:
+            self._arm(path)
+        except BaseException:
+            watch.cancel()
+            raise
+        return watch
+
+    def close(self) -> None:
+        """End the session and the watches; bounded by the session time-out if the server does not answer."""
+        if self._closed:
+            return
+        self._closed = True
+        self._connected.set()  # whoever waits for a connection looks again, and finds the store closed
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception:  # noqa: BLE001  kazoo raises bare Exception here, and a close has nothing left to lose
+            _log.warning("the ZooKeeper session at %s did not end cleanly", self._hosts, exc_info=True)
+        self._notifier.close()
+
+    def _node(self, path: str) -> str:
+        if path == "/":
+            return self._chroot or "/"
+        return self._chroot + path
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
+
+    def _create_parents(self, node: str, deadline: float) -> None:
+        """Create the missing nodes above ``node``; a failure here leaves the put itself certainly undone."""
+        for parent in reversed(ancestors_of(node)):
+            what = f"creation of the parent {parent}"
+            try:
+                self._call(what, partial(self._client.create_async, parent), deadline)
+            except (NodeExistsError, NoNodeError):
+                continue  # one that vanished again meanwhile: the caller tries anew until its deadline
+            except NoAuthError as error:
+                raise CommitFailed(_denied(what)) from error
+            except (KazooException, KazooTimeoutError) as error:
+                raise MetadataUnavailable(f"{what} at {self._hosts} was not confirmed: {error!r}") from error
+
+    def _write(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
+        """Send a change once; ``NoNodeError`` and ``NotEmptyError`` are left to the caller."""
+        try:
+            return self._call(what, request, deadline)
+        except (NoNodeError, NotEmptyError):
+            raise
+        except (NodeExistsError, BadVersionError) as error:
+            raise VersionConflict(f"{what} met another version than it expected: read it again") from error
+        except NoAuthError as error:
+            raise CommitFailed(_denied(what)) from error
+        except _NOT_HEARD as error:
+            with self._lock:
+                self._unknowns += 1
+            raise CommitUnknown(
+                f"{what} was sent to ZooKeeper at {self._hosts} and not answered ({error!r}): read it again"
+            ) from error
+        except KazooException as error:
+            raise CommitFailed(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
+
+    def _read(self, what: str, node: str, request: Callable[[], Any]) -> Any:
+        """Ask; ``NoNodeError`` is left to the caller."""
+        deadline = self._deadline()
+        try:
+            if (unknowns := self._unknowns) != self._settled:
+                # After an unknown outcome we may be talking to a server that lags behind the one that took the change.
+                # Sync runs through the leader, behind whatever of ours has reached it, and waits for our server.
+                self._call(what, partial(self._client.sync_async, node), deadline)
+                self._settled = unknowns
+            return self._call(what, request, deadline)
+        except NoNodeError:
+            raise
+        except NoAuthError as error:
+            raise MetadataError(_denied(what)) from error
+        except _NOT_HEARD as error:
+            raise MetadataUnavailable(f"{what}: ZooKeeper at {self._hosts} did not answer ({error!r})") from error
+        except KazooException as error:
+            raise MetadataError(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
+
+    def _call(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
+        """Send a request, once there is a connection, and wait for its answer.
+
+        Raises:
+            MetadataUnavailable: There was no connection, so nothing was sent.
+            KazooException: The server refused, or the connection broke.
+            KazooTimeoutError: The deadline passed after the sending.
+        """
+        connected = self._connected.wait(max(0.0, deadline - time.monotonic()))
+        if self._closed:
+            raise MetadataUnavailable(f"{what}: the metadata store at {self._hosts} is closed: open another")
+        if not connected or time.monotonic() >= deadline:
+            raise MetadataUnavailable(
+                f"{what}: no connection to ZooKeeper at {self._hosts} within {self._timeout_s} s (operation_timeout_s)"
+            )
+        return request().get(timeout=max(0.001, deadline - time.monotonic()))
+
+    def _arm(self, path: str) -> None:
+        """Ask ZooKeeper to tell the next change of the node, and of its list of children where it exists."""
+        node = self._node(path)
+        stat = self._read(f"watch of {path}", node, partial(self._client.exists_async, node, watch=self._on_event))
+        if stat is not None:
+            children = partial(self._client.get_children_async, node, watch=self._on_event)
+            # Deleted in between: the first watch has told so, and the arming that follows finds out.
+            with suppress(NoNodeError):
+                self._read(f"watch of {path}", node, children)
+
+    def _on_event(self, event: Any) -> None:
+        # Bound methods of one object are equal, so kazoo keeps this watcher once per node however often it is armed.
+        # An event without a path says that all watches are lost with the connection.
+        lost = event.path is None
+        self._notifier.changed(self._notifier.paths() if lost else (event.path.removeprefix(self._chroot),))
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+        elif not self._closed:
+            self._connected.clear()
+
+
+def _denied(what: str) -> str:
+    return f"{what} is denied by ZooKeeper's access list: give credentials that it names (auth)"

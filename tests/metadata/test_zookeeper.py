@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from afterglow.errors import CommitFailed, CommitUnknown, MetadataError, MetadataUnavailable, MissingDependency
+from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
+from afterglow.testing.metadata import MetadataStoreContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.testing.zookeeper import ZooKeeperServer
+
+PATIENCE_S = 20.0
+
+
+class TestZooKeeperContract(MetadataStoreContract):
+    @pytest.fixture
+    def reopen(self, zookeeper: ZooKeeperServer, chroot: str) -> Callable[[], MetadataStore]:
+        return lambda: ZooKeeperMetadataStore(zookeeper.hosts, chroot=chroot)
+
+
+def open_store(server: ZooKeeperServer, **options: Any) -> ZooKeeperMetadataStore:
+    return ZooKeeperMetadataStore(server.hosts, **options)
+
+
+def eventually_get(store: MetadataStore, path: str) -> bytes | None:
+    """Read until the connection is back; what is read then is decisive."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            node = store.get(path)
+        except MetadataUnavailable:
+            assert time.monotonic() < deadline, "the connection did not come back"
+        else:
+            return None if node is None else node.value
+
+
+def test_a_chroot_is_made_by_the_first_put_and_not_by_reading(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    with closing(open_store(zookeeper)) as root, closing(open_store(zookeeper, chroot=f"{chroot}/deep")) as store:
+        assert store.get("/node") is None
+        assert store.children("/") == ()
+        assert root.get(chroot) is None
+        store.put("/node", b"x", MUST_NOT_EXIST)
+        node = root.get(f"{chroot}/deep/node")
+        assert node is not None
+        assert node.value == b"x"
+
+
+def test_zookeepers_own_node_is_not_listed(own_zookeeper: ZooKeeperServer) -> None:
+    with closing(open_store(own_zookeeper)) as store:
+        store.put("/node", b"", MUST_NOT_EXIST)
+        assert store.children("/") == ("node",)
+
+
+def test_a_server_that_is_not_there_is_named_with_the_setting(zookeeper: ZooKeeperServer) -> None:
+    with pytest.raises(MetadataUnavailable, match=r"127\.0\.0\.1:1 .*connect_timeout_s"):
+        ZooKeeperMetadataStore("127.0.0.1:1", connect_timeout_s=0.2)
+
+
+@pytest.mark.parametrize("change", ["create", "set", "delete"])
+def test_a_change_that_is_sent_and_not_answered_is_unknown_and_a_read_settles_it(
+    own_zookeeper: ZooKeeperServer, change: str
+) -> None:
+    changes: dict[str, Callable[[MetadataStore], object]] = {
+        "create": lambda store: store.put("/new", b"1", MUST_NOT_EXIST),
+        "set": lambda store: store.put("/old", b"1", 0),
+        "delete": lambda store: store.delete("/old", 0),
+    }
+    with closing(open_store(own_zookeeper, operation_timeout_s=0.5)) as store:
+        store.put("/old", b"0", MUST_NOT_EXIST)
+        own_zookeeper.pause()
+        try:
+            started = time.monotonic()
+            with pytest.raises(CommitUnknown, match=r"/(old|new)"):
+                changes[change](store)
+            assert time.monotonic() - started < PATIENCE_S
+        finally:
+            own_zookeeper.resume()
+        # The paused server holds the request in its socket and applies it when it goes on, before any later read.
+        expected = {"create": (b"0", b"1"), "set": (b"1", None), "delete": (None, None)}[change]
+        assert (eventually_get(store, "/old"), eventually_get(store, "/new")) == expected
+
+
+def test_a_read_that_is_not_answered_is_unavailable(own_zookeeper: ZooKeeperServer) -> None:
+    with closing(open_store(own_zookeeper, operation_timeout_s=0.3)) as store:
+        own_zookeeper.pause()
+        try:
+            with pytest.raises(MetadataUnavailable):
+                store.get("/node")
+            with pytest.raises(MetadataUnavailable):
+                store.children("/node")
+        finally:
+            own_zookeeper.resume()
+
+
+def test_a_change_without_a_connection_is_not_sent(own_zookeeper: ZooKeeperServer) -> None:
+    with closing(open_store(own_zookeeper, operation_timeout_s=0.3)) as store:
+        told: queue.Queue[str] = queue.Queue()
+        store._client.add_listener(told.put)
+        own_zookeeper.kill()
+        assert told.get(timeout=PATIENCE_S) == "SUSPENDED"
+        with pytest.raises(MetadataUnavailable, match="operation_timeout_s"):
+            store.put("/node", b"", MUST_NOT_EXIST)
+        own_zookeeper.start()
+        assert eventually_get(store, "/node") is None
+
+
+def test_values_and_watches_survive_the_death_of_the_server(own_zookeeper: ZooKeeperServer) -> None:
+    with closing(open_store(own_zookeeper, operation_timeout_s=2.0)) as store:
+        store.put("/node", b"before", MUST_NOT_EXIST)
+        told: queue.Queue[str] = queue.Queue()
+        store.watch("/node", told.put)
+        own_zookeeper.kill()
+        own_zookeeper.start()
+        assert eventually_get(store, "/node") == b"before"
+        with closing(open_store(own_zookeeper)) as other:
+            other.put("/node", b"after", 0)
+        seen = b"before"
+        while seen != b"after":  # calls that tell of the lost connection may come first
+            told.get(timeout=PATIENCE_S)
+            seen = eventually_get(store, "/node") or b""
+
+
+def test_watches_survive_the_end_of_the_session(own_zookeeper: ZooKeeperServer) -> None:
+    with closing(open_store(own_zookeeper, session_timeout_s=1.0)) as store:
+        told: queue.Queue[str] = queue.Queue()
+        states: queue.Queue[str] = queue.Queue()
+        store.watch("/node", told.put)
+        store._client.add_listener(states.put)
+        # Another connection takes the session over and ends it, as ZooKeeper's own tests do.
+        from kazoo.client import KazooClient
+
+        thief = KazooClient(hosts=own_zookeeper.hosts, client_id=store._client.client_id)
+        thief.start()
+        thief.stop()
+        thief.close()
+        while states.get(timeout=PATIENCE_S) != "LOST":
+            pass
+        told.get(timeout=PATIENCE_S)  # the watch was armed in the new session, and says so
+        with closing(open_store(own_zookeeper)) as other:
+            other.put("/node", b"", MUST_NOT_EXIST)
+        told.get(timeout=PATIENCE_S)
+
+
+def test_an_access_list_that_forbids_is_told_apart_from_failure(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    from kazoo.security import make_digest_acl
+
+    secret = {"default_acl": [make_digest_acl("owner", "secret", all=True)]}
+    auth = [("digest", "owner:secret")]
+    with (
+        closing(open_store(zookeeper, chroot=chroot, auth=auth, client_options=secret)) as owner,
+        closing(open_store(zookeeper, chroot=chroot)) as stranger,
+    ):
+        owner.put("/node", b"x", MUST_NOT_EXIST)
+        assert owner.get("/node") is not None
+        with pytest.raises(MetadataError, match="auth"):
+            stranger.get("/node")
+        with pytest.raises(CommitFailed, match="auth"):
+            stranger.put("/node", b"y", 0)
+        with pytest.raises(CommitFailed, match="auth"):
+            stranger.put("/node/deeper/child", b"y", MUST_NOT_EXIST)
+
+
+def test_without_kazoo_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    monkeypatch.delitem(sys.modules, "afterglow.metadata.zookeeper")
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'afterglow\[zookeeper\]'"):
+        importlib.import_module("afterglow.metadata.zookeeper")
