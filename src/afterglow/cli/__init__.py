@@ -1,1 +1,7 @@
-"""To be written."""
+"""The command line: thin commands over the rooms below."""
+
+from __future__ import annotations
+
+from afterglow.cli.app import main
+
+__all__ = ["main"]

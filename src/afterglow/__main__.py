@@ -1,0 +1,7 @@
+"""``python -m afterglow``."""
+
+from __future__ import annotations
+
+from afterglow.cli import main
+
+main()

@@ -1,0 +1,85 @@
+"""The application: its global options, and how its errors reach a person.
+
+Exit 0 done, 1 failed or damage found, 2 wrong usage. An error is one line on stderr; ``--debug`` shows the traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import click
+import typer
+
+from afterglow import __version__
+from afterglow.errors import AfterglowError, ConfigError, InvalidName
+
+DONE = 0
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="afterglow",
+    help="Streaming tiered storage for Apache Pulsar topics.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callbacks take the value alone
+    if value:
+        typer.echo(f"afterglow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[  # noqa: ARG001 - the callback prints it
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")] = False,
+) -> None:
+    """Streaming tiered storage for Apache Pulsar topics."""
+    if debug:
+        os.environ["AFTERGLOW_DEBUG"] = "1"
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    import afterglow.cli.demo  # noqa: PLC0415 - commands register themselves
+    import afterglow.cli.doctor  # noqa: PLC0415
+    import afterglow.cli.inspect  # noqa: F401, PLC0415
+
+    sys.exit(_run(args))
+
+
+def _run(args: list[str] | None) -> int:
+    result: Any = FAILED
+    try:
+        result = app(args=args, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return WRONG_USAGE
+    except click.UsageError as error:
+        context = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        return _fail(error.format_message() + context, WRONG_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
+    except (ConfigError, InvalidName) as error:
+        return _fail(str(error), WRONG_USAGE)
+    except (AfterglowError, OSError) as error:
+        return _fail(str(error), FAILED)
+    return result if isinstance(result, int) else DONE
+
+
+def _fail(message: str, code: int) -> int:
+    if os.environ.get("AFTERGLOW_DEBUG"):
+        raise  # noqa: PLE0704 - called from an except clause: shows the error as it came
+    sys.stderr.write(f"afterglow: {' '.join(message.split())}\n")
+    return code

@@ -1,0 +1,44 @@
+"""``afterglow doctor``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.tier import TierOptions, tier_options
+
+
+@app.command()
+def doctor(
+    *,
+    tier: Annotated[str, typer.Option(help="The tier: file:///path or s3://bucket[/prefix].")],
+    option: TierOptions = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step.")] = False,
+) -> int:
+    """Try everything that Afterglow asks of a tier, and say which setting is wrong where it fails.
+
+    Example: afterglow doctor --tier s3://bucket/prefix --option endpoint=http://127.0.0.1:9000
+    """
+    from afterglow.storage import Outcome, check_store, open_store  # noqa: PLC0415 - not needed for --help
+
+    checks = check_store(open_store(tier, **tier_options(option)))
+    failed = any(check.outcome is Outcome.FAILED for check in checks)
+    if as_json:
+        for check in checks:
+            row = {"step": check.step, "outcome": check.outcome.value, "elapsed_ms": round(check.elapsed_ms, 1)}
+            typer.echo(json.dumps({**row, "detail": check.detail, "cure": check.cure}))
+        return FAILED if failed else DONE
+    colours = {Outcome.OK: "green", Outcome.FAILED: "bold red", Outcome.SKIPPED: "yellow"}
+    table = Table("step", "result", "ms", "detail")
+    for check in checks:
+        detail = check.detail + (f"\n[bold]{check.cure}[/bold]" if check.cure else "")
+        table.add_row(
+            check.step, f"[{colours[check.outcome]}]{check.outcome.value}[/]", f"{check.elapsed_ms:.0f}", detail
+        )
+    Console().print(table)
+    return FAILED if failed else DONE

@@ -1,0 +1,1 @@
+"""Where the rooms are put together."""

@@ -1,0 +1,1 @@
+"""Reading back what was offloaded. Nothing here writes."""

@@ -1,0 +1,61 @@
+"""Rows of messages and entries as JSON objects, with the keys of the outside contract."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TIMES = ("publish_time", "event_time", "broker_time")
+
+
+def message_rows(batch: pa.RecordBatch, topic: str | None, tier: str) -> Iterator[dict[str, Any]]:
+    """Each message of a batch with all block columns as a JSON object. One Python object per message: not for bulk."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    for name in _TIMES:
+        columns[name] = columns[name].cast(pa.int64())
+    lists = {name: column.to_pylist() for name, column in columns.items()}
+    for i in range(batch.num_rows):
+        row = {name: values[i] for name, values in lists.items()}
+        times = {name: None if row[name] is None else row[name] // 1000 for name in _TIMES}
+        yield {
+            "topic": topic,
+            "ledger_id": row["ledger_id"] if row["ledger_id"] >= 0 else None,
+            "entry_id": row["entry_id"],
+            "batch_index": row["batch_index"],
+            "producer": row["producer"],
+            "sequence_id": row["sequence_id"],
+            **times,
+            "index": row["index"],
+            "key": _text(row["key"]),
+            "key_base64": _base64(row["key"]),
+            "ordering_key_base64": _base64(row["ordering_key"]),
+            "properties": dict(row["properties"]),
+            "schema_version_base64": _base64(row["schema_version"]),
+            "encrypted": row["encrypted"],
+            "null_value": row["value"] is None,
+            "value_base64": _base64(row["value"]),
+            "tier": tier,
+        }
+
+
+def entry_row(ledger_id: int | None, entry_id: int, data: bytes | memoryview, tier: str) -> dict[str, Any]:
+    """One raw entry as a JSON object."""
+    return {"ledger_id": ledger_id, "entry_id": entry_id, "data_base64": _base64(data), "tier": tier}
+
+
+def _base64(data: bytes | memoryview | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def _text(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
