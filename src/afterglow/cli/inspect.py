@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from afterglow.read.inspect import Inspection
 
 
-class OutputFormat(str, Enum):
+class OutputFormat(StrEnum):
     """How rows are printed."""
 
     TABLE = "table"

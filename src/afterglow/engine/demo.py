@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ from afterglow.format.assemble import assemble_blocks, index_v1, index_v2
 from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.index import encode_index
 from afterglow.format.ledger_metadata import ClosedLedger
-from afterglow.format.objects import ObjectKey, user_metadata
+from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, user_metadata
 from afterglow.format.plan import plan_v1, plan_v2
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.read.inspect import inspect_object
@@ -24,6 +23,7 @@ from afterglow.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -121,7 +121,9 @@ def _write_v2(store: ObjectStore, data: bytes, frames: Frames) -> str:
 
 
 def _store(store: ObjectStore, key: ObjectKey, blocks: bytearray, index: ObjectIndex) -> str:
-    common = {"cluster": "standalone", "instance": "demo", "software_version": __version__}
-    store.put(str(key), blocks, metadata=user_metadata("data", _MANAGED_LEDGER, **common))
-    store.put(f"{key}-index", encode_index(index), metadata=user_metadata("index", _MANAGED_LEDGER, **common))
+    for role, name, data in (("data", str(key), blocks), ("index", f"{key}{INDEX_SUFFIX}", encode_index(index))):
+        metadata = user_metadata(
+            role, _MANAGED_LEDGER, cluster="standalone", instance="demo", software_version=__version__
+        )
+        store.put(name, data, metadata=metadata)
     return str(key)

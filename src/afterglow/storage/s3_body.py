@@ -23,7 +23,7 @@ def body_of(data: Data) -> Any:
 
 
 class _ViewFile(io.RawIOBase):
-    """A file over a buffer whose reads are views of it. boto3 seeks it to find its length and to send it again."""
+    """A file over a buffer whose reads are views of it. boto3 seeks in it for its length, and after signing it."""
 
     def __init__(self, view: memoryview) -> None:
         super().__init__()
@@ -41,6 +41,11 @@ class _ViewFile(io.RawIOBase):
         piece = self._view[self._position : end]
         self._position += piece.nbytes
         return piece
+
+    def readinto(self, buffer: Any, /) -> int:
+        piece = self.read(len(buffer))
+        buffer[: piece.nbytes] = piece
+        return int(piece.nbytes)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._view.nbytes}[whence]
