@@ -10,7 +10,7 @@ import pytest
 
 from afterglow.errors import CommitFailed, CommitUnknown, MetadataError, MetadataUnavailable, MissingDependency
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
+from afterglow.metadata.zookeeper import ZooKeeperMetadataStore, _is_refusal
 from afterglow.testing.metadata import MetadataStoreContract
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ class TestZooKeeperContract(MetadataStoreContract):
 
 
 def open_store(server: ZooKeeperServer, **options: Any) -> ZooKeeperMetadataStore:
-    return ZooKeeperMetadataStore(server.hosts, **options)
+    # A short session, because kazoo waits that long for a server that took its connection and then forgot it while
+    # starting.
+    return ZooKeeperMetadataStore(server.hosts, **{"session_timeout_s": 2.0, **options})
 
 
 def eventually_get(store: MetadataStore, path: str) -> bytes | None:
@@ -177,3 +179,28 @@ def test_without_kazoo_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     with pytest.raises(MissingDependency, match=r"pip install 'afterglow\[zookeeper\]'"):
         importlib.import_module("afterglow.metadata.zookeeper")
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        (-4, False),  # connection loss
+        (-7, False),  # operation time-out
+        (-5, False),  # marshalling
+        (-112, False),  # session expired
+        (-118, False),  # session moved
+        (-102, True),  # no permission
+        (-114, True),  # invalid access list
+        (-125, True),  # quota exceeded
+        (-127, True),  # throttled
+    ],
+)
+def test_only_what_a_server_certainly_refused_counts_as_failed(code: int, *, refused: bool) -> None:
+    from kazoo.exceptions import EXCEPTIONS
+
+    assert _is_refusal(EXCEPTIONS[code]()) is refused
+
+
+@pytest.mark.parametrize("error", [RuntimeError("xids do not match"), TimeoutError()])
+def test_what_is_no_answer_of_a_server_is_no_refusal(error: Exception) -> None:
+    assert not _is_refusal(error)

@@ -91,7 +91,8 @@ class MetadataStore(Protocol):
         """Call ``callback(path)`` after the node is created, changed or deleted, or gains or loses a child.
 
         At least once after the last change that follows this call; several changes may be told as one, and a call
-        without a change is possible. Callbacks run one at a time on a thread of the store; they may use the store.
+        without a change is possible. Callbacks run one at a time on a thread of the store, those of one path in the
+        order of their registration; they may use the store.
         """
 
     def close(self) -> None:

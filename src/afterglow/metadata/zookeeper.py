@@ -43,13 +43,11 @@ try:
     from kazoo.exceptions import (
         AuthFailedError,
         BadVersionError,
-        ConnectionLoss,
         KazooException,
         NoAuthError,
         NodeExistsError,
         NoNodeError,
         NotEmptyError,
-        OperationTimeoutError,
         SessionExpiredError,
         SessionMovedError,
     )
@@ -64,15 +62,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The request was perhaps sent, and no server has answered for it.
-_NOT_HEARD: Final = (
-    AuthFailedError,
-    ConnectionLoss,
-    KazooTimeoutError,
-    OperationTimeoutError,
-    SessionExpiredError,  # also kazoo's ConnectionClosedError
-    SessionMovedError,
-)
+# Whatever kazoo raises for a request: RuntimeError where it cannot make sense of the answer.
+_ERRORS: Final = (KazooException, KazooTimeoutError, RuntimeError)
+
+# ZooKeeper's codes from here down are refusals of a server; those above are failures of which the effect is not known.
+_FIRST_REFUSAL: Final = -100
+
+# Their codes are refusals, but kazoo raises them also for requests whose answer was lost with the session.
+_SESSION_LOST: Final = (AuthFailedError, SessionExpiredError, SessionMovedError)
 
 # Between attempts to connect: 0.1 s, doubling to 2 s, for ever. The deadline of each call bounds what a caller waits.
 _CONNECTION_RETRY: Final = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
@@ -232,7 +229,7 @@ class ZooKeeperMetadataStore:
                 continue  # one that vanished again meanwhile: the caller tries anew until its deadline
             except NoAuthError as error:
                 raise CommitFailed(_denied(what)) from error
-            except (KazooException, KazooTimeoutError) as error:
+            except _ERRORS as error:
                 raise MetadataUnavailable(f"{what} at {self._hosts} was not confirmed: {error!r}") from error
 
     def _write(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
@@ -245,14 +242,14 @@ class ZooKeeperMetadataStore:
             raise VersionConflict(f"{what} met another version than it expected: read it again") from error
         except NoAuthError as error:
             raise CommitFailed(_denied(what)) from error
-        except _NOT_HEARD as error:
+        except _ERRORS as error:
+            if _is_refusal(error):
+                raise CommitFailed(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
             with self._lock:
                 self._unknowns += 1
             raise CommitUnknown(
                 f"{what} was sent to ZooKeeper at {self._hosts} and not answered ({error!r}): read it again"
             ) from error
-        except KazooException as error:
-            raise CommitFailed(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
 
     def _read(self, what: str, node: str, request: Callable[[], Any]) -> Any:
         """Ask; ``NoNodeError`` is left to the caller."""
@@ -260,7 +257,9 @@ class ZooKeeperMetadataStore:
         try:
             if (unknowns := self._unknowns) != self._settled:
                 # After an unknown outcome we may be talking to a server that lags behind the one that took the change.
-                # Sync runs through the leader, behind whatever of ours has reached it, and waits for our server.
+                # Sync runs through the leader, behind whatever of ours has reached it, and waits for our server. What
+                # has not reached it by then never counts: on one connection requests keep their order, and what is
+                # left of an older connection is refused, since its session has moved here or has ended.
                 self._call(what, partial(self._client.sync_async, node), deadline)
                 self._settled = unknowns
             return self._call(what, request, deadline)
@@ -268,10 +267,10 @@ class ZooKeeperMetadataStore:
             raise
         except NoAuthError as error:
             raise MetadataError(_denied(what)) from error
-        except _NOT_HEARD as error:
+        except _ERRORS as error:
+            if _is_refusal(error):
+                raise MetadataError(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
             raise MetadataUnavailable(f"{what}: ZooKeeper at {self._hosts} did not answer ({error!r})") from error
-        except KazooException as error:
-            raise MetadataError(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
 
     def _call(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
         """Send a request, once there is a connection, and wait for its answer.
@@ -280,6 +279,7 @@ class ZooKeeperMetadataStore:
             MetadataUnavailable: There was no connection, so nothing was sent.
             KazooException: The server refused, or the connection broke.
             KazooTimeoutError: The deadline passed after the sending.
+            RuntimeError: The answer was not understood.
         """
         connected = self._connected.wait(max(0.0, deadline - time.monotonic()))
         if self._closed:
@@ -311,6 +311,10 @@ class ZooKeeperMetadataStore:
             self._connected.set()
         elif not self._closed:
             self._connected.clear()
+
+
+def _is_refusal(error: Exception) -> bool:
+    return getattr(error, "code", 0) <= _FIRST_REFUSAL and not isinstance(error, _SESSION_LOST)
 
 
 def _denied(what: str) -> str:
