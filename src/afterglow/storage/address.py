@@ -133,15 +133,19 @@ def _parse(kind: type[Any], options: Mapping[str, Any], known: tuple[str, ...] =
 
 def _convert(name: str, value: Any, hint: str) -> Any:
     text = str(value).strip()
+    wanted = ""
     try:
         if "bool" in hint:
+            wanted = "true or false"
             return _BOOLEANS[text.lower()]
         if "float" in hint:
+            wanted = "a number"
             return float(text)
         if "int" in hint:
+            wanted = "a whole number"
             return int(text)
     except (KeyError, ValueError):
-        raise ConfigError(f"tier option {name}={text!r} is not of its type, {hint}") from None
+        raise ConfigError(f"tier option {name}={text!r} must be {wanted}") from None
     return text
 
 

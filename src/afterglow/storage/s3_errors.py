@@ -79,6 +79,7 @@ _CURES = {
     "InvalidBucketName": "correct the bucket's name in the tier's address",
     "PermanentRedirect": "the bucket is in another region: set region",
     "InvalidAccessKeyId": "the store does not know the access key: check access_key (AWS_ACCESS_KEY_ID) and endpoint",
+    "XAdminUserNotFound": "the store does not know the access key: check access_key and endpoint",  # versitygw
     "SignatureDoesNotMatch": "check secret_key (AWS_SECRET_ACCESS_KEY), then region and endpoint",
     "AuthorizationHeaderMalformed": "check region, then access_key",
     "ExpiredToken": "the credentials have expired: renew session_token (AWS_SESSION_TOKEN)",
