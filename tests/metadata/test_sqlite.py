@@ -101,8 +101,8 @@ while True:
     assert writer.stdout is not None
     confirmed = [int(writer.stdout.readline()) for _ in range(30)]
     writer.send_signal(signal.SIGKILL)
-    rest, _ = writer.communicate(timeout=60)
-    confirmed += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    confirmed += [int(line) for line in writer.stdout if line.endswith("\n")]
+    assert end(writer) == -signal.SIGKILL
 
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
