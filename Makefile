@@ -65,7 +65,7 @@ pulsar-test: $(STAMP) ## tests against real servers and tools (needs mvn, Java, 
 
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks; results go to bench/results/
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(WORKLOAD)
 
 ## -- Use
 

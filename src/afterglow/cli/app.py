@@ -9,7 +9,6 @@ import os
 import sys
 from typing import Annotated, Any
 
-import click
 import typer
 
 from afterglow import __version__
@@ -20,12 +19,14 @@ FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 
+# typer brings a click of its own since 0.24, and names its errors only through this one.
+_UsageError: Any = typer.BadParameter.__base__
+
 app = typer.Typer(
     name="afterglow",
     help="Streaming tiered storage for Apache Pulsar topics.",
-    no_args_is_help=True,
     add_completion=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,20 +62,19 @@ def main(args: list[str] | None = None) -> None:
 
 def _run(args: list[str] | None) -> int:
     result: Any = FAILED
+    given = sys.argv[1:] if args is None else args
     try:
-        result = app(args=args, standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return WRONG_USAGE
-    except click.UsageError as error:
-        context = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        return _fail(error.format_message() + context, WRONG_USAGE)
-    except (click.Abort, KeyboardInterrupt):
+        result = app(args=given or ["--help"], standalone_mode=False)
+    except _UsageError as error:
+        return _fail(error.format_message(), WRONG_USAGE)
+    except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
     except (ConfigError, InvalidName) as error:
         return _fail(str(error), WRONG_USAGE)
     except (AfterglowError, OSError) as error:
         return _fail(str(error), FAILED)
+    if not given:
+        return WRONG_USAGE
     return result if isinstance(result, int) else DONE
 
 

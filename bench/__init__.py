@@ -1,0 +1,1 @@
+"""Benchmarks: each workload gives ratios measured in one run, since machines differ and are noisy."""
