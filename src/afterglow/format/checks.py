@@ -59,6 +59,11 @@ def index_problems(index: ObjectIndex, data_bytes: int | None = None, ledger_id:
     if not index.groups or not all(group.blocks for group in index.groups):
         yield Damage(None, None, "the index has no block for a ledger")
         return
+    seen: set[int | None] = set()
+    for group in index.groups:
+        if group.ledger_id in seen:
+            yield Damage(group.ledger_id, group.blocks[0].first_entry_id, "the index has another group for its ledger")
+        seen.add(group.ledger_id)
     before = 0
     for group, number, offset, end in index.extents():
         ledger = ledger_id if group.ledger_id is None else group.ledger_id
@@ -121,8 +126,10 @@ def block_problems(
     expected = None if last else group.blocks[number + 1].first_entry_id
     if last and whole_ledger:
         expected = group.last_entry_id + 1
-    if expected is not None and frames.end_entry_id != expected and not frames.damage:
+    if expected is not None and frames.end_entry_id < expected and not frames.damage:
         yield Damage(ledger, frames.end_entry_id, f"entries {frames.end_entry_id}..{expected - 1} are missing")
+    if expected is not None and frames.end_entry_id > expected:
+        yield Damage(ledger, expected, f"entries {expected}..{frames.end_entry_id - 1} stand behind the block's last")
     if last and not len(frames) and not frames.damage and expected is None:
         yield Damage(ledger, frames.end_entry_id, "its block is empty")
     if group.statistics is not None:

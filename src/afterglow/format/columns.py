@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from afterglow.format.compression import BytesLike
     from afterglow.format.frames import Frames
 
 BLOCK_COLUMNS = tuple(name for name in schema.MESSAGES.names if name not in {"topic", "tier"})
@@ -39,8 +38,13 @@ BLOCK_COLUMNS = tuple(name for name in schema.MESSAGES.names if name not in {"to
 BATCH_BYTES = 4 << 20
 """Stored bytes per record batch: Spark's transport is fastest with batches of 1 to 4 MiB."""
 
+_BLOCK_SCHEMA = schema.choose(schema.MESSAGES, BLOCK_COLUMNS)
+
+_BATCH_BYTES_MAX = 1 << 30
+"""With what expands from them, the texts of this many stored bytes still fit Arrow's 32-bit offsets."""
+
 _EXPANDED_MAX = MAX_UNCOMPRESSED_BYTES
-"""Expanded bytes per record batch, unless a single entry needs more: bounds the memory of one step."""
+"""Expanded bytes, and bytes of repeated names, per record batch: with ``MOST_MESSAGES`` bounds the memory of a step."""
 
 REASONS = {
     e.TORN_BROKER_METADATA: "its broker metadata reaches beyond the entry",
@@ -50,7 +54,7 @@ REASONS = {
     e.TORN_METADATA: "its message metadata reaches beyond the entry",
     e.BAD_METADATA: "its message metadata does not parse",
     e.MISSING_FIELD: "its message metadata lacks producer name, sequence id or publish time",
-    e.BAD_BATCH_SIZE: "it claims more messages than its bytes can hold",
+    e.BAD_BATCH_SIZE: "it claims more messages than its bytes, or one record batch, can hold",
     e.UNKNOWN_CODEC: "it is compressed by an unknown codec",
     e.BAD_COMPRESSION: "its payload does not expand to the size it claims",
     e.TORN_BATCH: "a message of its batch reaches beyond the payload",
@@ -131,25 +135,33 @@ def decode_messages(
         end: Entry id to stop before; behind the last of ``frames`` for None.
         check: Verify each entry's own CRC32C where it has one.
         strict: Let a bad entry raise instead of reporting it.
-        batch_bytes: Stored bytes per record batch.
+        batch_bytes: Stored bytes per record batch, at most 1 GiB; one entry at least.
 
     Raises:
-        ConfigError: A column is unknown.
-        CorruptEntry: An entry is bad, with ``strict``.
+        ConfigError: A column is unknown or named twice.
+        ValueError: The frames reach beyond the data.
+        CorruptEntry: An entry is bad, with ``strict``; raised when its turn comes.
     """
-    chosen = schema.choose(schema.MESSAGES, BLOCK_COLUMNS if columns is None else columns)
+    chosen = schema.choose(_BLOCK_SCHEMA, columns)
     array = as_bytes_array(data)
+    if int(frames.offsets[0]) < 0 or frames.end > array.size:
+        raise ValueError(f"frames up to offset {frames.end} were not found in these {array.size} bytes")
     low = max((start if start is not None else frames.first_entry_id) - frames.first_entry_id, 0)
     high = min((end if end is not None else frames.end_entry_id) - frames.first_entry_id, len(frames))
     step = _Step(array, frames, ledger_id, chosen, check=check)
+    return _decode(step, low, high, min(batch_bytes, _BATCH_BYTES_MAX), strict=strict)
+
+
+def _decode(step: _Step, low: int, high: int, batch_bytes: int, *, strict: bool) -> Iterator[Messages]:
+    offsets = step.frames.offsets
     while low < high:
         # At least one entry, then as many as batch_bytes holds.
-        stop = int(np.searchsorted(frames.offsets, frames.offsets[low] + batch_bytes, side="right")) - 1
+        stop = int(np.searchsorted(offsets, offsets[low] + batch_bytes, side="right")) - 1
         stop = min(max(stop, low + 1), high)
         for messages in step.run(low, stop):
             if strict and messages.bad:
                 bad = messages.bad[0]
-                raise CorruptEntry(f"entry {ledger_id}:{bad.entry_id}: {bad.reason}")
+                raise CorruptEntry(f"entry {step.ledger_id}:{bad.entry_id}: {bad.reason}")
             yield messages
         low = stop
 
@@ -175,19 +187,18 @@ class _Step:
         rows = self.rows[: high - low]
         e.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, self.check)
         want_value = "value" in self.chosen.names
-        capacity, expanded, others = expand.plan_payloads(self.data, rows, want_value, MAX_UNCOMPRESSED_BYTES)
-        unpacked: list[tuple[int, BytesLike]] = []
-        if others:
-            unpacked, more = self._unpack(rows)
-            expanded += more
-        if expanded > _EXPANDED_MAX and high - low > 1:
+        expanded, repeated, others = expand.plan_payloads(self.data, rows, want_value, _EXPANDED_MAX)
+        much = max(expanded, repeated) > _EXPANDED_MAX or expand.count_messages(rows) > expand.MOST_MESSAGES
+        if much and high - low > 1:
             yield from self._halves(low, high)
             return
         arena = np.empty(expanded, np.uint8)
         if expanded > SLACK:
-            _place(rows, unpacked, arena)
             expand.expand_lz4(self.data, rows, arena)
-        batch = self._fill(rows, arena, capacity, first)
+        if others:
+            # After LZ4, which may write some bytes too many.
+            self._unpack(rows, arena)
+        batch = self._fill(rows, arena, expand.count_messages(rows), first)
         if batch is None:
             if high - low > 1:
                 yield from self._halves(low, high)
@@ -201,22 +212,19 @@ class _Step:
         yield from self.run(low, middle)
         yield from self.run(middle, high)
 
-    def _unpack(self, rows: NDArray[np.int64]) -> tuple[list[tuple[int, BytesLike]], int]:
+    def _unpack(self, rows: NDArray[np.int64], arena: NDArray[np.uint8]) -> None:
         """Expand the payloads whose codec only a library knows; one call per entry, most of them batches."""
         view = self.data.data
-        done: list[tuple[int, BytesLike]] = []
-        total = 0
-        for i in np.flatnonzero((rows[:, e.STATUS] == e.GOOD) & (rows[:, e.EXPANDED_AT] == expand.BY_CODEC)):
+        planned = (rows[:, e.STATUS] == e.GOOD) & (rows[:, e.EXPANDED_AT] >= 0) & (rows[:, e.CODEC] != expand.LZ4)
+        for i in np.flatnonzero(planned):
             row = rows[i]
-            at, size = int(row[e.PAYLOAD_AT]), int(row[e.UNPACKED])
+            at, to, size = int(row[e.PAYLOAD_AT]), int(row[e.EXPANDED_AT]), int(row[e.UNPACKED])
             try:
                 payload = decompress(int(row[e.CODEC]), view[at : at + int(row[e.PAYLOAD_LEN])], size)
             except CorruptEntry:
                 row[e.STATUS] = e.BAD_COMPRESSION
-                continue
-            done.append((int(i), payload))
-            total += size
-        return done, total
+            else:
+                arena[to : to + size] = as_bytes_array(payload)
 
     def _fill(self, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int) -> Any:
         """The record batch, or None where a column would grow too long."""
@@ -225,6 +233,8 @@ class _Step:
         if n == k.TOO_LONG:
             return None
         columns = [self._column(field, outputs, arena, n) for field in self.chosen]
+        if not columns:  # a batch without columns still has rows; only a struct can carry their number
+            return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), n, [None]))
         return pa.RecordBatch.from_arrays(columns, schema=self.chosen)
 
     def _column(self, field: pa.Field, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.Array:
@@ -245,7 +255,7 @@ class _Step:
 
     def _properties(self, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.Array:
         counts = outputs.array(k.PROPERTIES, np.int32)[: n + 1]
-        spans = outputs.array(k.PROPERTY_SPANS, np.int64).reshape(-1, 3)[:n]
+        spans = outputs.array(k.PROPERTY_SPANS, np.int64)[: 3 * n].reshape(n, 3)
         total = int(counts[n])
         places = np.empty((2, total), np.int64)
         ends = [pa.allocate_buffer(4 * (total + 1)) for _ in range(2)]
@@ -309,16 +319,6 @@ class _Outputs:
 
     def array(self, output: int, kind: type[np.generic]) -> NDArray[Any]:
         return np.frombuffer(self.buffers[output], kind)
-
-
-def _place(rows: NDArray[np.int64], unpacked: list[tuple[int, BytesLike]], arena: NDArray[np.uint8]) -> None:
-    """Copy the library's results behind the stretch planned for LZ4."""
-    at = arena.size
-    for i, payload in unpacked:
-        size = int(rows[i, e.UNPACKED])
-        at -= size
-        arena[at : at + size] = as_bytes_array(payload)
-        rows[i, e.EXPANDED_AT] = at
 
 
 def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Buffer, text: pa.Buffer) -> pa.Array:

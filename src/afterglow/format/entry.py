@@ -139,4 +139,6 @@ def _parse(message: M, view: memoryview, what: str) -> M:
         message.ParseFromString(bytes(view))
     except DecodeError as error:
         raise CorruptEntry(f"{what} of {view.nbytes} bytes does not parse: {error}") from error
+    if not message.IsInitialized():  # the parser itself lets required fields be absent
+        raise CorruptEntry(f"{what} of {view.nbytes} bytes lacks a required field")
     return message

@@ -84,11 +84,17 @@ def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
 
 
 def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | None = None) -> Frames:
-    """Find the frames in ``data[start:end]``; damage ends the search and is told in the result."""
+    """Find the frames in ``data[start:end]``; damage ends the search and is told in the result.
+
+    Raises:
+        ValueError: ``start`` lies outside the data. Offsets from the end are not understood.
+    """
     from afterglow.format._kernels import frames as kernel  # noqa: PLC0415 (numba costs 0.3 s to import)
 
     array = as_bytes_array(data)
     stop = array.size if end is None else min(end, array.size)
+    if not 0 <= start <= array.size:
+        raise ValueError(f"frames cannot start at {start} in {array.size} bytes")
     count, _behind, code = kernel.count_frames(array, start, stop, first_entry_id)
     offsets = np.empty(count + 1, np.int64)
     kernel.locate_frames(array, start, offsets)

@@ -6,7 +6,6 @@ V1 holds BookKeeper's ``LedgerMetadataFormat``, V2 the managed ledger's ``Ledger
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -85,18 +84,21 @@ def read_metadata(
         CorruptIndex: The metadata does not parse, or its statistics do not fit the blocks.
     """
     table: bytes | None
+    proto: LedgerMetadataFormat | ManagedLedgerInfo.LedgerInfo
     try:
         if version is Format.V1:
-            ledger = LedgerMetadataFormat.FromString(metadata)
+            proto = ledger = LedgerMetadataFormat.FromString(metadata)
             last_entry_id = ledger.lastEntryId if ledger.HasField("lastEntryId") else -1
             table = next((pair.value for pair in ledger.customMetadata if pair.key == stats.KEY), None)
         else:
-            info = ManagedLedgerInfo.LedgerInfo.FromString(metadata)
+            proto = info = ManagedLedgerInfo.LedgerInfo.FromString(metadata)
             last_entry_id = info.entries - 1
             text = next((pair.value for pair in info.properties if pair.key == stats.KEY), None)
             table = None if text is None else base64.b64decode(text, validate=True)
-    except (DecodeError, binascii.Error) as error:
+    except (DecodeError, ValueError) as error:  # ValueError: what stands for base64 is none, or not even ASCII
         raise CorruptIndex(f"the ledger's metadata of {len(metadata)} bytes does not parse: {error}") from error
+    if not proto.IsInitialized():  # the parser itself lets required fields be absent; Java's does not
+        raise CorruptIndex(f"the ledger's metadata of {len(metadata)} bytes lacks a required field")
     if table is None:
         return last_entry_id, None
     # Stripes are counted in V1 alone, whose one ledger has all blocks of the object.

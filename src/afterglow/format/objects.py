@@ -22,7 +22,7 @@ INSTANCE_KEY = "afterglowinstance"
 
 INDEX_SUFFIX = "-index"
 
-_KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-ledger-(\d{1,19}))?(-index)?")
+_KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-ledger-(0|[1-9][0-9]{0,18}))?(-index)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def plan_v1(offsets: NDArray[np.int64], max_block_bytes: int = V1_BLOCK_BYTES) -
         start = int(offsets[first])
         left = int(offsets[-1]) - start + HEADER_BYTES
         end = count if left <= max_block_bytes else _fitting(offsets, first, max_block_bytes)
-        if end == first:
+        if end <= first:
             size = int(offsets[first + 1]) - start - FRAME_BYTES
             raise EntryTooLarge(
                 f"entry {first} has {size} bytes and does not fit a block of {max_block_bytes}; raise "

@@ -58,10 +58,12 @@ _MESSAGE_PROPERTY = 10  # field 1 of SingleMessageMetadata
 
 
 @njit(forceinline=True)
-def _single_metadata(data, at, end, own, sequence, flags):
-    """Parse a message's metadata in a batch into ``own``, in the columns of an entry; False if it is damaged."""
+def _single_metadata(data, at, end, own, sequence, event, flags):
+    """Parse a message's metadata in a batch into ``own``, in the columns of an entry; False if it is damaged.
+
+    What it lacks of ``sequence``, ``event`` and ``flags`` it takes from the batch.
+    """
     payload = np.int64(-1)
-    event = np.int64(0)
     properties = np.int64(0)
     put(own, e.META_AT, at)
     put(own, e.META_LEN, end - at)
@@ -223,7 +225,7 @@ def _from_entry(row, entry_id, r, batch_index, count, out):
         return False
     if get(out, SCHEMA):
         length = get(row, e.SCHEMA_LEN)
-        put_bit(get(out, SCHEMA_VALID), r, length >= 0)
+        put_bit(get(out, SCHEMA_VALID), r, length > 0)  # empty bytes say that there is no version
         return _note(out, SCHEMA, r, get(row, e.SCHEMA_AT), max(length, 0))
     return True
 
@@ -276,6 +278,7 @@ def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
     start = r
     flags = get(row, e.FLAGS) & e.NULL_VALUE
     sequence = get(row, e.SEQUENCE)
+    event = get(row, e.EVENT_TIME)
     for k in range(count):
         if end - at < 4:
             return np.int64(e.TORN_BATCH), start
@@ -283,7 +286,7 @@ def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
         at += 4
         if size < 0 or size > end - at:
             return np.int64(e.TORN_BATCH), start
-        if not _single_metadata(source, at, at + size, own, sequence, flags):
+        if not _single_metadata(source, at, at + size, own, sequence, event, flags):
             return np.int64(e.BAD_MESSAGE_METADATA), start
         at += size
         length = get(own, e.PAYLOAD_LEN)
