@@ -115,6 +115,25 @@ class ChecksumMismatch(StorageError):
     """Bytes that arrived are not the bytes that were sent."""
 
 
+# --- the hot log ----------------------------------------------------------------------------------------------------
+
+
+class HotLogError(AfterglowError, OSError):
+    """A hot log refused or failed an operation."""
+
+
+class LedgerClosed(HotLogError):
+    """A ledger takes no more entries: it was closed, or fenced after a failure. Go on in a new one."""
+
+
+class LedgerMissing(HotLogError, FileNotFoundError):
+    """No ledger has that id: it was never there, or was deleted."""
+
+
+class DiskFull(HotLogError):
+    """The disk has no room; appends work again once it has."""
+
+
 # --- metadata ------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,55 @@
+"""Where an entry, or a message in it, stands in a topic."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from afterglow.errors import InvalidName
+
+_TEXT = re.compile(r"(-?\d{1,19}):(-?\d{1,19})(?::(-?\d{1,10}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """An entry of a topic. Positions order as the topic does: ledger ids grow, entry ids grow inside a ledger."""
+
+    ledger_id: int
+    entry_id: int
+    """From 0; -1 stands before a ledger's first entry."""
+
+    def next(self) -> Position:
+        """The position behind this one in the same ledger, whether or not an entry is there."""
+        return Position(self.ledger_id, self.entry_id + 1)
+
+    def previous(self) -> Position:
+        """The position before this one in the same ledger; before entry 0 it is -1."""
+        return Position(self.ledger_id, self.entry_id - 1)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+EARLIEST = Position(-1, -1)
+"""Before every entry, as Pulsar writes it."""
+
+LATEST = Position(2**63 - 1, 2**63 - 1)
+"""Behind every entry, as Pulsar writes it."""
+
+
+def parse_position(text: str) -> tuple[Position, int]:
+    """Read ``LEDGER:ENTRY[:BATCH]``, ``earliest`` or ``latest``; returns the position and the batch index or -1.
+
+    Raises:
+        InvalidName: The text is none of these.
+    """
+    word = text.strip().lower()
+    if word == "earliest":
+        return EARLIEST, -1
+    if word == "latest":
+        return LATEST, -1
+    match = _TEXT.fullmatch(word)
+    if match is None:
+        raise InvalidName(f"{text!r} is no position; write LEDGER:ENTRY[:BATCH], earliest or latest")
+    ledger_id, entry_id, batch = match.groups()
+    return Position(int(ledger_id), int(entry_id)), -1 if batch is None else int(batch)

@@ -1,0 +1,1 @@
+"""Hot logs: where entries are durable before, and while, they go to a tier."""

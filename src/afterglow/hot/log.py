@@ -1,0 +1,122 @@
+"""The seam to a hot log: ledgers that take entries durably and give them back.
+
+A ledger is appended to by one writer, closed once, and never changes after. Entry ids count from 0 without gaps.
+
+* **Durable before done.** An append's completion comes only once its bytes would survive a crash of the machine, and in
+  the order of the appends of its ledger.
+* **One failure fails what follows.** If an append fails, every append queued behind it in the same ledger fails too, and
+  the ledger is fenced: it ends at its last confirmed entry and takes no more. The caller goes on in a new ledger.
+* **Only what is confirmed is read.** Readers never see an entry whose append did not complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from afterglow.errors import HotLogError
+
+    Completion: TypeAlias = Callable[[HotLogError | None], None]
+    """Called once, from any thread, when an append is durable (None) or has failed."""
+
+
+@runtime_checkable
+class HotLedger(Protocol):
+    """One ledger."""
+
+    @property
+    def ledger_id(self) -> int:
+        """Unique in its log, growing with creation, never reused."""
+        ...
+
+    @property
+    def confirmed(self) -> int:
+        """Id of the last confirmed entry; -1 before the first."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all confirmed entries, without frames."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more entries: closed, or fenced after a failure."""
+        ...
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
+        """Append one entry, given as pieces to be joined; returns its id at once.
+
+        The pieces must not change until ``done`` is called.
+
+        Raises:
+            LedgerClosed: The ledger takes no more entries.
+        """
+        ...
+
+    def read(self, first: int, last: int) -> list[bytes | memoryview]:
+        """The confirmed entries ``first`` to ``last``, both inclusive; fewer where ``last`` is not confirmed yet.
+
+        Raises:
+            LedgerMissing: The ledger was deleted.
+            CorruptBlock: What is stored is damaged.
+        """
+        ...
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one.
+
+        Raises:
+            LedgerMissing: The ledger was deleted.
+        """
+        ...
+
+    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
+        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the appends under way, then end the ledger durably at its last confirmed entry.
+
+        Closing twice is no error.
+        """
+        ...
+
+
+@runtime_checkable
+class HotLog(Protocol):
+    """All ledgers of one hot log."""
+
+    def create(self) -> HotLedger:
+        """A new, empty ledger.
+
+        Raises:
+            HotLogError: The log cannot take a new ledger now.
+        """
+        ...
+
+    def open(self, ledger_id: int) -> HotLedger:
+        """An existing ledger; one that was open when its process died was recovered when the log was opened.
+
+        Raises:
+            LedgerMissing: There is none.
+        """
+        ...
+
+    def delete(self, ledger_id: int) -> None:
+        """Delete a ledger and its bytes. A ledger that does not exist is no error."""
+        ...
+
+    def ledgers(self) -> tuple[int, ...]:
+        """Ids of all ledgers, ascending."""
+        ...
+
+    def close(self) -> None:
+        """Close every open ledger and release everything."""
+        ...
