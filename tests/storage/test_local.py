@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import AccessDenied, BucketMissing, InvalidName, ObjectExists, StorageError
+from afterglow.errors import AccessDenied, BucketMissing, InvalidName, ObjectExists, ObjectMissing, StorageError
 from afterglow.storage import LocalStore, durable
 
 if TYPE_CHECKING:
@@ -103,7 +103,13 @@ def test_a_missing_root_is_made_only_when_asked(tmp_path: Path) -> None:
     with pytest.raises(BucketMissing, match="create=true"):
         store.put("a", b"")
     assert not root.exists()
-    LocalStore(root, create=True).put("a", b"data")
+    making = LocalStore(root, create=True)
+    assert not list(making.list())
+    assert not making.list_uploads()
+    with pytest.raises(ObjectMissing):
+        making.get("a")
+    assert not root.exists()
+    making.put("a", b"data")
     assert bytes(store.get("a")) == b"data"
 
 

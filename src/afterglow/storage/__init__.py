@@ -10,6 +10,7 @@ from afterglow.storage.local import LocalStore
 from afterglow.storage.memory import MemoryStore
 from afterglow.storage.prefix import PrefixedStore
 from afterglow.storage.retry import RetryingStore, RetryPolicy
+from afterglow.storage.s3 import S3Store
 from afterglow.storage.s3_options import S3Options
 from afterglow.storage.store import Data, ObjectInfo, ObjectPage, ObjectStore, Part, StoreLimits, Upload
 from afterglow.storage.throttle import ThrottledStore, TokenBucket
@@ -33,6 +34,7 @@ __all__ = [
     "RetryPolicy",
     "RetryingStore",
     "S3Options",
+    "S3Store",
     "StoreCheck",
     "StoreLimits",
     "ThrottledStore",

@@ -16,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_type_hints
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from afterglow.errors import ConfigError, NotSupported
 from afterglow.storage.local import LocalStore
 from afterglow.storage.memory import MemoryStore
 from afterglow.storage.prefix import PrefixedStore
 from afterglow.storage.retry import RetryingStore, RetryPolicy
+from afterglow.storage.s3 import S3Store
 from afterglow.storage.s3_options import S3Options
 
 if TYPE_CHECKING:
@@ -67,20 +68,17 @@ def open_store(url: str, **options: str | float | None) -> ObjectStore:
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
         raise ConfigError(_unknown("tier address", url, scheme, _OPENERS, "://"))
-    # unquote only where the address is a URL by standard: S3 keys may hold a percent sign as it is.
     return opener(rest, {name: value for name, value in options.items() if value is not None})
 
 
 def _open_local(rest: str, options: Mapping[str, Any]) -> ObjectStore:
-    path = unquote(urlsplit(f"file://{rest}").path)
+    path = unquote(rest)  # only here: a bucket's prefix may hold a percent sign as it is
     if not rest.startswith("/"):
         raise ConfigError(f"tier address file://{rest} names no absolute path; write file:///path")
     return LocalStore(path, create=_parse(_LocalOptions, options).create)
 
 
 def _open_s3(rest: str, options: Mapping[str, Any]) -> ObjectStore:
-    from afterglow.storage.s3 import S3Store  # noqa: PLC0415 - its SDKs are an extra
-
     deadline = {name: value for name, value in options.items() if name == "retry_deadline_s"}
     others = {name: value for name, value in options.items() if name not in deadline}
     policy = RetryPolicy(deadline_s=_parse(_RetryOptions, deadline).retry_deadline_s)

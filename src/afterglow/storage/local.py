@@ -61,7 +61,7 @@ class LocalStore(ObjectStore):
 
     Args:
         root: The directory.
-        create: Make the directory, with its parents, at the first write if it is not there.
+        create: Make the directory, with its parents, at the first write if it is not there; empty until then.
     """
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
@@ -125,9 +125,8 @@ class LocalStore(ObjectStore):
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         """List objects in key order, in one walk."""
         with self._reading(prefix):
-            if not self._root.is_dir():
-                raise self._no_root()
-            yield from walk(self._root, prefix, start_after)
+            if self._has_root():
+                yield from walk(self._root, prefix, start_after)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects: first the object, then its metadata, which nobody sees without it."""
@@ -186,8 +185,7 @@ class LocalStore(ObjectStore):
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
         """Tell the unfinished uploads."""
         with self._reading(prefix):
-            if not self._root.is_dir():
-                raise self._no_root()
+            self._has_root()
             return tuple(upload for upload in self._uploads.all() if upload.key.startswith(prefix))
 
     def _publish(self, key: str, staged: Path, metadata: dict[str, str], *, if_absent: bool) -> None:
@@ -246,9 +244,7 @@ class LocalStore(ObjectStore):
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
         with self._errors(key):
-            if not self._root.is_dir():
-                if not self._create:
-                    raise self._no_root()
+            if not self._has_root():
                 durable.make_directories(self._root, Path(self._root.anchor))
             for directory in (self._temporary, self._locks, self._aside, self._uploads.directory):
                 durable.make_directories(directory, self._root)
@@ -262,7 +258,8 @@ class LocalStore(ObjectStore):
             except StorageError:
                 raise
             except (FileNotFoundError, NotADirectoryError):
-                raise (self._missing(key) if self._root.is_dir() else self._no_root()) from None
+                self._has_root()
+                raise self._missing(key) from None
             except EOFError as error:
                 raise StoreUnavailable(
                     f"{self.url}: object {key!r} was cut short while it was read: {error}"
@@ -291,10 +288,19 @@ class LocalStore(ObjectStore):
     def _exists(self, key: str) -> ObjectExists:
         return ObjectExists(f"{self.url} already has an object {key!r}")
 
-    def _no_root(self) -> BucketMissing:
-        return BucketMissing(
-            f"{self._root} is not a directory; make it, correct the address, or open it with create=true"
-        )
+    def _has_root(self) -> bool:
+        """Tell whether the directory is there; a store that may make it is empty until then.
+
+        Raises:
+            BucketMissing: It is not there and may not be made.
+        """
+        if self._root.is_dir():
+            return True
+        if not self._create:
+            raise BucketMissing(
+                f"{self._root} is not a directory; make it, correct the address, or open it with create=true"
+            )
+        return False
 
 
 def _reopen(root: str, create: bool) -> LocalStore:  # noqa: FBT001 - pickle passes arguments by position

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ __all__ = ["S3Server", "ServerUnavailable", "free_port", "running", "start_moto"
 _START_S: Final = 60.0
 """A loaded machine takes long; a server that is up is noticed at once."""
 _STOP_S: Final = 10.0
+_POLL_S: Final = 0.02
 _BUILD_S: Final = 900.0
 _ATTEMPTS: Final = 3
 _VERSITYGW: Final = "v1.8.0"
@@ -174,7 +175,7 @@ def running(command: Callable[[int], Sequence[str]], environment: Mapping[str, s
                     yield port
                     return
             finally:
-                _stop(process)
+                _stop(process, port)
         output.seek(0)
         tail = output.read()[-1_000:].decode(errors="replace")
         raise ServerUnavailable(f"{command(0)[0]} does not start: {tail}")
@@ -183,25 +184,29 @@ def running(command: Callable[[int], Sequence[str]], environment: Mapping[str, s
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     give_up_at = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < give_up_at:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
+        if _listens(port):
             return True
+        time.sleep(_POLL_S)
     return False
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the whole process group: some servers are scripts that start the real one."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(_STOP_S)
-        except ProcessLookupError:
-            process.wait()
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        else:
-            return
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _stop(process: subprocess.Popen[bytes], port: int) -> None:
+    """End the whole process group, for some servers are scripts that start the real one; then nobody listens."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_S)
+    with suppress(ProcessLookupError):  # those who outlived the first of the group, or would not end
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    give_up_at = time.monotonic() + _STOP_S
+    while _listens(port) and time.monotonic() < give_up_at:
+        time.sleep(_POLL_S)
