@@ -60,6 +60,10 @@ class WrongVersion(FormatError):
     """An object carries a format version that this release cannot read."""
 
 
+class BadFrame(FormatError):
+    """A peer sent bytes that are no frame; nothing behind them can be understood."""
+
+
 class EntryTooLarge(FormatError):
     """An entry cannot be placed in a block of the configured size."""
 
