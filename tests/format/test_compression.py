@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.errors import CorruptEntry
-from afterglow.format.compression import _MAX_EXPANSION, MAX_UNCOMPRESSED_BYTES, Codec, compress, decompress
+from afterglow.format.compression import MAX_EXPANSION, MAX_UNCOMPRESSED_BYTES, Codec, compress, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_nothing_stands_for_an_empty_payload(codec: Codec) -> None:
 def test_the_densest_payload_stays_within_the_bound_and_near_it(codec: Codec) -> None:
     zeros = bytes(32 * 1024 * 1024)
     compressed = compress(codec, zeros)
-    assert 0.95 < len(zeros) / len(compressed) / _MAX_EXPANSION[codec] <= 1
+    assert 0.95 < len(zeros) / len(compressed) / MAX_EXPANSION[codec] <= 1
     assert decompress(codec, compressed, len(zeros)) == zeros
 
 
@@ -133,14 +133,14 @@ def test_a_flipped_bit_never_gives_another_size_than_claimed(codec: Codec, data:
 def test_random_bytes_are_refused_or_give_the_claimed_size_in_bounded_memory(
     codec: Codec, data: bytes, claim: int
 ) -> None:
-    honest = claim if 0 <= claim <= len(data) * _MAX_EXPANSION[codec] else 0
+    honest = claim if 0 <= claim <= len(data) * MAX_EXPANSION[codec] else 0
     assert peak_bytes(lambda: decompress_or_refuse(codec, data, claim)) <= 3 * honest + SLACK_BYTES
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_claim_that_the_data_cannot_hold_is_refused_before_anything_is_allocated(codec: Codec) -> None:
     data = compress(codec, b"x" * 100)
-    claim = len(data) * _MAX_EXPANSION[codec] + 1
+    claim = len(data) * MAX_EXPANSION[codec] + 1
     assert peak_bytes(lambda: decompress_or_refuse(codec, data, claim)) < SLACK_BYTES
     with pytest.raises(CorruptEntry, match="which it cannot hold"):
         decompress(codec, data, claim)

@@ -17,10 +17,7 @@ import pyarrow as pa
 
 from afterglow.errors import CorruptEntry
 from afterglow.format import schema
-from afterglow.format._kernels import entries as e
-from afterglow.format._kernels import expand, gather
-from afterglow.format._kernels import rows as k
-from afterglow.format._kernels.lz4 import SLACK
+from afterglow.format._kernels import calls, layout
 from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES, decompress
 from afterglow.format.frames import as_bytes_array
 
@@ -47,46 +44,46 @@ _EXPANDED_MAX = MAX_UNCOMPRESSED_BYTES
 """Expanded bytes, and bytes of repeated names, per record batch: with ``MOST_MESSAGES`` bounds the memory of a step."""
 
 REASONS = {
-    e.TORN_BROKER_METADATA: "its broker metadata reaches beyond the entry",
-    e.BAD_BROKER_METADATA: "its broker metadata does not parse",
-    e.TORN_CHECKSUM: "it ends inside its checksum",
-    e.WRONG_CHECKSUM: "its CRC32C does not match its bytes",
-    e.TORN_METADATA: "its message metadata reaches beyond the entry",
-    e.BAD_METADATA: "its message metadata does not parse",
-    e.MISSING_FIELD: "its message metadata lacks producer name, sequence id or publish time",
-    e.BAD_BATCH_SIZE: "it claims more messages than its bytes, or one record batch, can hold",
-    e.UNKNOWN_CODEC: "it is compressed by an unknown codec",
-    e.BAD_COMPRESSION: "its payload does not expand to the size it claims",
-    e.TORN_BATCH: "a message of its batch reaches beyond the payload",
-    e.BAD_MESSAGE_METADATA: "the metadata of a message in its batch does not parse",
-    e.BAD_KEY: "its key is marked as base64 and is none",
-    e.BAD_PROPERTY: "one of its properties lacks a key or a value",
+    layout.TORN_BROKER_METADATA: "its broker metadata reaches beyond the entry",
+    layout.BAD_BROKER_METADATA: "its broker metadata does not parse",
+    layout.TORN_CHECKSUM: "it ends inside its checksum",
+    layout.WRONG_CHECKSUM: "its CRC32C does not match its bytes",
+    layout.TORN_METADATA: "its message metadata reaches beyond the entry",
+    layout.BAD_METADATA: "its message metadata does not parse",
+    layout.MISSING_FIELD: "its message metadata lacks producer name, sequence id or publish time",
+    layout.BAD_BATCH_SIZE: "it claims more messages than its bytes, or one record batch, can hold",
+    layout.UNKNOWN_CODEC: "it is compressed by an unknown codec",
+    layout.BAD_COMPRESSION: "its payload does not expand to the size it claims",
+    layout.TORN_BATCH: "a message of its batch reaches beyond the payload",
+    layout.BAD_MESSAGE_METADATA: "the metadata of a message in its batch does not parse",
+    layout.BAD_KEY: "its key is marked as base64 and is none",
+    layout.BAD_PROPERTY: "one of its properties lacks a key or a value",
 }
 
 _LONGS = {
-    "entry_id": k.ENTRY_ID,
-    "sequence_id": k.SEQUENCE_ID,
-    "publish_time": k.PUBLISH_TIME,
-    "event_time": k.EVENT_TIME,
-    "broker_time": k.BROKER_TIME,
-    "index": k.INDEX,
+    "entry_id": layout.OUT_ENTRY_ID,
+    "sequence_id": layout.OUT_SEQUENCE_ID,
+    "publish_time": layout.OUT_PUBLISH_TIME,
+    "event_time": layout.OUT_EVENT_TIME,
+    "broker_time": layout.OUT_BROKER_TIME,
+    "index": layout.OUT_INDEX,
 }
-_PLAIN = {**_LONGS, "batch_index": k.BATCH_INDEX, "encrypted": k.ENCRYPTED}
+_PLAIN = {**_LONGS, "batch_index": layout.OUT_BATCH_INDEX, "encrypted": layout.OUT_ENCRYPTED}
 _VALID = {
-    "event_time": k.EVENT_VALID,
-    "broker_time": k.BROKER_VALID,
-    "index": k.INDEX_VALID,
-    "key": k.KEY_VALID,
-    "ordering_key": k.ORDERING_VALID,
-    "schema_version": k.SCHEMA_VALID,
-    "value": k.VALUE_VALID,
+    "event_time": layout.OUT_EVENT_VALID,
+    "broker_time": layout.OUT_BROKER_VALID,
+    "index": layout.OUT_INDEX_VALID,
+    "key": layout.OUT_KEY_VALID,
+    "ordering_key": layout.OUT_ORDERING_VALID,
+    "schema_version": layout.OUT_SCHEMA_VALID,
+    "value": layout.OUT_VALUE_VALID,
 }
 _TEXTS = {
-    "producer": k.PRODUCER,
-    "key": k.KEY,
-    "ordering_key": k.ORDERING,
-    "schema_version": k.SCHEMA,
-    "value": k.VALUE,
+    "producer": layout.OUT_PRODUCER,
+    "key": layout.OUT_KEY,
+    "ordering_key": layout.OUT_ORDERING,
+    "schema_version": layout.OUT_SCHEMA,
+    "value": layout.OUT_VALUE,
 }
 
 
@@ -178,32 +175,32 @@ class _Step:
         self.chosen = chosen
         self.check = check
         # Kept from stretch to stretch: fresh pages would cost more than parsing into them.
-        self.rows = np.empty((0, e.COLUMNS), np.int64)
+        self.rows = np.empty((0, layout.COLUMNS), np.int64)
 
     def run(self, low: int, high: int) -> Iterator[Messages]:
         first = self.frames.first_entry_id + low
         if len(self.rows) < high - low:
-            self.rows = np.empty((high - low, e.COLUMNS), np.int64)
+            self.rows = np.empty((high - low, layout.COLUMNS), np.int64)
         rows = self.rows[: high - low]
-        e.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, self.check)
+        calls.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, check=self.check)
         want_value = "value" in self.chosen.names
-        expanded, repeated, others = expand.plan_payloads(self.data, rows, want_value, _EXPANDED_MAX)
-        much = max(expanded, repeated) > _EXPANDED_MAX or expand.count_messages(rows) > expand.MOST_MESSAGES
+        expanded, repeated, others = calls.plan_payloads(self.data, rows, _EXPANDED_MAX, want_value=want_value)
+        much = max(expanded, repeated) > _EXPANDED_MAX or calls.count_messages(rows) > layout.MOST_MESSAGES
         if much and high - low > 1:
             yield from self._halves(low, high)
             return
         arena = np.empty(expanded, np.uint8)
-        if expanded > SLACK:
-            expand.expand_lz4(self.data, rows, arena)
+        if expanded > layout.SLACK:
+            calls.expand_lz4(self.data, rows, arena)
         if others:
             # After LZ4, which may write some bytes too many.
             self._unpack(rows, arena)
-        batch = self._fill(rows, arena, expand.count_messages(rows), first)
+        batch = self._fill(rows, arena, calls.count_messages(rows), first)
         if batch is None:
             if high - low > 1:
                 yield from self._halves(low, high)
                 return
-            rows[0, e.STATUS] = e.BAD_BATCH_SIZE
+            rows[0, layout.STATUS] = layout.BAD_BATCH_SIZE
             batch = self._fill(rows, arena, 0, first)
         yield Messages(batch, _bad_entries(rows, first), first, first + high - low)
 
@@ -215,22 +212,26 @@ class _Step:
     def _unpack(self, rows: NDArray[np.int64], arena: NDArray[np.uint8]) -> None:
         """Expand the payloads whose codec only a library knows; one call per entry, most of them batches."""
         view = self.data.data
-        planned = (rows[:, e.STATUS] == e.GOOD) & (rows[:, e.EXPANDED_AT] >= 0) & (rows[:, e.CODEC] != expand.LZ4)
+        planned = (
+            (rows[:, layout.STATUS] == layout.GOOD)
+            & (rows[:, layout.EXPANDED_AT] >= 0)
+            & (rows[:, layout.CODEC] != layout.LZ4)
+        )
         for i in np.flatnonzero(planned):
             row = rows[i]
-            at, to, size = int(row[e.PAYLOAD_AT]), int(row[e.EXPANDED_AT]), int(row[e.UNPACKED])
+            at, to, size = int(row[layout.PAYLOAD_AT]), int(row[layout.EXPANDED_AT]), int(row[layout.UNPACKED])
             try:
-                payload = decompress(int(row[e.CODEC]), view[at : at + int(row[e.PAYLOAD_LEN])], size)
+                payload = decompress(int(row[layout.CODEC]), view[at : at + int(row[layout.PAYLOAD_LEN])], size)
             except CorruptEntry:
-                row[e.STATUS] = e.BAD_COMPRESSION
+                row[layout.STATUS] = layout.BAD_COMPRESSION
             else:
                 arena[to : to + size] = as_bytes_array(payload)
 
     def _fill(self, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int) -> Any:
         """The record batch, or None where a column would grow too long."""
         outputs = _Outputs(self.chosen, capacity)
-        n = k.fill_rows(self.data, arena, rows, first_id, outputs.addresses)
-        if n == k.TOO_LONG:
+        n = calls.fill_rows(self.data, arena, rows, first_id, outputs.addresses)
+        if n == layout.TOO_LONG:
             return None
         columns = [self._column(field, outputs, arena, n) for field in self.chosen]
         if not columns:  # a batch without columns still has rows; only a struct can carry their number
@@ -247,28 +248,28 @@ class _Step:
         if name in _TEXTS:
             column = _TEXTS[name]
             ends = outputs.array(column, np.int32)[: n + 1]
-            coded = outputs.array(k.KEY_CODED, np.uint8)[:n] if name == "key" else None
+            coded = outputs.array(layout.OUT_KEY_CODED, np.uint8)[:n] if name == "key" else None
             text = self._gather(arena, outputs.array(column + 1, np.int64)[:n], ends, coded)
             return _texts(field.type, n, validity, outputs.buffers[column], text)
         column = _PLAIN[name]
         return pa.Array.from_buffers(field.type, n, [validity, outputs.buffers[column]])
 
     def _properties(self, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.Array:
-        counts = outputs.array(k.PROPERTIES, np.int32)[: n + 1]
-        spans = outputs.array(k.PROPERTY_SPANS, np.int64)[: 3 * n].reshape(n, 3)
+        counts = outputs.array(layout.OUT_PROPERTIES, np.int32)[: n + 1]
+        spans = outputs.array(layout.OUT_PROPERTY_SPANS, np.int64)[: 3 * n].reshape(n, 3)
         total = int(counts[n])
         places = np.empty((2, total), np.int64)
         ends = [pa.allocate_buffer(4 * (total + 1)) for _ in range(2)]
         keys, values = (np.frombuffer(buffer, np.int32) for buffer in ends)
         keys[0] = values[0] = 0
-        gather.note_properties(self.data, arena, spans, counts, places[0], keys, places[1], values)
+        calls.note_properties(self.data, arena, spans, counts, places, keys, values)
         texts = [
             _texts(pa.string(), total, None, ends[i], self._gather(arena, places[i], (keys, values)[i]))
             for i in range(2)
         ]
         kind = schema.MESSAGES.field("properties").type
         pairs = pa.StructArray.from_arrays(texts, fields=[kind.key_field, kind.item_field])
-        return pa.Array.from_buffers(kind, n, [None, outputs.buffers[k.PROPERTIES]], children=[pairs])
+        return pa.Array.from_buffers(kind, n, [None, outputs.buffers[layout.OUT_PROPERTIES]], children=[pairs])
 
     def _gather(
         self,
@@ -280,9 +281,9 @@ class _Step:
         buffer = pa.allocate_buffer(int(ends[-1]))
         out = np.frombuffer(buffer, np.uint8)
         if coded is not None and coded.any():
-            gather.gather_keys(self.data, arena, places, ends, coded, out)
+            calls.gather_keys(self.data, arena, places, ends, coded, out)
         else:
-            gather.gather(self.data, arena, places, ends, out)
+            calls.gather(self.data, arena, places, ends, out)
         return buffer
 
 
@@ -291,7 +292,7 @@ class _Outputs:
 
     def __init__(self, chosen: pa.Schema, capacity: int) -> None:
         self.buffers: dict[int, pa.Buffer] = {}
-        self.addresses = np.zeros(k.OUTPUTS, np.int64)
+        self.addresses = np.zeros(layout.OUTPUTS, np.int64)
         for name in chosen.names:
             if name in _LONGS:
                 self._add(_LONGS[name], 8 * capacity)
@@ -301,14 +302,14 @@ class _Outputs:
                 self._add(_TEXTS[name], 4 * (capacity + 1), starts_at_zero=True)
                 self._add(_TEXTS[name] + 1, 8 * capacity)
         if "batch_index" in chosen.names:
-            self._add(k.BATCH_INDEX, 4 * capacity)
+            self._add(layout.OUT_BATCH_INDEX, 4 * capacity)
         if "encrypted" in chosen.names:
-            self._add(k.ENCRYPTED, (capacity + 7) // 8)
+            self._add(layout.OUT_ENCRYPTED, (capacity + 7) // 8)
         if "key" in chosen.names:
-            self._add(k.KEY_CODED, capacity)
+            self._add(layout.OUT_KEY_CODED, capacity)
         if "properties" in chosen.names:
-            self._add(k.PROPERTIES, 4 * (capacity + 1), starts_at_zero=True)
-            self._add(k.PROPERTY_SPANS, 24 * capacity)
+            self._add(layout.OUT_PROPERTIES, 4 * (capacity + 1), starts_at_zero=True)
+            self._add(layout.OUT_PROPERTY_SPANS, 24 * capacity)
 
     def _add(self, output: int, size: int, *, starts_at_zero: bool = False) -> None:
         buffer = pa.allocate_buffer(max(size, 8))
@@ -324,7 +325,7 @@ class _Outputs:
 def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Buffer, text: pa.Buffer) -> pa.Array:
     if pa.types.is_string(kind):
         ends = np.frombuffer(offsets, np.int32)[: n + 1]
-        if gather.text_kind(np.frombuffer(text, np.uint8), ends) == gather.BROKEN:
+        if calls.text_kind(np.frombuffer(text, np.uint8), ends) == layout.BROKEN:
             # Clients may put any bytes where protobuf says string; Java's reader shows the replacement character there.
             raw = pa.Array.from_buffers(pa.binary(), n, [validity, offsets, text])
             return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], kind)
@@ -332,5 +333,5 @@ def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Bu
 
 
 def _bad_entries(rows: NDArray[np.int64], first_id: int) -> tuple[BadEntry, ...]:
-    status = rows[:, e.STATUS]
+    status = rows[:, layout.STATUS]
     return tuple(BadEntry(first_id + int(i), REASONS[int(status[i])]) for i in np.flatnonzero(status))

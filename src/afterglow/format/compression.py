@@ -47,13 +47,13 @@ class Codec(IntEnum):
     SNAPPY = 4
 
 
-# The most bytes that one compressed byte can stand for.
-_MAX_EXPANSION: Final = {
+MAX_EXPANSION: Final = {
     Codec.LZ4: 255,  # each byte that lengthens a match or literal adds at most 255
     Codec.ZLIB: 1032,  # a match of 258 bytes takes at least two bits
     Codec.ZSTD: 32768,  # a run of one byte: 128 KiB from four bytes
     Codec.SNAPPY: 22,  # a copy of 64 bytes takes at least three
 }
+"""The most bytes that one compressed byte can stand for."""
 
 _ARROW_NAMES: Final = {Codec.LZ4: "lz4_raw", Codec.ZSTD: "zstd", Codec.SNAPPY: "snappy"}
 _ZSTD_LEVEL: Final = 3  # the level of Pulsar's own clients
@@ -117,7 +117,7 @@ def _check_claim(codec: Codec, data: BytesLike, uncompressed_bytes: int, max_byt
             f"{codec.name} payload claims {uncompressed_bytes} bytes, above the limit of {max_bytes}; "
             "raise max_bytes where such messages are expected"
         )
-    if not 0 <= uncompressed_bytes <= len(data) * _MAX_EXPANSION[codec]:
+    if not 0 <= uncompressed_bytes <= len(data) * MAX_EXPANSION[codec]:
         raise CorruptEntry(
             f"{codec.name} payload of {len(data)} bytes claims {uncompressed_bytes} bytes, which it cannot hold"
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from afterglow.errors import CorruptBlock
+from afterglow.format._kernels import calls, layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,9 +30,9 @@ PADDING = b"\xfe\xdc\xde\xad"
 """Fills a block behind its last entry, from its first byte in this phase."""
 
 _DAMAGE = {
-    1: "the frame of entry {id} reaches beyond the end",
-    2: "entry {id} should follow, but the frame carries another id",
-    3: "behind entry {last} stands neither a frame nor padding",
+    layout.TORN_FRAME: "the frame of entry {id} reaches beyond the end",
+    layout.WRONG_ID: "entry {id} should follow, but the frame carries another id",
+    layout.BAD_PADDING: "behind entry {last} stands neither a frame nor padding",
 }
 
 
@@ -89,18 +90,15 @@ def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | No
     Raises:
         ValueError: ``start`` lies outside the data. Offsets from the end are not understood.
     """
-    from afterglow.format._kernels import frames as kernel  # noqa: PLC0415 (numba costs 0.3 s to import)
-
     array = as_bytes_array(data)
     stop = array.size if end is None else min(end, array.size)
     if not 0 <= start <= array.size:
         raise ValueError(f"frames cannot start at {start} in {array.size} bytes")
-    count, _behind, code = kernel.count_frames(array, start, stop, first_entry_id)
-    offsets = np.empty(count + 1, np.int64)
-    kernel.locate_frames(array, start, offsets)
+    offsets, code = calls.find_frames(array, start, stop, first_entry_id)
     damage = None
-    if code:
-        damage = _DAMAGE[code].format(id=first_entry_id + count, last=first_entry_id + count - 1)
+    if code != layout.WHOLE:
+        end_id = first_entry_id + offsets.size - 1
+        damage = _DAMAGE[code].format(id=end_id, last=end_id - 1)
     return Frames(first_entry_id, offsets, damage)
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from afterglow.errors import CorruptIndex
+from afterglow.format._kernels.calls import measure_entries
 from afterglow.format.frames import as_bytes_array
 from afterglow.format.proto.afterglow_pb2 import BlockStatistics as BlockStatisticsProto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
@@ -65,11 +66,7 @@ def measure_block(
         offsets: Offset of each frame in ``frames``, and behind the last.
         stripes: Checksum each stripe as well.
     """
-    from afterglow.format._kernels.entries import measure_entries  # noqa: PLC0415 (numba costs 0.3 s to import)
-
-    found = np.full(6, _NONE, np.int64)
-    measure_entries(as_bytes_array(frames), offsets, found)
-    times = [int(value) if value != _NONE else None for value in found]
+    times = [_known(int(value)) for value in measure_entries(as_bytes_array(frames), offsets)]
     view = memoryview(block).cast("B")
     return BlockStatistics(
         entries=offsets.size - 1,

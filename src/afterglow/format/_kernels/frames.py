@@ -2,67 +2,55 @@
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import njit
 
-from afterglow.format._kernels.memory import BYTES, LONGS, be32, be64, u8
+from afterglow.format._kernels import layout
+from afterglow.format._kernels.build import kernel
+from afterglow.format._kernels.memory import be32, be64, put, u8
 
-FRAME_BYTES = 12
-"""Length and id in front of each entry."""
-
-WHOLE = 0
-"""The stretch ends with the last frame, or with proper padding."""
-TORN_FRAME = 1
-"""A frame reaches beyond the stretch."""
-WRONG_ID = 2
-"""A frame carries an id that does not follow the one before."""
-BAD_PADDING = 3
-"""Bytes behind the last frame are neither a frame nor padding."""
-
-_FRAMES = types.UniTuple(types.int64, 3)
+_FRAME_BYTES = 12
 # FE DC DE AD, repeated from the first byte of padding.
 _PADDING = (0xFE, 0xDC, 0xDE, 0xAD)
 
 
 @njit(forceinline=True)
-def _padded(data, start, end):
+def _padding(data, start, end):
+    """WHOLE if padding stands from ``start`` to ``end``."""
     for at in range(start, end):
-        phase = (at - start) & 3
-        if u8(data, at) != _PADDING[phase]:
-            return False
-    return True
+        if u8(data, at) != _PADDING[(at - start) & 3]:
+            return layout.BAD_PADDING
+    return layout.WHOLE
 
 
-@njit(_FRAMES(BYTES, types.int64, types.int64, types.int64), cache=True, nogil=True)
-def count_frames(data, start, end, first_id):
-    """Count the frames in ``data[start:end]``.
+@kernel(6)
+def find_frames(data, start, end, first_id, offsets, room):
+    """Write the offset of each frame between ``start`` and ``end`` into ``offsets``, which has ``room`` numbers.
 
-    Returns ``(frames, offset behind the last good frame, code)``.
+    Behind the frames' offsets stand the offset behind the last one, and the code that tells what ended them.
+
+    Returns:
+        The number of frames, or -1 if the room does not suffice.
     """
-    data = data.ctypes.data
     at = start
     count = 0
+    code = layout.WHOLE
     while at < end:
-        if at + 4 > end:
-            return count, at, WHOLE if _padded(data, at, end) else BAD_PADDING
-        length = be32(data, at)
+        if count + 2 >= room:
+            return -1
+        put(offsets, count, at)
+        length = be32(data, at) if at + 4 <= end else -1
         if length < 0:
-            # The first padding byte has its top bit set, so padding reads as a negative length.
-            return count, at, WHOLE if _padded(data, at, end) else BAD_PADDING
-        if at + FRAME_BYTES + length > end:
-            return count, at, TORN_FRAME
+            # The first byte of padding has its top bit set, so padding reads as a negative length.
+            code = _padding(data, at, end)
+            break
+        if at + _FRAME_BYTES + length > end:
+            code = layout.TORN_FRAME
+            break
         if be64(data, at + 4) != first_id + count:
-            return count, at, WRONG_ID
-        at += FRAME_BYTES + length
+            code = layout.WRONG_ID
+            break
+        at += _FRAME_BYTES + length
         count += 1
-    return count, at, WHOLE
-
-
-@njit(types.void(BYTES, types.int64, LONGS), cache=True, nogil=True)
-def locate_frames(data, start, offsets):
-    """Write the offset of each frame, and behind the last, into ``offsets``; the frames were counted before."""
-    data = data.ctypes.data
-    at = start
-    for i in range(offsets.size - 1):
-        offsets[i] = at
-        at += FRAME_BYTES + be32(data, at)
-    offsets[-1] = at
+    put(offsets, count, at)
+    put(offsets, count + 1, code)
+    return count

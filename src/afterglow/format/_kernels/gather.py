@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 
-from afterglow.format._kernels.memory import BYTES, INTS, LONGS, TABLE, copy, copy16, get32, put, put8, put32, u8, u64
+from afterglow.format._kernels import layout
+from afterglow.format._kernels.build import kernel
+from afterglow.format._kernels.memory import copy, copy16, get, get32, put, put8, put32, u8, u64
 from afterglow.format._kernels.varint import skip, varint
 
-ASCII = 0
-UTF8 = 1
-BROKEN = 2
-
-_OUT = types.uint8[::1]
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
@@ -25,17 +22,22 @@ def _copy_in_order(out, to, out_end, source, at, source_end, length):
         copy(out + to, source + at, length)
 
 
-@njit(types.void(BYTES, BYTES, LONGS, INTS, _OUT), cache=True, nogil=True)
-def gather(data, arena, places, offsets, out):
-    """Copy every noted stretch to its offset in ``out``, in ascending order."""
-    for i in range(places.size):
-        place = places[i]
-        to = np.int64(offsets[i])
-        length = np.int64(offsets[i + 1]) - to
+@kernel(8)
+def gather(data, readable, arena, arena_readable, places, offsets, count, out):
+    """Copy ``count`` noted stretches to their offsets in ``out``, in ascending order.
+
+    The data can be read up to ``readable``, the arena up to ``arena_readable``.
+    """
+    total = get32(offsets, count)
+    for i in range(count):
+        place = get(places, i)
+        to = get32(offsets, i)
+        length = get32(offsets, i + 1) - to
         if place >= 0:
-            _copy_in_order(out.ctypes.data, to, out.size, data.ctypes.data, place, data.size, length)
+            _copy_in_order(out, to, total, data, place, readable, length)
         else:
-            _copy_in_order(out.ctypes.data, to, out.size, arena.ctypes.data, ~place, arena.size, length)
+            _copy_in_order(out, to, total, arena, ~place, arena_readable, length)
+    return count
 
 
 @njit(forceinline=True)
@@ -64,21 +66,22 @@ def _decode_base64(source, at, out, length):
             done += 1
 
 
-@njit(types.void(BYTES, BYTES, LONGS, INTS, BYTES, _OUT), cache=True, nogil=True)
-def gather_keys(data, arena, places, offsets, coded, out):
+@kernel(7)
+def gather_keys(data, arena, places, offsets, coded, count, out):
     """As ``gather``, with those keys decoded that stand as base64; their text was checked when it was noted."""
-    for i in range(places.size):
-        place = places[i]
-        to = np.int64(offsets[i])
-        length = np.int64(offsets[i + 1]) - to
-        source = data.ctypes.data
+    for i in range(count):
+        place = get(places, i)
+        to = get32(offsets, i)
+        length = get32(offsets, i + 1) - to
+        source = data
         if place < 0:
             place = ~place
-            source = arena.ctypes.data
-        if coded[i]:
-            _decode_base64(source, place, out.ctypes.data + to, length)
+            source = arena
+        if u8(coded, i) != 0:
+            _decode_base64(source, place, out + to, length)
         else:
-            copy(out.ctypes.data + to, source + place, length)
+            copy(out + to, source + place, length)
+    return count
 
 
 @njit
@@ -108,23 +111,25 @@ def _note_properties(source, complement, at, end, tag, n, key_places, key_offset
     return n
 
 
-@njit(types.void(BYTES, BYTES, TABLE, INTS, LONGS, INTS, LONGS, INTS), cache=True, nogil=True)
-def note_properties(data, arena, spans, counts, key_places, key_offsets, value_places, value_offsets):
+@kernel(9)
+def note_properties(data, arena, spans, counts, count, key_places, key_offsets, value_places, value_offsets):
     """Note where each key and value of each row's properties stands; they were checked when the row was written."""
     n = np.int64(0)
-    for r in range(spans.shape[0]):
-        if counts[r + 1] == counts[r]:
+    for r in range(count):
+        if get32(counts, r + 1) == get32(counts, r):
             continue
-        at = spans[r, 0]
-        source = data.ctypes.data
+        span = spans + 24 * r
+        at = get(span, 0)
+        source = data
         complement = at < 0
         if complement:
             at = ~at
-            source = arena.ctypes.data
+            source = arena
         n = _note_properties(
-            source, complement, at, at + spans[r, 1], spans[r, 2], n,
-            key_places.ctypes.data, key_offsets.ctypes.data, value_places.ctypes.data, value_offsets.ctypes.data,
+            source, complement, at, at + get(span, 1), get(span, 2), n,
+            key_places, key_offsets, value_places, value_offsets,
         )  # fmt: skip
+    return n
 
 
 @njit(forceinline=True)
@@ -151,11 +156,10 @@ def _valid_utf8(text, at, end):
     return True
 
 
-@njit(types.int64(BYTES, INTS), cache=True, nogil=True)
-def text_kind(text, offsets):
-    """ASCII, UTF8 or BROKEN: what the texts at ``offsets`` are, each for itself."""
-    text = text.ctypes.data
-    total = np.int64(offsets[-1])
+@kernel(3)
+def text_kind(text, offsets, count):
+    """ASCII, UTF8 or BROKEN: what the ``count`` texts at ``offsets`` are, each for itself."""
+    total = get32(offsets, count)
     at = np.int64(0)
     high = np.uint64(0)
     while at + 8 <= total:
@@ -165,8 +169,8 @@ def text_kind(text, offsets):
         high |= np.uint64(u8(text, at))
         at += 1
     if high & _HIGH_BITS == 0:
-        return ASCII
-    for i in range(offsets.size - 1):
-        if not _valid_utf8(text, np.int64(offsets[i]), np.int64(offsets[i + 1])):
-            return BROKEN
-    return UTF8
+        return layout.ASCII
+    for i in range(count):
+        if not _valid_utf8(text, get32(offsets, i), get32(offsets, i + 1)):
+            return layout.BROKEN
+    return layout.UTF8

@@ -6,9 +6,6 @@ from numba import njit
 
 from afterglow.format._kernels.memory import copy, copy16, put8, u8, u16
 
-SLACK = 64
-"""Bytes that must exist behind the end of every expanded stretch: copies go in steps of sixteen."""
-
 
 @njit
 def lz4_size(source, start, end, limit):
@@ -61,7 +58,8 @@ def lz4_size(source, start, end, limit):
 def lz4_expand(source, start, end, readable, target, size):
     """Expand the block from ``start`` to ``end`` at ``source`` into ``size`` bytes at ``target``.
 
-    ``source`` can be read up to ``readable``. ``target`` must reach ``SLACK`` bytes further: they may be overwritten.
+    ``source`` can be read up to ``readable``. ``target`` must reach ``layout.SLACK`` bytes further: they may be
+    overwritten.
 
     Returns:
         Whether the block fills ``size`` exactly.
@@ -112,7 +110,7 @@ def lz4_expand(source, start, end, readable, target, size):
             return False
         origin = to - distance
         if distance >= 16:
-            # At most 15 bytes past the match are touched: inside SLACK, and overwritten by what follows.
+            # At most 15 bytes past the match are touched: inside the slack, and overwritten by what follows.
             done = 0
             while done < match:
                 copy16(target + to + done, target + origin + done)

@@ -16,13 +16,6 @@ from numba.extending import intrinsic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-"""Type of an input: any contiguous bytes, writable or not."""
-
-LONGS = types.int64[::1]
-INTS = types.int32[::1]
-TABLE = types.int64[:, ::1]
-
 _BYTE = ir.IntType(8)
 
 

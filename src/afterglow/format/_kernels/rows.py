@@ -8,48 +8,15 @@ what was expanded, the complement (``~``) of an offset into the arena.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 
-from afterglow.format._kernels import entries as e
-from afterglow.format._kernels.memory import BYTES, LONGS, TABLE, be32, get, get32, put, put8, put32, put_bit, u8
+from afterglow.format._kernels import layout
+from afterglow.format._kernels.build import kernel
+from afterglow.format._kernels.memory import be32, get, get32, put, put8, put32, put_bit, u8
 from afterglow.format._kernels.varint import skip, varint
 
-# The table of outputs: the address of each buffer, 0 where nobody asked for it.
-ENTRY_ID = 0
-BATCH_INDEX = 1
-SEQUENCE_ID = 2
-PUBLISH_TIME = 3
-EVENT_TIME = 4
-EVENT_VALID = 5
-BROKER_TIME = 6
-BROKER_VALID = 7
-INDEX = 8
-INDEX_VALID = 9
-ENCRYPTED = 10
-PROPERTIES = 11  # int32: properties before the row
-PROPERTY_SPANS = 12  # per row: place and length of the metadata, tag of its properties
-# Texts and bytes: int32 offsets, then the places, then validity.
-PRODUCER = 13
-PRODUCER_PLACES = 14
-KEY = 15
-KEY_PLACES = 16
-KEY_VALID = 17
-KEY_CODED = 18  # a byte per row: 1 where the place holds base64
-ORDERING = 19
-ORDERING_PLACES = 20
-ORDERING_VALID = 21
-SCHEMA = 22
-SCHEMA_PLACES = 23
-SCHEMA_VALID = 24
-VALUE = 25
-VALUE_PLACES = 26
-VALUE_VALID = 27
-OUTPUTS = 28
-
-TOO_LONG = np.int64(-1)
-"""Returned where a column would pass 2 GiB, which Arrow's 32-bit offsets cannot address: take fewer entries."""
-
-_GOOD = np.int64(e.GOOD)
+_TOO_LONG = np.int64(layout.TOO_LONG)
+_GOOD = np.int64(layout.GOOD)
 _INT32_MAX = 2**31 - 1
 _TIME_MAX = (2**63 - 1) // 1000
 _COMPACTED_OUT = 128
@@ -65,12 +32,12 @@ def _single_metadata(data, at, end, own, sequence, event, flags):
     """
     payload = np.int64(-1)
     properties = np.int64(0)
-    put(own, e.META_AT, at)
-    put(own, e.META_LEN, end - at)
-    put(own, e.KEY_AT, 0)
-    put(own, e.KEY_LEN, -1)
-    put(own, e.ORDERING_AT, 0)
-    put(own, e.ORDERING_LEN, -1)
+    put(own, layout.META_AT, at)
+    put(own, layout.META_LEN, end - at)
+    put(own, layout.KEY_AT, 0)
+    put(own, layout.KEY_LEN, -1)
+    put(own, layout.ORDERING_AT, 0)
+    put(own, layout.ORDERING_LEN, -1)
     while at < end:
         tag, at = varint(data, at, end)
         if at < 0:
@@ -88,13 +55,13 @@ def _single_metadata(data, at, end, own, sequence, event, flags):
             elif field == 5:
                 event = value
             elif field == 6:
-                flags = flags | e.KEY_BASE64 if value != 0 else flags & ~e.KEY_BASE64
+                flags = flags | layout.KEY_BASE64 if value != 0 else flags & ~layout.KEY_BASE64
             elif field == 8:
                 sequence = value
             elif field == 9:
-                flags = flags | e.NULL_VALUE if value != 0 else flags & ~e.NULL_VALUE
+                flags = flags | layout.NULL_VALUE if value != 0 else flags & ~layout.NULL_VALUE
             elif field == 10:
-                flags = flags | e.NULL_KEY if value != 0 else flags & ~e.NULL_KEY
+                flags = flags | layout.NULL_KEY if value != 0 else flags & ~layout.NULL_KEY
         elif wire == 2:
             length, at = varint(data, at, end)
             if at < 0 or length < 0 or length > end - at:
@@ -102,22 +69,22 @@ def _single_metadata(data, at, end, own, sequence, event, flags):
             if field == 1:
                 properties += 1
             elif field == 2:
-                put(own, e.KEY_AT, at)
-                put(own, e.KEY_LEN, length)
+                put(own, layout.KEY_AT, at)
+                put(own, layout.KEY_LEN, length)
             elif field == 7:
-                put(own, e.ORDERING_AT, at)
-                put(own, e.ORDERING_LEN, length)
+                put(own, layout.ORDERING_AT, at)
+                put(own, layout.ORDERING_LEN, length)
             at += length
         else:
             at = skip(data, at, end, wire)
             if at < 0:
                 return False
-    put(own, e.PAYLOAD_AT, end)
-    put(own, e.PAYLOAD_LEN, payload)
-    put(own, e.SEQUENCE, sequence)
-    put(own, e.EVENT_TIME, event)
-    put(own, e.FLAGS, flags)
-    put(own, e.PROPERTIES, properties)
+    put(own, layout.PAYLOAD_AT, end)
+    put(own, layout.PAYLOAD_LEN, payload)
+    put(own, layout.SEQUENCE, sequence)
+    put(own, layout.EVENT_TIME, event)
+    put(own, layout.FLAGS, flags)
+    put(own, layout.PROPERTIES, properties)
     return payload >= 0
 
 
@@ -184,147 +151,147 @@ def _note(out, column, r, place, length):
 
 @njit(forceinline=True)
 def _note_key(source, complement, message, r, out):
-    length = get(message, e.KEY_LEN)
-    at = get(message, e.KEY_AT)
-    flags = get(message, e.FLAGS)
-    present = length >= 0 and flags & e.NULL_KEY == 0
+    length = get(message, layout.KEY_LEN)
+    at = get(message, layout.KEY_AT)
+    flags = get(message, layout.FLAGS)
+    present = length >= 0 and flags & layout.NULL_KEY == 0
     size = np.int64(0)
     coded = np.int64(0)
     if present:
         size = length
-        if flags & e.KEY_BASE64:
+        if flags & layout.KEY_BASE64:
             size = base64_size(source, at, length)
             if size < 0:
-                return np.int64(e.BAD_KEY)
+                return np.int64(layout.BAD_KEY)
             coded = np.int64(1)
-    put_bit(get(out, KEY_VALID), r, present)
-    put8(get(out, KEY_CODED), r, coded)
-    if not _note(out, KEY, r, ~at if complement else at, size):
-        return TOO_LONG
+    put_bit(get(out, layout.OUT_KEY_VALID), r, present)
+    put8(get(out, layout.OUT_KEY_CODED), r, coded)
+    if not _note(out, layout.OUT_KEY, r, ~at if complement else at, size):
+        return _TOO_LONG
     return _GOOD
 
 
 @njit(forceinline=True)
 def _from_entry(row, entry_id, r, batch_index, count, out):
     """Write the columns that all messages of an entry share; False if a column grows too long."""
-    if get(out, ENTRY_ID):
-        put(get(out, ENTRY_ID), r, entry_id)
-    if get(out, BATCH_INDEX):
-        put32(get(out, BATCH_INDEX), r, batch_index)
-    if get(out, PUBLISH_TIME):
-        put(get(out, PUBLISH_TIME), r, _micros(get(row, e.PUBLISH_TIME)))
-    if get(out, BROKER_TIME):
-        put(get(out, BROKER_TIME), r, _micros(get(row, e.BROKER_TIME)))
-        put_bit(get(out, BROKER_VALID), r, get(row, e.BROKER_TIME) >= 0)
-    if get(out, INDEX):
-        put(get(out, INDEX), r, get(row, e.INDEX) - count + 1 + max(batch_index, 0))
-        put_bit(get(out, INDEX_VALID), r, get(row, e.INDEX) >= 0)
-    if get(out, ENCRYPTED):
-        put_bit(get(out, ENCRYPTED), r, get(row, e.FLAGS) & e.ENCRYPTED != 0)
-    if get(out, PRODUCER) and not _note(out, PRODUCER, r, get(row, e.PRODUCER_AT), get(row, e.PRODUCER_LEN)):
+    if get(out, layout.OUT_ENTRY_ID):
+        put(get(out, layout.OUT_ENTRY_ID), r, entry_id)
+    if get(out, layout.OUT_BATCH_INDEX):
+        put32(get(out, layout.OUT_BATCH_INDEX), r, batch_index)
+    if get(out, layout.OUT_PUBLISH_TIME):
+        put(get(out, layout.OUT_PUBLISH_TIME), r, _micros(get(row, layout.PUBLISH_TIME)))
+    if get(out, layout.OUT_BROKER_TIME):
+        put(get(out, layout.OUT_BROKER_TIME), r, _micros(get(row, layout.BROKER_TIME)))
+        put_bit(get(out, layout.OUT_BROKER_VALID), r, get(row, layout.BROKER_TIME) >= 0)
+    if get(out, layout.OUT_INDEX):
+        put(get(out, layout.OUT_INDEX), r, get(row, layout.INDEX) - count + 1 + max(batch_index, 0))
+        put_bit(get(out, layout.OUT_INDEX_VALID), r, get(row, layout.INDEX) >= 0)
+    if get(out, layout.OUT_ENCRYPTED):
+        put_bit(get(out, layout.OUT_ENCRYPTED), r, get(row, layout.FLAGS) & layout.ENCRYPTED != 0)
+    if get(out, layout.OUT_PRODUCER) and not _note(
+        out, layout.OUT_PRODUCER, r, get(row, layout.PRODUCER_AT), get(row, layout.PRODUCER_LEN)
+    ):
         return False
-    if get(out, SCHEMA):
-        length = get(row, e.SCHEMA_LEN)
-        put_bit(get(out, SCHEMA_VALID), r, length > 0)  # empty bytes say that there is no version
-        return _note(out, SCHEMA, r, get(row, e.SCHEMA_AT), max(length, 0))
+    if get(out, layout.OUT_SCHEMA):
+        length = get(row, layout.SCHEMA_LEN)
+        put_bit(get(out, layout.OUT_SCHEMA_VALID), r, length > 0)  # empty bytes say that there is no version
+        return _note(out, layout.OUT_SCHEMA, r, get(row, layout.SCHEMA_AT), max(length, 0))
     return True
 
 
 @njit(forceinline=True)
 def _from_message(source, complement, message, r, value_place, value_len, tag, out):
-    """Write the columns that a message has of its own; returns a status, or TOO_LONG.
+    """Write the columns that a message has of its own; returns a status, or _TOO_LONG.
 
     ``message`` has the columns of an entry: it is one, or was parsed from a batch.
     """
-    if get(out, SEQUENCE_ID):
-        put(get(out, SEQUENCE_ID), r, get(message, e.SEQUENCE))
-    if get(out, EVENT_TIME):
-        event = get(message, e.EVENT_TIME)
-        put(get(out, EVENT_TIME), r, _micros(event))
-        put_bit(get(out, EVENT_VALID), r, event != 0)
-    if get(out, KEY):
+    if get(out, layout.OUT_SEQUENCE_ID):
+        put(get(out, layout.OUT_SEQUENCE_ID), r, get(message, layout.SEQUENCE))
+    if get(out, layout.OUT_EVENT_TIME):
+        event = get(message, layout.EVENT_TIME)
+        put(get(out, layout.OUT_EVENT_TIME), r, _micros(event))
+        put_bit(get(out, layout.OUT_EVENT_VALID), r, event != 0)
+    if get(out, layout.OUT_KEY):
         status = _note_key(source, complement, message, r, out)
-        if status != e.GOOD:
+        if status != layout.GOOD:
             return status
-    if get(out, ORDERING):
-        at = get(message, e.ORDERING_AT)
-        length = get(message, e.ORDERING_LEN)
-        put_bit(get(out, ORDERING_VALID), r, length >= 0)
-        if not _note(out, ORDERING, r, ~at if complement else at, max(length, 0)):
-            return TOO_LONG
-    if get(out, VALUE):
-        present = get(message, e.FLAGS) & e.NULL_VALUE == 0
-        put_bit(get(out, VALUE_VALID), r, present)
-        if not _note(out, VALUE, r, value_place, value_len if present else 0):
-            return TOO_LONG
-    if get(out, PROPERTIES):
-        at = get(message, e.META_AT)
-        length = get(message, e.META_LEN)
-        count = get(message, e.PROPERTIES)
+    if get(out, layout.OUT_ORDERING):
+        at = get(message, layout.ORDERING_AT)
+        length = get(message, layout.ORDERING_LEN)
+        put_bit(get(out, layout.OUT_ORDERING_VALID), r, length >= 0)
+        if not _note(out, layout.OUT_ORDERING, r, ~at if complement else at, max(length, 0)):
+            return _TOO_LONG
+    if get(out, layout.OUT_VALUE):
+        present = get(message, layout.FLAGS) & layout.NULL_VALUE == 0
+        put_bit(get(out, layout.OUT_VALUE_VALID), r, present)
+        if not _note(out, layout.OUT_VALUE, r, value_place, value_len if present else 0):
+            return _TOO_LONG
+    if get(out, layout.OUT_PROPERTIES):
+        at = get(message, layout.META_AT)
+        length = get(message, layout.META_LEN)
+        count = get(message, layout.PROPERTIES)
         if count > 0 and not _whole_properties(source, at, at + length, tag):
-            return np.int64(e.BAD_PROPERTY)
-        span = get(out, PROPERTY_SPANS) + 24 * r
+            return np.int64(layout.BAD_PROPERTY)
+        span = get(out, layout.OUT_PROPERTY_SPANS) + 24 * r
         put(span, 0, ~at if complement else at)
         put(span, 1, length)
         put(span, 2, tag)
-        put32(get(out, PROPERTIES), r + 1, get32(get(out, PROPERTIES), r) + count)
+        put32(get(out, layout.OUT_PROPERTIES), r + 1, get32(get(out, layout.OUT_PROPERTIES), r) + count)
     return _GOOD
 
 
 @njit(forceinline=True)
 def _from_batch(source, complement, row, entry_id, r, at, end, own, out):
     """Write the messages of a batch from row ``r`` on; returns ``(status, next row)``. A damaged one leaves none."""
-    count = get(row, e.MESSAGES)
+    count = get(row, layout.MESSAGES)
     start = r
-    flags = get(row, e.FLAGS) & e.NULL_VALUE
-    sequence = get(row, e.SEQUENCE)
-    event = get(row, e.EVENT_TIME)
+    flags = get(row, layout.FLAGS) & layout.NULL_VALUE
+    sequence = get(row, layout.SEQUENCE)
+    event = get(row, layout.EVENT_TIME)
     for k in range(count):
         if end - at < 4:
-            return np.int64(e.TORN_BATCH), start
+            return np.int64(layout.TORN_BATCH), start
         size = be32(source, at)
         at += 4
         if size < 0 or size > end - at:
-            return np.int64(e.TORN_BATCH), start
+            return np.int64(layout.TORN_BATCH), start
         if not _single_metadata(source, at, at + size, own, sequence, event, flags):
-            return np.int64(e.BAD_MESSAGE_METADATA), start
+            return np.int64(layout.BAD_MESSAGE_METADATA), start
         at += size
-        length = get(own, e.PAYLOAD_LEN)
+        length = get(own, layout.PAYLOAD_LEN)
         if length > end - at:
-            return np.int64(e.TORN_BATCH), start
-        if get(own, e.FLAGS) & _COMPACTED_OUT == 0:
+            return np.int64(layout.TORN_BATCH), start
+        if get(own, layout.FLAGS) & _COMPACTED_OUT == 0:
             if not _from_entry(row, entry_id, r, k, count, out):
-                return TOO_LONG, start
+                return _TOO_LONG, start
             place = ~at if complement else at
             status = _from_message(source, complement, own, r, place, length, _MESSAGE_PROPERTY, out)
-            if status != e.GOOD:
+            if status != layout.GOOD:
                 return status, start
             r += 1
         at += length
     return _GOOD, r
 
 
-@njit(types.int64(BYTES, BYTES, TABLE, types.int64, LONGS), cache=True, nogil=True)
-def fill_rows(data, arena, rows, first_id, outputs):
-    """Write every message of the good entries; returns how many rows were written, or TOO_LONG."""
-    data = data.ctypes.data
-    arena = arena.ctypes.data
-    out = outputs.ctypes.data
-    scratch = np.empty(e.COLUMNS, np.int64)
-    own = scratch.ctypes.data
+@kernel(7)
+def fill_rows(data, arena, rows, count, first_id, own, out):
+    """Write every message of the good entries; returns how many rows were written, or TOO_LONG.
+
+    ``own`` is scratch for a message's metadata, ``out`` the table of outputs.
+    """
     r = np.int64(0)
-    for i in range(rows.shape[0]):
-        row = rows.ctypes.data + 8 * e.COLUMNS * i
-        flags = get(row, e.FLAGS)
-        if get(row, e.STATUS) != e.GOOD or flags & e.MARKER:
+    for i in range(count):
+        row = rows + 8 * layout.COLUMNS * i
+        flags = get(row, layout.FLAGS)
+        if get(row, layout.STATUS) != layout.GOOD or flags & layout.MARKER:
             continue
         entry_id = first_id + i
-        expanded = get(row, e.EXPANDED_AT)
-        at = get(row, e.PAYLOAD_AT)
-        length = get(row, e.PAYLOAD_LEN)
-        if get(row, e.MESSAGES) >= 0 and flags & (e.ENCRYPTED | e.CHUNK) == 0:
+        expanded = get(row, layout.EXPANDED_AT)
+        at = get(row, layout.PAYLOAD_AT)
+        length = get(row, layout.PAYLOAD_LEN)
+        if get(row, layout.MESSAGES) >= 0 and flags & (layout.ENCRYPTED | layout.CHUNK) == 0:
             if expanded >= 0:
-                end = expanded + get(row, e.UNPACKED)
+                end = expanded + get(row, layout.UNPACKED)
                 status, r = _from_batch(arena, True, row, entry_id, r, expanded, end, own, out)
             else:
                 status, r = _from_batch(data, False, row, entry_id, r, at, at + length, own, out)
@@ -332,15 +299,13 @@ def fill_rows(data, arena, rows, first_id, outputs):
             if expanded >= 0:
                 # Of an unbatched message only the value is compressed; its metadata stands in the block.
                 at = ~expanded
-                length = get(row, e.UNPACKED)
-            status = TOO_LONG
+                length = get(row, layout.UNPACKED)
+            status = _TOO_LONG
             if _from_entry(row, entry_id, r, np.int64(-1), np.int64(1), out):
                 status = _from_message(data, False, row, r, at, length, _ENTRY_PROPERTY, out)
-            if status == e.GOOD:
+            if status == layout.GOOD:
                 r += 1
-        if status == TOO_LONG:
-            return TOO_LONG
-        put(row, e.STATUS, status)
-    # The scratch row was reached through its address alone; this keeps it alive until here.
-    scratch[0] = 0
+        if status == _TOO_LONG:
+            return _TOO_LONG
+        put(row, layout.STATUS, status)
     return r

@@ -1,0 +1,57 @@
+"""Compiling the kernels, once per machine and release.
+
+numba turns them into LLVM's language and LLVM into machine code, which ``native`` keeps on disk and loads without
+numba: importing numba alone takes longer than decoding a hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+from numba import njit, types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SOURCES = ("frames", "entries", "expand", "rows", "gather")
+_KERNELS: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+# What machine code may call: memory functions of the C library, and LLVM's own operations.
+_ALLOWED = re.compile(r"llvm\..*|memcpy|memmove|memset")
+
+
+def kernel(arguments: int) -> Callable[[Callable[..., Any]], Any]:
+    """Mark a function of ``arguments`` integers, most of them addresses, that Python may call; it returns one."""
+
+    def mark(function: Callable[..., Any]) -> Any:
+        signature = (types.int64,) * arguments
+        # A kernel raises nothing and touches no object: without wrappers and Python's rules for division it needs no
+        # Python at all.
+        bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        compiled = njit(error_model="numpy", nogil=True, **bare)(function)
+        _KERNELS[function.__name__] = (compiled, signature)
+        return compiled
+
+    return mark
+
+
+def compile_kernels(machine: llvm.TargetMachine) -> tuple[dict[str, tuple[str, int]], bytes]:
+    """Compile all kernels for a machine.
+
+    Returns:
+        For each kernel its symbol and number of arguments, and one object file with them all.
+    """
+    for source in _SOURCES:
+        importlib.import_module(f"{__package__}.{source}")
+    symbols: dict[str, tuple[str, int]] = {}
+    whole = llvm.parse_assembly("")
+    for name, (function, signature) in _KERNELS.items():
+        function.compile(types.int64(*signature))
+        symbols[name] = (function.overloads[signature].fndesc.llvm_func_name, len(signature))
+        whole.link_in(llvm.parse_assembly(function.inspect_llvm(signature)))
+    for symbol in re.findall(r'^declare .*?@"?([^\s"(]+)', str(whole), re.MULTILINE):
+        if not _ALLOWED.fullmatch(symbol):
+            raise RuntimeError(f"a kernel calls {symbol}, which is not there without Python")
+    return symbols, machine.emit_object(whole)

@@ -1,0 +1,123 @@
+"""What kernels and their callers agree on: columns, codes and bounds."""
+
+from __future__ import annotations
+
+# Columns of an entry's row.
+STATUS = 0
+META_AT = 1
+META_LEN = 2
+PAYLOAD_AT = 3
+PAYLOAD_LEN = 4
+BROKER_TIME = 5
+INDEX = 6
+PUBLISH_TIME = 7
+SEQUENCE = 8
+EVENT_TIME = 9
+PRODUCER_AT = 10
+PRODUCER_LEN = 11
+KEY_AT = 12
+KEY_LEN = 13
+ORDERING_AT = 14
+ORDERING_LEN = 15
+SCHEMA_AT = 16
+SCHEMA_LEN = 17
+CODEC = 18
+UNPACKED = 19
+MESSAGES = 20
+PROPERTIES = 21
+FLAGS = 22
+EXPANDED_AT = 23
+COLUMNS = 24
+
+# Bits of FLAGS.
+ENCRYPTED = 1
+NULL_VALUE = 2
+KEY_BASE64 = 4
+NULL_KEY = 8
+CHUNK = 16
+MARKER = 32
+TRANSACTION = 64
+
+# Values of STATUS; ``REASONS`` in afterglow.format.columns puts them in words.
+GOOD = 0
+TORN_BROKER_METADATA = 1
+BAD_BROKER_METADATA = 2
+TORN_CHECKSUM = 3
+WRONG_CHECKSUM = 4
+TORN_METADATA = 5
+BAD_METADATA = 6
+MISSING_FIELD = 7
+BAD_BATCH_SIZE = 8
+UNKNOWN_CODEC = 9
+BAD_COMPRESSION = 10
+TORN_BATCH = 11
+BAD_MESSAGE_METADATA = 12
+BAD_KEY = 13
+BAD_PROPERTY = 14
+
+SMALLEST_MESSAGE = 6
+"""Bytes of the smallest message in a batch: its metadata's size (4) and the required payload size (2)."""
+
+# The table of outputs: the address of each buffer, 0 where nobody asked for it.
+OUT_ENTRY_ID = 0
+OUT_BATCH_INDEX = 1
+OUT_SEQUENCE_ID = 2
+OUT_PUBLISH_TIME = 3
+OUT_EVENT_TIME = 4
+OUT_EVENT_VALID = 5
+OUT_BROKER_TIME = 6
+OUT_BROKER_VALID = 7
+OUT_INDEX = 8
+OUT_INDEX_VALID = 9
+OUT_ENCRYPTED = 10
+OUT_PROPERTIES = 11  # int32: properties before the row
+OUT_PROPERTY_SPANS = 12  # per row: place and length of the metadata, tag of its properties
+# Texts and bytes: int32 offsets, then the places, then validity.
+OUT_PRODUCER = 13
+OUT_PRODUCER_PLACES = 14
+OUT_KEY = 15
+OUT_KEY_PLACES = 16
+OUT_KEY_VALID = 17
+OUT_KEY_CODED = 18  # a byte per row: 1 where the place holds base64
+OUT_ORDERING = 19
+OUT_ORDERING_PLACES = 20
+OUT_ORDERING_VALID = 21
+OUT_SCHEMA = 22
+OUT_SCHEMA_PLACES = 23
+OUT_SCHEMA_VALID = 24
+OUT_VALUE = 25
+OUT_VALUE_PLACES = 26
+OUT_VALUE_VALID = 27
+OUTPUTS = 28
+
+TOO_LONG = -1
+"""Returned where a column would pass 2 GiB, which Arrow's 32-bit offsets cannot address: take fewer entries."""
+
+# What ends a walk over frames.
+WHOLE = 0
+"""The stretch ends with the last frame, or with proper padding."""
+TORN_FRAME = 1
+"""A frame reaches beyond the stretch."""
+WRONG_ID = 2
+"""A frame carries an id that does not follow the one before."""
+BAD_PADDING = 3
+"""Bytes behind the last frame are neither a frame nor padding."""
+
+# What texts are.
+ASCII = 0
+UTF8 = 1
+BROKEN = 2
+
+LZ4 = 1
+"""The one codec that kernels expand themselves."""
+
+SLACK = 64
+"""Bytes that must exist behind the end of every expanded stretch: copies go in steps of sixteen."""
+
+MOST_MESSAGES = 1 << 21
+"""Messages that one entry may claim, and that one record batch holds.
+
+A row takes up to 142 bytes in all columns before any text, a message in a batch as little as six: two million rows take
+300 MB, and are twice what an uncompressed batch of 5 MiB can hold. Without a bound ten kilobytes of ZSTD would ask for
+six gigabytes.
+"""
