@@ -51,4 +51,4 @@ def keep(workload: str, figures: Mapping[str, Any], goals: Mapping[str, float]) 
     print(f"{workload}:")
     for name, value in figures.items():
         goal = goals.get(name)
-        print(f"  {name:38} {value!s:>12}" + (f"   goal {goal}" if goal is not None else ""))
+        print(f"  {name:48} {value!s:>12}" + (f"   goal {goal}" if goal is not None else ""))

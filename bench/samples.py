@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 from afterglow.format.compression import Codec, compress
@@ -10,13 +11,21 @@ from afterglow.format.frames import frame_entries
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 TIME_MS = 1_790_000_000_000
-WORDS = [random.Random(1).randbytes(6) for _ in range(400)]
+CITIES = ("Gdańsk", "Kraków", "Łódź", "Poznań", "Warszawa", "Wrocław")
 
 
-def text(rng: random.Random, size: int) -> bytes:
-    """Bytes that LZ4 shrinks to about a half, as it does with JSON."""
-    out = b"".join(rng.choice(WORDS) + rng.randbytes(2) for _ in range(size // 8 + 1))
-    return out[:size]
+def record(rng: random.Random, size: int) -> bytes:
+    """A JSON object of about ``size`` bytes, as services log them; LZ4 makes batches of it four times smaller."""
+    out: dict[str, object] = {}
+    while len(json.dumps(out)) < size - 150:
+        n = len(out)
+        out[f"event_{n}"] = {
+            "customer_id": rng.randrange(10**7),
+            "city": rng.choice(CITIES),
+            "amount": round(rng.random() * 1000, 2),
+            "accepted": rng.random() < 0.9,
+        }
+    return json.dumps(out).encode().ljust(size)[:size]
 
 
 def unbatched(size: int, total: int) -> bytes:
@@ -37,7 +46,7 @@ def batched(size: int, count: int, total: int, codec: Codec) -> bytes:
     rng = random.Random(3)
     payloads = [
         encode_batch(
-            (SingleMessageMetadata(partition_key=f"key-{i}", sequence_id=i), text(rng, size)) for i in range(count)
+            (SingleMessageMetadata(partition_key=f"key-{i}", sequence_id=i), record(rng, size)) for i in range(count)
         )
         for _ in range(8)
     ]

@@ -176,6 +176,7 @@ class _Step:
         self.check = check
         # Kept from stretch to stretch: fresh pages would cost more than parsing into them.
         self.rows = np.empty((0, layout.COLUMNS), np.int64)
+        self.arena = np.empty(0, np.uint8)
 
     def run(self, low: int, high: int) -> Iterator[Messages]:
         first = self.frames.first_entry_id + low
@@ -189,7 +190,9 @@ class _Step:
         if much and high - low > 1:
             yield from self._halves(low, high)
             return
-        arena = np.empty(expanded, np.uint8)
+        if self.arena.size < expanded:
+            self.arena = np.empty(expanded, np.uint8)
+        arena = self.arena
         if expanded > layout.SLACK:
             calls.expand_lz4(self.data, rows, arena)
         if others:

@@ -15,6 +15,13 @@ _LAST_CODEC = int(max(Codec))
 _EXPANSION = tuple(MAX_EXPANSION.get(codec, 1) for codec in Codec)
 """By codec, the most bytes that one stored byte can stand for."""
 
+_PLAUSIBLE = 16
+"""Above so many times its stored size an LZ4 payload is measured before anything is set aside for it.
+
+A block does not tell its size, and the claim may be anything. Measuring costs as much as expanding, except where it is
+needed: what expands so far has few tokens.
+"""
+
 _REPEATS = 64
 """How many times its own size the producer name and schema version of a batch may take when repeated per message.
 
@@ -87,7 +94,7 @@ def plan_payloads(data, rows, count, want_value, limit, found):
             others += 1
         else:
             at = get(row, layout.PAYLOAD_AT)
-            if lz4_size(data, at, at + stored, size) != size:
+            if size > _PLAUSIBLE * stored and lz4_size(data, at, at + stored, size) != size:
                 put(row, layout.STATUS, layout.BAD_COMPRESSION)
                 continue
         put(row, layout.EXPANDED_AT, arena)
