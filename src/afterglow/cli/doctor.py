@@ -26,7 +26,11 @@ def doctor(
     """
     from afterglow.storage import Outcome, check_store, open_store  # noqa: PLC0415 - not needed for --help
 
-    checks = check_store(open_store(tier, **tier_options(option)))
+    options = tier_options(option)
+    if tier.startswith("s3://"):
+        # A patient you want to hear about at once: nothing is tried a second time.
+        options.setdefault("retry_deadline_s", "0")
+    checks = check_store(open_store(tier, **options))
     failed = any(check.outcome is Outcome.FAILED for check in checks)
     if as_json:
         for check in checks:
