@@ -331,7 +331,9 @@ def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Bu
         if calls.text_kind(np.frombuffer(text, np.uint8), ends) == layout.BROKEN:
             # Clients may put any bytes where protobuf says string; Java's reader shows the replacement character there.
             raw = pa.Array.from_buffers(pa.binary(), n, [validity, offsets, text])
-            return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], kind)
+            distinct = raw.dictionary_encode()  # the messages of a batch share the name of their producer
+            texts = pa.array([value.decode("utf-8", "replace") for value in distinct.dictionary.to_pylist()], kind)
+            return texts.take(distinct.indices)
     return pa.Array.from_buffers(kind, n, [validity, offsets, text])
 
 

@@ -91,9 +91,9 @@ def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | No
         ValueError: ``start`` lies outside the data. Offsets from the end are not understood.
     """
     array = as_bytes_array(data)
-    stop = array.size if end is None else min(end, array.size)
     if not 0 <= start <= array.size:
         raise ValueError(f"frames cannot start at {start} in {array.size} bytes")
+    stop = array.size if end is None else max(min(end, array.size), start)
     offsets, code = calls.find_frames(array, start, stop, first_entry_id)
     damage = None
     if code != layout.WHOLE:
