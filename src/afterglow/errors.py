@@ -167,3 +167,45 @@ class Fenced(CommitFailed):
 
 class CommitUnknown(MetadataError, TimeoutError):
     """A change was sent and may or may not have been applied: re-read, then decide. Never delete on this."""
+
+
+# --- tenants, namespaces, topics by name ----------------------------------------------------------------------------
+
+
+class NotThere(AfterglowError, LookupError):
+    """No tenant, namespace, topic or subscription has that name."""
+
+
+class AlreadyThere(AfterglowError, FileExistsError):
+    """Something of that name exists already."""
+
+
+class NotEmpty(AfterglowError):
+    """It still holds others, which must go first."""
+
+
+# --- topics and cursors ---------------------------------------------------------------------------------------------
+
+
+class TopicMissing(AfterglowError, FileNotFoundError):
+    """No topic has that name, or it is being deleted."""
+
+
+class TopicClosed(AfterglowError):
+    """The topic was closed in this process, or is being deleted: open it again."""
+
+
+class TopicTerminated(AfterglowError):
+    """The topic was ended for good and takes no more entries; reading goes on."""
+
+
+class CursorMissing(AfterglowError, FileNotFoundError):
+    """The topic has no cursor of that name."""
+
+
+class CursorExists(AfterglowError, FileExistsError):
+    """The topic has a cursor of that name already."""
+
+
+class InvalidPosition(AfterglowError, ValueError):
+    """A position does not lie where the operation needs it."""

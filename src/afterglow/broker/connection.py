@@ -1,0 +1,282 @@
+"""One client's connection: bytes in and out, the handshake, signs of life, and limits.
+
+Whatever a client sends, it costs its own connection only: garbage and oversized frames close it, half a frame holds one
+buffer of bounded size, and a client that does not read stops being written to, and is closed when the answers it asked
+for pile up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from afterglow.broker import replies
+from afterglow.errors import BadFrame
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, encode_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 19
+"""The newest that Pulsar 4.0 speaks; clients that know less are answered with what they know."""
+
+_PING = encode_command(wire.BaseCommand(type=wire.BaseCommand.PING, ping=wire.CommandPing()))
+_PONG = encode_command(wire.BaseCommand(type=wire.BaseCommand.PONG, pong=wire.CommandPong()))
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may ask for."""
+
+    max_message_bytes: int
+    keep_alive_s: float
+    """Silence after which a PING is sent; as much again without an answer closes the connection."""
+    pending_publish_bytes: int
+    """Bytes sent and not yet durable above which nothing more is read from the client."""
+    write_buffer_bytes: int = 4 << 20
+    """Bytes waiting for the client above which it gets no more messages; four times as many answers close it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a client told of itself."""
+
+    protocol_version: int
+    supports_broker_metadata: bool
+    role: str | None
+    """Who it proved to be; None where nothing was asked."""
+    client_version: str
+    address: str
+
+
+class Handler(Protocol):
+    """Takes a connection's commands."""
+
+    def authenticate(self, connect: wire.CommandConnect) -> str | None:
+        """The client's role.
+
+        Raises:
+            Refused: The client may not connect.
+        """
+        ...
+
+    def command(self, connection: Connection, command: wire.BaseCommand, payload: memoryview) -> None:
+        """Take one command after the handshake. The payload is valid during the call only."""
+        ...
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone."""
+        ...
+
+    def writable(self, connection: Connection) -> None:
+        """The client reads again."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's connection. All methods belong to the event loop's thread."""
+
+    def __init__(self, handler: Handler, limits: ConnectionLimits, opened: Callable[[Connection], bool]) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._opened = opened
+        self._buffer = FrameBuffer(limits.max_message_bytes + COMMAND_ALLOWANCE_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._heard = False
+        self._asked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._pending_publish = 0
+        self._reading = True
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._command = wire.BaseCommand()
+        self.can_write = True
+        self.peer: Peer | None = None
+        self.state: dict[str, Any] = {}
+        """What handlers keep about this connection."""
+
+    # --- the transport's side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; the loop calls it."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        if not self._opened(self):
+            transport.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_s, self._keep_alive)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; the loop calls it."""
+        if exc is not None:
+            log.debug("%s: %s", self, exc)
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._out.clear()
+        self._handler.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer knows what it needs
+        """Where the loop puts what arrives."""
+        return self._buffer.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what arrived."""
+        self._heard = True
+        try:
+            for command, payload in self._buffer.received(nbytes):
+                self._take(command, payload)
+                if self._transport is None or self._transport.is_closing():
+                    return
+        except (BadFrame, DecodeError) as error:
+            self.fail(f"sent what is no command: {error}")
+
+    def pause_writing(self) -> None:
+        """The client does not read; the loop calls it."""
+        self.can_write = False
+
+    def resume_writing(self) -> None:
+        """The client reads again; the loop calls it."""
+        self.can_write = True
+        self._handler.writable(self)
+
+    # --- the handlers' side ---
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._transport is None or self._transport.is_closing()
+
+    def send(self, command: wire.BaseCommand) -> None:
+        """Send a command without payload, with others of the same turn of the loop in one write."""
+        self.send_bytes(encode_command(command))
+
+    def send_bytes(self, *pieces: bytes | memoryview) -> None:
+        """Send a frame, given in pieces."""
+        if self.closing:
+            return
+        self._out.extend(pieces)
+        self._out_bytes += sum(map(len, pieces))
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work for this connection; it is cancelled when the connection is lost."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def publish_started(self, size: int) -> None:
+        """Count bytes that are not durable yet, and stop reading where there are too many."""
+        self._pending_publish += size
+        if self._reading and self._pending_publish > self._limits.pending_publish_bytes and self._transport:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def publish_ended(self, size: int) -> None:
+        """Count them off; read again once half is durable."""
+        self._pending_publish -= size
+        if not self._reading and self._pending_publish <= self._limits.pending_publish_bytes // 2 and self._transport:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def fail(self, reason: str) -> None:
+        """Close the connection because of what the client did."""
+        log.info("%s: closed: %s", self, reason)
+        self.close()
+
+    def close(self) -> None:
+        """Send what is left, then close."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without sending what is left."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def __str__(self) -> str:
+        if self._transport is None:
+            return "a lost connection"
+        return f"connection from {self._transport.get_extra_info('peername')}"
+
+    # --- inside ---
+
+    def _take(self, data: memoryview, payload: memoryview) -> None:
+        command = self._command
+        command.Clear()
+        command.MergeFromString(bytes(data))
+        if not command.IsInitialized():
+            self.fail("sent a command that lacks a required field")
+            return
+        kind = command.type
+        if kind == wire.BaseCommand.PING:
+            self.send_bytes(_PONG)
+        elif kind == wire.BaseCommand.PONG:
+            pass
+        elif self.peer is not None:
+            self._handler.command(self, command, payload)
+        elif kind == wire.BaseCommand.CONNECT:
+            self._connect(command.connect)
+        else:
+            self.fail("sent a command before CONNECT")
+
+    def _connect(self, connect: wire.CommandConnect) -> None:
+        try:
+            role = self._handler.authenticate(connect)
+        except replies.Refused as refused:
+            self.send(replies.error(replies.NO_REQUEST, refused))
+            self.fail(str(refused))
+            return
+        assert self._transport is not None
+        self.peer = Peer(
+            min(connect.protocol_version, PROTOCOL_VERSION),
+            connect.feature_flags.supports_broker_entry_metadata,
+            role,
+            connect.client_version,
+            str(self._transport.get_extra_info("peername")),
+        )
+        command = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)
+        command.connected.server_version = "Pulsar Server 4.0.8 (Afterglow)"
+        command.connected.protocol_version = self.peer.protocol_version
+        command.connected.max_message_size = self._limits.max_message_bytes
+        command.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+        self.send(command)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+            if self._transport.get_write_buffer_size() > 4 * self._limits.write_buffer_bytes:
+                self.abort()
+        self._out.clear()
+        self._out_bytes = 0
+
+    def _keep_alive(self) -> None:
+        if self.peer is None:
+            self.fail(f"did not finish the handshake within {self._limits.keep_alive_s:g} s")
+            return
+        if not self._heard:
+            if self._asked:
+                self.fail("does not answer")
+                return
+            self._asked = True
+            self.send_bytes(_PING)
+        else:
+            self._asked = False
+        self._heard = False
+        self._timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_s, self._keep_alive)

@@ -1,0 +1,110 @@
+"""Commands that the broker sends, and how errors become them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.errors import (
+    AccessDenied,
+    AfterglowError,
+    CorruptEntry,
+    DiskFull,
+    Fenced,
+    HotLogError,
+    InvalidName,
+    MetadataError,
+    NotSupported,
+)
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+if TYPE_CHECKING:
+    from afterglow.format.position import Position
+
+NO_REQUEST = 2**64 - 1
+"""Request id of what the broker sends on its own accord: -1 in Java."""
+
+
+class Refused(AfterglowError):
+    """A request that is answered with an error of the protocol."""
+
+    def __init__(self, code: wire.ServerError.ValueType, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def refusal(error: Exception) -> Refused:
+    """The protocol's error for any of ours. What is not ours is a fault of the broker and says no more than that."""
+    if isinstance(error, Refused):
+        return error
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return Refused(code, str(error))
+    if isinstance(error, AfterglowError):
+        return Refused(wire.UnknownError, str(error))
+    return Refused(wire.UnknownError, "the broker failed inside; its log says more")
+
+
+_CODES: tuple[tuple[type[Exception], wire.ServerError.ValueType], ...] = (
+    (InvalidName, wire.InvalidTopicName),
+    (AccessDenied, wire.AuthorizationError),
+    (CorruptEntry, wire.ChecksumError),
+    (NotSupported, wire.NotAllowedError),
+    (DiskFull, wire.PersistenceError),
+    (Fenced, wire.ServiceNotReady),
+    (HotLogError, wire.PersistenceError),
+    (MetadataError, wire.MetadataError),
+)
+
+
+def error(request_id: int, refused: Refused) -> wire.BaseCommand:
+    """ERROR."""
+    command = wire.BaseCommand(type=wire.BaseCommand.ERROR)
+    command.error.request_id = request_id
+    command.error.error = refused.code
+    command.error.message = str(refused)
+    return command
+
+
+def success(request_id: int) -> wire.BaseCommand:
+    """SUCCESS."""
+    command = wire.BaseCommand(type=wire.BaseCommand.SUCCESS)
+    command.success.request_id = request_id
+    return command
+
+
+def send_error(producer_id: int, sequence_id: int, refused: Refused) -> wire.BaseCommand:
+    """SEND_ERROR."""
+    command = wire.BaseCommand(type=wire.BaseCommand.SEND_ERROR)
+    command.send_error.producer_id = producer_id
+    command.send_error.sequence_id = sequence_id
+    command.send_error.error = refused.code
+    command.send_error.message = str(refused)
+    return command
+
+
+def close_producer(producer_id: int) -> wire.BaseCommand:
+    """CLOSE_PRODUCER, after which the client looks the topic up again."""
+    command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.producer_id = producer_id
+    command.close_producer.request_id = NO_REQUEST
+    return command
+
+
+def close_consumer(consumer_id: int) -> wire.BaseCommand:
+    """CLOSE_CONSUMER, after which the client subscribes again."""
+    command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = NO_REQUEST
+    return command
+
+
+def set_message_id(target: wire.MessageIdData, position: Position, partition: int = -1) -> None:
+    """Write a position into a message id; ids carry Java's signed numbers in unsigned fields."""
+    target.ledgerId = position.ledger_id & 0xFFFFFFFFFFFFFFFF
+    target.entryId = position.entry_id & 0xFFFFFFFFFFFFFFFF
+    target.partition = partition
+
+
+def signed(value: int) -> int:
+    """Java's signed long in an unsigned field."""
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,232 @@
+"""Tenants, namespaces and partitioned topics, at Pulsar's own paths and in its own JSON.
+
+A namespace's policies are kept as the JSON object that the admin API shows, with fields that we do not know left as
+they are: an older release, or Pulsar itself, may know them.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.errors import AlreadyThere, CorruptMetadata, NotEmpty, NotThere, VersionConflict
+from afterglow.metadata.encoding import decode_name, encode_name
+from afterglow.metadata.names import Domain, NamespaceName, TopicName, check_entity
+from afterglow.metadata.paths import topics_path
+from afterglow.metadata.store import MUST_NOT_EXIST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from afterglow.metadata.store import MetadataStore
+
+    Json = dict[str, Any]
+
+_POLICIES: Final = "/admin/policies"
+_PARTITIONED: Final = "/admin/partitioned-topics"
+
+
+class Catalog:
+    """What exists. Every change is one compare-and-set; concurrent changes of one object are applied in turn."""
+
+    def __init__(self, metadata: MetadataStore, cluster: str) -> None:
+        self._metadata = metadata
+        self._cluster = cluster
+
+    # --- tenants ---
+
+    def tenants(self) -> tuple[str, ...]:
+        """Names of all tenants."""
+        return self._metadata.children(_POLICIES)
+
+    def tenant(self, tenant: str) -> Json:
+        """A tenant's settings.
+
+        Raises:
+            NotThere: There is no such tenant.
+        """
+        return self._read(f"{_POLICIES}/{check_entity('tenant', tenant)}", f"tenant {tenant}")[0]
+
+    def create_tenant(self, tenant: str, info: Mapping[str, Any] | None = None) -> None:
+        """Create a tenant.
+
+        Raises:
+            AlreadyThere: It exists.
+        """
+        settings = {"adminRoles": [], "allowedClusters": [self._cluster], **(info or {})}
+        self._create(f"{_POLICIES}/{check_entity('tenant', tenant)}", settings, f"tenant {tenant}")
+
+    def update_tenant(self, tenant: str, change: Callable[[Json], Json]) -> None:
+        """Change a tenant's settings.
+
+        Raises:
+            NotThere: There is no such tenant.
+        """
+        self._update(f"{_POLICIES}/{check_entity('tenant', tenant)}", change, f"tenant {tenant}")
+
+    def delete_tenant(self, tenant: str) -> None:
+        """Delete a tenant without namespaces.
+
+        Raises:
+            NotThere: There is no such tenant.
+            NotEmpty: It has namespaces.
+        """
+        path = f"{_POLICIES}/{check_entity('tenant', tenant)}"
+        if self._metadata.children(path):
+            raise NotEmpty(f"tenant {tenant} still has namespaces; delete them first")
+        self._delete(path, f"tenant {tenant}")
+
+    # --- namespaces ---
+
+    def namespaces(self, tenant: str) -> tuple[NamespaceName, ...]:
+        """The namespaces of a tenant.
+
+        Raises:
+            NotThere: There is no such tenant.
+        """
+        self.tenant(tenant)
+        return tuple(NamespaceName(tenant, name) for name in self._metadata.children(f"{_POLICIES}/{tenant}"))
+
+    def policies(self, namespace: NamespaceName) -> Json:
+        """A namespace's policies.
+
+        Raises:
+            NotThere: There is no such namespace.
+        """
+        return self._read(f"{_POLICIES}/{namespace}", f"namespace {namespace}")[0]
+
+    def create_namespace(self, namespace: NamespaceName, policies: Mapping[str, Any] | None = None) -> None:
+        """Create a namespace.
+
+        Raises:
+            NotThere: Its tenant does not exist.
+            AlreadyThere: It exists.
+        """
+        self.tenant(namespace.tenant)
+        self._create(f"{_POLICIES}/{namespace}", dict(policies or {}), f"namespace {namespace}")
+
+    def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
+        """Change a namespace's policies.
+
+        Raises:
+            NotThere: There is no such namespace.
+        """
+        self._update(f"{_POLICIES}/{namespace}", change, f"namespace {namespace}")
+
+    def delete_namespace(self, namespace: NamespaceName) -> None:
+        """Delete a namespace without topics.
+
+        Raises:
+            NotThere: There is no such namespace.
+            NotEmpty: It has topics.
+        """
+        if self.topics(namespace) or self.partitioned_topics(namespace):
+            raise NotEmpty(f"namespace {namespace} still has topics; delete them first")
+        self._delete(f"{_POLICIES}/{namespace}", f"namespace {namespace}")
+
+    def ensure_defaults(self) -> None:
+        """Create ``public/default`` where it is absent, as every client assumes it."""
+        with suppress(AlreadyThere):
+            self.create_tenant("public")
+        with suppress(AlreadyThere):
+            self.create_namespace(NamespaceName("public", "default"))
+
+    # --- topics ---
+
+    def topics(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
+        """The persistent topics of a namespace, each partition by itself."""
+        names = self._metadata.children(topics_path(namespace))
+        return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)
+
+    def partitioned_topics(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
+        """The partitioned topics of a namespace."""
+        names = self._metadata.children(f"{_PARTITIONED}/{namespace}/persistent")
+        return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)
+
+    def partitions(self, topic: TopicName) -> int:
+        """How many partitions a topic has; 0 if it is not partitioned."""
+        stored = self._metadata.get(_partitioned_path(topic))
+        return 0 if stored is None else int(_parse(stored.value, f"topic {topic}").get("partitions", 0))
+
+    def create_partitioned(self, topic: TopicName, partitions: int) -> None:
+        """Make a topic a partitioned one.
+
+        Raises:
+            NotThere: Its namespace does not exist.
+            AlreadyThere: It is one.
+        """
+        self.policies(topic.namespace)
+        self._create(_partitioned_path(topic), {"partitions": partitions}, f"partitioned topic {topic}")
+
+    def update_partitions(self, topic: TopicName, partitions: int) -> None:
+        """Change the number of partitions.
+
+        Raises:
+            NotThere: It is not partitioned.
+        """
+        self._update(
+            _partitioned_path(topic), lambda old: {**old, "partitions": partitions}, f"partitioned topic {topic}"
+        )
+
+    def delete_partitioned(self, topic: TopicName) -> None:
+        """Forget that a topic is partitioned; its partitions are topics of their own.
+
+        Raises:
+            NotThere: It is not partitioned.
+        """
+        self._delete(_partitioned_path(topic), f"partitioned topic {topic}")
+
+    # --- inside ---
+
+    def _read(self, path: str, what: str) -> tuple[Json, int]:
+        stored = self._metadata.get(path)
+        if stored is None or not stored.value:
+            # An empty value is a parent that some child brought into being.
+            raise NotThere(f"{what} does not exist")
+        return _parse(stored.value, what), stored.version
+
+    def _create(self, path: str, value: Json, what: str) -> None:
+        stored = self._metadata.get(path)
+        if stored is not None and stored.value:
+            raise AlreadyThere(f"{what} exists already")
+        try:
+            self._metadata.put(path, _dump(value), MUST_NOT_EXIST if stored is None else stored.version)
+        except VersionConflict as error:
+            raise AlreadyThere(f"{what} exists already") from error
+
+    def _update(self, path: str, change: Callable[[Json], Json], what: str) -> None:
+        while True:
+            value, version = self._read(path, what)
+            try:
+                self._metadata.put(path, _dump(change(value)), version)
+            except VersionConflict:
+                continue
+            return
+
+    def _delete(self, path: str, what: str) -> None:
+        while True:
+            _, version = self._read(path, what)
+            try:
+                self._metadata.delete(path, version)
+            except VersionConflict:
+                continue
+            return
+
+
+def _partitioned_path(topic: TopicName) -> str:
+    return f"{_PARTITIONED}/{topic.namespace}/{topic.domain}/{encode_name(topic.local_name)}"
+
+
+def _parse(value: bytes, what: str) -> Json:
+    try:
+        parsed = json.loads(value)
+    except ValueError as error:
+        raise CorruptMetadata(f"{what}: its metadata is no JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise CorruptMetadata(f"{what}: its metadata is no JSON object")
+    return parsed
+
+
+def _dump(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
