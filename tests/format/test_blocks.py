@@ -130,7 +130,7 @@ def test_random_bytes_are_a_header_or_an_error(data: bytes) -> None:
 
 def test_every_flipped_bit_of_a_header_gives_a_header_or_an_error() -> None:
     encoded = BlockHeader(Format.V2, 200, 3, 7).encode()
-    outcomes = set()
+    outcomes: set[bool | None] = set()
     for bit in range(8 * 36):
         flipped = bytearray(encoded)
         flipped[bit // 8] ^= 1 << bit % 8

@@ -31,10 +31,21 @@ def blocks_with_sizes(draw: st.DrawFn) -> list[tuple[int, BlockStatistics]]:
     striped = draw(st.booleans())
     found = []
     for size in draw(st.lists(st.integers(1, 4 * STRIPE_BYTES), max_size=4)):
-        times = [draw(TIMES) for _ in range(6)]
         count = -(-size // STRIPE_BYTES) if striped else 0
         stripes = tuple(draw(st.lists(U32, min_size=count, max_size=count)))
-        found.append((size, BlockStatistics(draw(U32), draw(st.integers(0, 2**40)), draw(U32), *times, stripes)))
+        block = BlockStatistics(
+            entries=draw(U32),
+            payload_bytes=draw(st.integers(0, 2**40)),
+            crc32c=draw(U32),
+            min_broker_time=draw(TIMES),
+            max_broker_time=draw(TIMES),
+            min_publish_time=draw(TIMES),
+            max_publish_time=draw(TIMES),
+            first_index=draw(TIMES),
+            last_index=draw(TIMES),
+            stripes=stripes,
+        )
+        found.append((size, block))
     return found
 
 
