@@ -4,8 +4,8 @@ A ledger is appended to by one writer, closed once, and never changes after. Ent
 
 * **Durable before done.** An append's completion comes only once its bytes would survive a crash of the machine, and in
   the order of the appends of its ledger.
-* **One failure fails what follows.** If an append fails, every append queued behind it in the same ledger fails too, and
-  the ledger is fenced: it ends at its last confirmed entry and takes no more. The caller goes on in a new ledger.
+* **One failure fails what follows.** If an append fails, every append queued behind it in the same ledger fails too,
+  and the ledger is fenced: it ends at its last confirmed entry and takes no more. The caller goes on in a new ledger.
 * **Only what is confirmed is read.** Readers never see an entry whose append did not complete.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     import numpy as np
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from afterglow.errors import HotLogError
 
     Completion: TypeAlias = Callable[[HotLogError | None], None]
-    """Called once, from any thread, when an append is durable (None) or has failed."""
+    """Called once, from any thread, when an append is durable (None) or has failed. It must not block."""
+
+    Deliver: TypeAlias = Callable[[list[Completion], HotLogError | None], None]
+    """Takes the completions of one group commit, which all end alike, in the order in which they are to be called."""
 
 
 @runtime_checkable
@@ -57,6 +60,8 @@ class HotLedger(Protocol):
 
         Raises:
             LedgerClosed: The ledger takes no more entries.
+            TypeError: A piece is not contiguous bytes.
+            EntryTooLarge: The entry's length does not fit the frame's 31 bits.
         """
         ...
 
@@ -74,17 +79,28 @@ class HotLedger(Protocol):
 
         Raises:
             LedgerMissing: The ledger was deleted.
+            CorruptBlock: What is stored is damaged.
         """
         ...
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``."""
+        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``.
+
+        Raises:
+            IndexError: ``first`` to ``last`` is not a stretch of confirmed entries.
+            LedgerMissing: The ledger was deleted.
+        """
         ...
 
     def close(self) -> None:
         """Wait for the appends under way, then end the ledger durably at its last confirmed entry.
 
-        Closing twice is no error.
+        Closing twice is no error. Does not wait, and needs no disk, where nothing is under way and no append failed.
+        It must not be called from a completion.
+
+        Raises:
+            HotLogError: An append had failed, and it cannot be made sure yet that a crash would not bring it back.
+                The ledger takes no entries all the same; close it again before anyone is told its end.
         """
         ...
 
@@ -93,8 +109,13 @@ class HotLedger(Protocol):
 class HotLog(Protocol):
     """All ledgers of one hot log."""
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that the log holds in memory until the disk has them. Whoever appends stops where they pass a budget."""
+        ...
+
     def create(self) -> HotLedger:
-        """A new, empty ledger.
+        """A new, empty ledger, durable when this returns.
 
         Raises:
             HotLogError: The log cannot take a new ledger now.
@@ -110,7 +131,10 @@ class HotLog(Protocol):
         ...
 
     def delete(self, ledger_id: int) -> None:
-        """Delete a ledger and its bytes. A ledger that does not exist is no error."""
+        """Delete a ledger and its bytes, closing it first. A ledger that does not exist is no error.
+
+        Works on a full disk too: there it is how room is made.
+        """
         ...
 
     def ledgers(self) -> tuple[int, ...]:
@@ -119,4 +143,24 @@ class HotLog(Protocol):
 
     def close(self) -> None:
         """Close every open ledger and release everything."""
+        ...
+
+
+@runtime_checkable
+class KeyedState(Protocol):
+    """Small values that become durable in the same group commits as entries, the last one of each key winning.
+
+    For what changes often and is worth no metadata commit of its own: positions of cursors.
+    """
+
+    def put_state(self, key: bytes, value: bytes | None, done: Completion) -> None:
+        """Set the value of a key, or remove it with None; returns at once. Puts take effect in their order.
+
+        Raises:
+            HotLogError: The log is closed.
+        """
+        ...
+
+    def state(self) -> Mapping[bytes, bytes]:
+        """All keys with their durable values, as of now."""
         ...
