@@ -59,7 +59,7 @@ from afterglow.testing.metadata import increment
 store = SqliteMetadataStore({str(path)!r})
 """
     return subprocess.Popen(
-        [sys.executable, "-c", prelude + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-c", prelude + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
