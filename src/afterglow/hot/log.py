@@ -111,7 +111,7 @@ class HotLog(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that the log holds in memory until the disk has them. Whoever appends stops where they pass a budget."""
+        """Bytes held in memory until the disk has them. Whoever appends stops where they pass a budget."""
         ...
 
     def create(self) -> HotLedger:
