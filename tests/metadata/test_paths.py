@@ -45,6 +45,7 @@ def test_our_paths_lie_below_one_root() -> None:
         ours.segment(LEDGER, UID): f"/afterglow/eu-1/segments/{LEDGER}/{UID}",
         ours.upload(LEDGER, UID): f"/afterglow/eu-1/uploads/{LEDGER}/{UID}",
         ours.delete(LEDGER, UID): f"/afterglow/eu-1/deletes/{LEDGER}/{UID}",
+        ours.schemas(LEDGER): f"/afterglow/eu-1/schemas/{LEDGER}",
     }
     for path, text in expected.items():
         assert path == text

@@ -100,6 +100,10 @@ class AfterglowPaths:
         """Return where the intent to delete an object, or to abort its upload, is."""
         return f"{self.deletes(ledger_name)}/{object_id}"
 
+    def schemas(self, ledger_name: str) -> str:
+        """Return where the versions of a topic's schema are; a partitioned topic has one for all its partitions."""
+        return f"{self.root}/schemas/{ledger_name}"
+
     def parse_segment(self, path: str) -> tuple[TopicName, UUID]:
         """Return the topic and the UUID of a path that :meth:`segment` made.
 

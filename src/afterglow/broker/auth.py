@@ -1,0 +1,198 @@
+"""Who a client is, and whether the broker may listen where it was told to.
+
+Authentication is one question with one answer, on every port: a :class:`Principal`, or a refusal whose message names
+the setting and the cure and never the credentials. What a role may do is not decided here.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final
+
+from afterglow.broker.replies import Refused
+from afterglow.config import AuthenticationProvider
+from afterglow.errors import ConfigError
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from afterglow.broker.tokens import TokenVerifier
+    from afterglow.config import BrokerConfig
+
+TOKEN: Final = "token"  # noqa: S105 - the method's name, no secret
+"""How clients name the method in CONNECT."""
+
+_NO_METHOD: Final = frozenset({"", "none"})
+"""How clients say that they bring no credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a client proved to be."""
+
+    role: str | None
+    """None where nothing was asked."""
+    expires_at: float | None = None
+    """Epoch seconds, exclusive: from then on the proof does not hold, allowed skew included. None: it holds forever."""
+
+
+class Authenticator:
+    """Asks clients who they are. Safe to use from any thread.
+
+    Args:
+        tokens: Checks tokens; None where authentication is off.
+        anonymous_role: Role of clients that bring no credentials; None: they are refused.
+        super_users: Roles that may do everything.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenVerifier | None = None,
+        *,
+        anonymous_role: str | None = None,
+        super_users: Collection[str] = (),
+    ) -> None:
+        self._tokens = tokens
+        self._anonymous_role = anonymous_role
+        self._super_users = frozenset(super_users)
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> Authenticator:
+        """Return what the configuration asks for; keys are read now.
+
+        Raises:
+            ConfigError: A key cannot be read, or is of another kind than its setting promises.
+            MissingDependency: Tokens are asked for and their library is not installed.
+        """
+        if not config.authentication_enabled:
+            return cls()
+        if AuthenticationProvider.TOKEN not in config.authentication_providers:
+            raise ConfigError("authenticationEnabled=true needs authenticationProviders=token")
+        from afterglow.broker.tokens import TokenVerifier  # noqa: PLC0415 - an extra, and 0.2 s to import
+
+        return cls(
+            TokenVerifier(config),
+            anonymous_role=config.anonymous_user_role,
+            super_users=config.super_user_roles,
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether clients are asked at all."""
+        return self._tokens is not None
+
+    def authenticate(self, method: str, data: bytes | str) -> Principal:
+        """Return who the client is, by the method and the data of its CONNECT or AUTH_RESPONSE.
+
+        Raises:
+            Refused: The client may not connect.
+        """
+        if self._tokens is None:
+            return Principal(None)
+        if method in _NO_METHOD:
+            if self._anonymous_role is not None:
+                return Principal(self._anonymous_role)
+            raise _refused(
+                "this broker asks for a token (authenticationEnabled=true): "
+                "configure the client with token authentication"
+            )
+        if method != TOKEN:
+            raise _refused(f"this broker takes tokens, not {method[:32]!r}: use token authentication")
+        token = _text(data).strip()
+        if not token:
+            raise _refused("the client sent an empty token: check where it reads its token from")
+        return Principal(*self._tokens.verify(token))
+
+    def authenticate_header(self, authorization: str | None) -> Principal:
+        """Return who the sender of an HTTP request is, by its ``Authorization`` header.
+
+        Raises:
+            Refused: The request may not pass.
+        """
+        if self._tokens is None:
+            return Principal(None)
+        token = bearer(authorization)
+        return self.authenticate("none", b"") if token is None else self.authenticate(TOKEN, token)
+
+    def is_super_user(self, role: str | None) -> bool:
+        """Whether the role may do everything; where nobody is asked, everybody may."""
+        return not self.enabled or role in self._super_users
+
+
+def bearer(header: str | None) -> str | None:
+    """Return the token of an ``Authorization: Bearer …`` header; None where there is no header.
+
+    Raises:
+        Refused: The header is of another scheme.
+    """
+    if header is None:
+        return None
+    scheme, _, token = header.strip().partition(" ")
+    if scheme.lower() != "bearer":
+        raise _refused("the Authorization header is of another scheme: send `Authorization: Bearer TOKEN`")
+    return token.strip()
+
+
+def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
+    """Refuse to listen beyond this machine without authentication, or on a port without TLS.
+
+    A host name counts as all the addresses that it stands for, since all of them would be listened on.
+
+    Raises:
+        ConfigError: The broker would be exposed and ``insecure`` is not set, or the host name is unknown.
+    """
+    if insecure or _is_loopback(config.bind_address):
+        return
+    plain = [
+        key
+        for key, port in (
+            ("brokerServicePort", config.broker_service_port),
+            ("webServicePort", config.web_service_port),
+        )
+        if port is not None
+    ]
+    if not plain and config.broker_service_port_tls is None and config.web_service_port_tls is None:
+        return
+    cures = []
+    if not config.authentication_enabled:
+        cures.append("set authenticationEnabled=true with authenticationProviders=token and a key")
+    if plain:
+        cures.append(f"set {', '.join(f'{key}Tls' for key in plain)} and leave {', '.join(plain)} empty")
+    if cures:
+        raise ConfigError(
+            f"bindAddress {config.bind_address!r} can be reached from other machines: {'; '.join(cures)}; "
+            f"or bind to 127.0.0.1, or give --insecure"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if not host:
+        return False  # every address
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"bindAddress {host!r} cannot be resolved: give an address of this machine") from error
+    return all(_is_loopback_address(str(sockaddr[0])) for *_, sockaddr in found)
+
+
+def _is_loopback_address(text: str) -> bool:
+    address = ip_address(text)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def _text(data: bytes | str) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise _refused("the client sent a token that is no text: check where it reads its token from") from error
+
+
+def _refused(message: str) -> Refused:
+    return Refused(wire.AuthenticationError, message)

@@ -1,0 +1,226 @@
+"""The topics' schemas: every version that producers have given, kept in the metadata store.
+
+A topic's versions are one node of JSON, changed only by compare-and-set; a partition's are those of its topic. On the
+wire a version is its number from 0 as eight bytes, big-endian. Versions are never changed or renumbered.
+
+Bounded by constants below, so that no client can fill the metadata store or hold a thread for long.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.broker.replies import Refused
+from afterglow.broker.schema_rules import check_follows, check_reads, check_valid, digest, is_stored
+from afterglow.errors import CommitUnknown, CorruptMetadata, ValueTooLarge, VersionConflict
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.metadata.clock import wall_clock_ms
+from afterglow.metadata.store import MUST_NOT_EXIST
+
+if TYPE_CHECKING:
+    from afterglow.metadata.clock import NowMs
+    from afterglow.metadata.names import TopicName
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+
+    Json = dict[str, Any]
+
+MAX_SCHEMA_BYTES: Final = 128 << 10
+"""Of one schema, data and properties; eight of them fill a node, whose limit is the store's."""
+
+MAX_VERSIONS: Final = 1_000
+"""Of one topic: who passes it makes a new schema for every message."""
+
+NO_VERSION: Final = b""
+"""The version of what is not stored: raw bytes, and the wish to take any schema."""
+
+_ATTEMPTS: Final = 100
+"""Each lost race means that another's change was made, so a hundred in a row are a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """One version of a topic's schema."""
+
+    version: bytes
+    """Eight bytes, big-endian."""
+    schema: wire.Schema
+    created_ms: int
+    """When it was stored, epoch milliseconds."""
+
+
+def encode_version(number: int) -> bytes:
+    """Return a version as it is on the wire."""
+    return number.to_bytes(8, "big")
+
+
+def decode_version(version: bytes) -> int:
+    """Return the number of a version.
+
+    Raises:
+        Refused: It does not have eight bytes.
+    """
+    if len(version) != 8:
+        raise Refused(wire.IncompatibleSchema, f"a schema version has 8 bytes, not {len(version)}")
+    return int.from_bytes(version, "big")
+
+
+class SchemaRegistry:
+    """The schemas of all topics. Safe to use from any thread; every method waits for the metadata store."""
+
+    def __init__(self, metadata: MetadataStore, paths: AfterglowPaths, now_ms: NowMs = wall_clock_ms) -> None:
+        self._metadata = metadata
+        self._paths = paths
+        self._now_ms = now_ms
+
+    def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
+        """Return a version of a topic's schema, by default the newest; None where there is none.
+
+        Raises:
+            Refused: The version is not well-formed.
+        """
+        number = -1 if version is None else decode_version(version)
+        rows, _ = self._read(topic)
+        return _stored(topic, rows, number) if number < len(rows) and rows else None
+
+    def versions(self, topic: TopicName) -> tuple[StoredSchema, ...]:
+        """Return all versions of a topic's schema, oldest first."""
+        rows, _ = self._read(topic)
+        return tuple(_stored(topic, rows, number) for number in range(len(rows)))
+
+    def get_or_create(self, topic: TopicName, schema: wire.Schema) -> bytes:
+        """Return the version of a producer's schema, storing it as the newest where the topic does not know it.
+
+        Raises:
+            Refused: It is not well-formed, not compatible with the newest, or too large; or there are too many.
+            MetadataError: It could not be stored.
+            MissingDependency: Avro's library is not installed.
+        """
+        return self._register(topic, schema, consumer=False)
+
+    def check_consumer(self, topic: TopicName, schema: wire.Schema) -> bytes:
+        """Return the newest version if a consumer's schema can read it; the first schema of a topic is stored.
+
+        A consumer brings no data, so its schema need not be readable by others, and none but the first is stored.
+
+        Raises:
+            Refused: The consumer could not read what is in the topic, or its schema is not well-formed.
+            MetadataError: The first schema could not be stored.
+            MissingDependency: Avro's library is not installed.
+        """
+        return self._register(topic, schema, consumer=True)
+
+    def delete(self, topic: TopicName) -> None:
+        """Forget a topic's schemas, with the topic: version numbers start at 0 again.
+
+        A partition has none of its own, so deleting one forgets nothing.
+
+        Raises:
+            MetadataError: They may still be there.
+        """
+        if topic.partition_index is not None:
+            return
+        for _ in range(_ATTEMPTS):
+            stored = self._metadata.get(self._path(topic))
+            if stored is None:
+                return
+            try:
+                self._metadata.delete(self._path(topic), stored.version)
+            except VersionConflict:
+                continue
+            return
+        raise VersionConflict(f"the schemas of {topic} change all the time; delete the topic again")
+
+    def _register(self, topic: TopicName, schema: wire.Schema, *, consumer: bool) -> bytes:
+        if not is_stored(schema):
+            return NO_VERSION
+        size = schema.ByteSize()
+        if size > MAX_SCHEMA_BYTES:
+            raise Refused(wire.IncompatibleSchema, f"the schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
+        key = digest(schema)
+        for attempt in range(1, _ATTEMPTS + 1):
+            rows, version = self._read(topic)
+            known = next((number for number, row in enumerate(rows) if row["digest"] == key), None)
+            if known is not None:
+                return encode_version(known)
+            if attempt == 1:
+                check_valid(schema)
+            if rows:
+                newest = _stored(topic, rows, -1)
+                if consumer:
+                    check_reads(newest.schema, schema)
+                    return newest.version
+                check_follows(newest.schema, schema)
+            if len(rows) >= MAX_VERSIONS:
+                raise Refused(
+                    wire.NotAllowedError, f"{topic} has {MAX_VERSIONS} versions of its schema: make no new one"
+                )
+            try:
+                self._write(topic, [*rows, _row(schema, key, self._now_ms())], version)
+            except (VersionConflict, CommitUnknown):
+                # Read again and decide: our schema may be there, by us or by another, or another one before it.
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            return encode_version(len(rows))
+        raise AssertionError  # the last attempt returns or raises
+
+    def _path(self, topic: TopicName) -> str:
+        return self._paths.schemas(topic.base.managed_ledger_name)
+
+    def _read(self, topic: TopicName) -> tuple[list[Json], int]:
+        stored = self._metadata.get(self._path(topic))
+        if stored is None:
+            return [], MUST_NOT_EXIST
+        try:
+            rows = json.loads(stored.value)["versions"]
+            well_formed = isinstance(rows, list) and all(isinstance(row["digest"], str) for row in rows)
+        except (ValueError, KeyError, TypeError):
+            well_formed = False
+        if not well_formed:
+            raise CorruptMetadata(f"the schemas of {topic} at {self._path(topic)} do not parse")
+        return rows, stored.version
+
+    def _write(self, topic: TopicName, rows: list[Json], version: int) -> None:
+        value = json.dumps({"versions": rows}, separators=(",", ":")).encode()
+        try:
+            self._metadata.put(self._path(topic), value, version)
+        except ValueTooLarge as error:
+            raise Refused(
+                wire.NotAllowedError,
+                f"the versions of the schema of {topic} have no room in the metadata store "
+                f"({self._metadata.max_value_bytes} bytes): make no new one",
+            ) from error
+
+
+def _row(schema: wire.Schema, key: str, created_ms: int) -> Json:
+    row: Json = {
+        "type": wire.Schema.Type.Name(schema.type),
+        "properties": [[pair.key, pair.value] for pair in schema.properties],
+        "digest": key,
+        "created_ms": created_ms,
+    }
+    try:
+        row["data"] = schema.schema_data.decode()
+    except UnicodeDecodeError:
+        row["data_base64"] = base64.b64encode(schema.schema_data).decode()
+    return row
+
+
+def _stored(topic: TopicName, rows: list[Json], number: int) -> StoredSchema:
+    number %= len(rows)
+    row = rows[number]
+    try:
+        text = row.get("data")
+        schema = wire.Schema(
+            name=topic.base.local_name,
+            type=wire.Schema.Type.Value(row["type"]),
+            schema_data=base64.b64decode(row["data_base64"]) if text is None else text.encode(),
+            properties=[wire.KeyValue(key=key, value=value) for key, value in row["properties"]],
+        )
+        return StoredSchema(encode_version(number), schema, int(row["created_ms"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadata(f"version {number} of the schema of {topic} does not parse") from error
