@@ -1,10 +1,9 @@
 """Compiled kernels: the inner loops over bytes that Python would be too slow for.
 
-numba compiles them once and keeps the machine code on disk. It checks no bounds, so every kernel checks every length
-before use: a kernel given arbitrary bytes returns a code, and never reads or writes outside its arrays. Kernels release
-the GIL; their callers allocate.
+``build`` compiles them once, ``native`` keeps the machine code on disk and loads it without numba, ``calls`` gives them
+arrays. Nothing checks bounds for them, so every kernel checks every length before use: given arbitrary bytes it returns
+a code, and never reads or writes outside what it was given. Kernels release the GIL; their callers allocate.
 
-Kernels, the functions with a signature, take arrays; they are compiled, and cached, when their module is imported. The
-functions they are made of take plain addresses and are inlined: an array passed along would be reference-counted at
-each call, which costs several times what the functions do.
+Kernels, and the functions that are inlined into them, take plain addresses: an array passed along would be
+reference-counted at each call, which costs several times what the functions do.
 """

@@ -1,4 +1,4 @@
-"""LZ4 raw blocks, as Pulsar's clients write them: measured first, then expanded into a stretch of exactly that size."""
+"""LZ4 raw blocks, as Pulsar's clients write them: measured, and expanded into a stretch of exactly the claimed size."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from afterglow.format._kernels.memory import copy, copy16, put8, u8, u16
 def lz4_size(source, start, end, limit):
     """Size of the block from ``start`` to ``end`` at an address when expanded; -1 if it is damaged or passes ``limit``.
 
-    Walking the tokens costs a fraction of expanding them, and makes the claimed size worthless to an attacker: nothing
-    is allocated that the block itself does not account for.
+    It makes a large claim worthless to an attacker: nothing is allocated that the block itself does not account for.
     """
     at = start
     size = 0
