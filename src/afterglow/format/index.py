@@ -129,6 +129,8 @@ def decode_index(data: Buffer) -> ObjectIndex:
     version = _FORMATS.get(magic)
     if version is None:
         raise CorruptIndex(f"no index begins with {magic:08x}")
+    if data_bytes < 0 or header_bytes < 0:
+        raise CorruptIndex(f"an object of {data_bytes} bytes with block headers of {header_bytes} cannot be")
     if length != view.nbytes:
         raise CorruptIndex(f"the index says that it has {length} bytes; it has {view.nbytes}")
     groups: list[LedgerGroup] = []

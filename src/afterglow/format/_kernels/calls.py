@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
 
 
-def _at(array: NDArray[np.generic]) -> int:
+def _at(array: NDArray[np.generic], kind: type[np.generic]) -> int:
     assert array.flags.c_contiguous
+    assert array.dtype == kind
     return array.ctypes.data
 
 
@@ -31,7 +32,7 @@ def find_frames(data: Bytes, start: int, end: int, first_id: int) -> tuple[Longs
     room = (end - start) // 100 + 64
     while True:
         offsets = np.empty(room, np.int64)
-        count = kernels().find_frames(_at(data), start, end, first_id, _at(offsets), room)
+        count = kernels().find_frames(_at(data, np.uint8), start, end, first_id, _at(offsets, np.int64), room)
         if count >= 0:
             # What ended them stands behind the offsets.
             return offsets[: count + 1], int(offsets[count + 1])
@@ -40,20 +41,22 @@ def find_frames(data: Bytes, start: int, end: int, first_id: int) -> tuple[Longs
 
 def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> None:
     """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a bad one has only its STATUS."""
-    kernels().parse_entries(_at(data), _at(offsets), _at(rows), len(rows), check)
+    kernels().parse_entries(_at(data, np.uint8), _at(offsets, np.int64), _at(rows, np.int64), len(rows), check)
 
 
 def measure_entries(data: Bytes, offsets: Longs) -> Longs:
     """Min and max broker time, min and max publish time, first and last index of the entries; -1 is none."""
     found = np.full(6, -1, np.int64)
     scratch = np.empty(layout.COLUMNS, np.int64)
-    kernels().measure_entries(_at(data), _at(offsets), offsets.size - 1, _at(scratch), _at(found))
+    kernels().measure_entries(
+        _at(data, np.uint8), _at(offsets, np.int64), offsets.size - 1, _at(scratch, np.int64), _at(found, np.int64)
+    )
     return found
 
 
 def count_messages(rows: Longs) -> int:
     """How many messages the good entries claim to hold: no more than they give rows."""
-    return kernels().count_messages(_at(rows), len(rows))
+    return kernels().count_messages(_at(rows, np.int64), len(rows))
 
 
 def plan_payloads(data: Bytes, rows: Longs, limit: int, *, want_value: bool) -> tuple[int, int, int]:
@@ -63,29 +66,56 @@ def plan_payloads(data: Bytes, rows: Longs, limit: int, *, want_value: bool) -> 
         ``(arena bytes with slack, bytes of the repeated names, payloads left to a library)``
     """
     found = np.empty(3, np.int64)
-    kernels().plan_payloads(_at(data), _at(rows), len(rows), want_value, limit, _at(found))
+    kernels().plan_payloads(
+        _at(data, np.uint8), _at(rows, np.int64), len(rows), want_value, limit, _at(found, np.int64)
+    )
     return int(found[0]), int(found[1]), int(found[2])
 
 
 def expand_lz4(data: Bytes, rows: Longs, arena: Bytes) -> None:
     """Expand every planned LZ4 payload into its place; bytes behind it, up to SLACK, may be overwritten."""
-    kernels().expand_lz4(_at(data), data.size, _at(rows), len(rows), _at(arena))
+    kernels().expand_lz4(_at(data, np.uint8), data.size, _at(rows, np.int64), len(rows), _at(arena, np.uint8))
 
 
 def fill_rows(data: Bytes, arena: Bytes, rows: Longs, first_id: int, outputs: Longs) -> int:
     """Write every message of the good entries; returns how many rows were written, or TOO_LONG."""
     scratch = np.empty(layout.COLUMNS, np.int64)
-    return kernels().fill_rows(_at(data), _at(arena), _at(rows), len(rows), first_id, _at(scratch), _at(outputs))
+    return kernels().fill_rows(
+        _at(data, np.uint8),
+        _at(arena, np.uint8),
+        _at(rows, np.int64),
+        len(rows),
+        first_id,
+        _at(scratch, np.int64),
+        _at(outputs, np.int64),
+    )
 
 
 def gather(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, out: Bytes) -> None:
     """Copy every noted stretch to its offset in ``out``."""
-    kernels().gather(_at(data), data.size, _at(arena), arena.size, _at(places), _at(offsets), places.size, _at(out))
+    kernels().gather(
+        _at(data, np.uint8),
+        data.size,
+        _at(arena, np.uint8),
+        arena.size,
+        _at(places, np.int64),
+        _at(offsets, np.int32),
+        places.size,
+        _at(out, np.uint8),
+    )
 
 
 def gather_keys(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, coded: Bytes, out: Bytes) -> None:
     """As ``gather``, with those keys decoded that stand as base64."""
-    kernels().gather_keys(_at(data), _at(arena), _at(places), _at(offsets), _at(coded), places.size, _at(out))
+    kernels().gather_keys(
+        _at(data, np.uint8),
+        _at(arena, np.uint8),
+        _at(places, np.int64),
+        _at(offsets, np.int32),
+        _at(coded, np.uint8),
+        places.size,
+        _at(out, np.uint8),
+    )
 
 
 def note_properties(
@@ -93,18 +123,18 @@ def note_properties(
 ) -> None:
     """Note where each key (``places[0]``) and value (``places[1]``) of each row's properties stands."""
     kernels().note_properties(
-        _at(data),
-        _at(arena),
-        _at(spans),
-        _at(counts),
+        _at(data, np.uint8),
+        _at(arena, np.uint8),
+        _at(spans, np.int64),
+        _at(counts, np.int32),
         len(spans),
-        _at(places[0]),
-        _at(keys),
-        _at(places[1]),
-        _at(values),
+        _at(places[0], np.int64),
+        _at(keys, np.int32),
+        _at(places[1], np.int64),
+        _at(values, np.int32),
     )
 
 
 def text_kind(text: Bytes, offsets: Ints) -> int:
     """ASCII, UTF8 or BROKEN: what the texts at ``offsets`` are, each for itself."""
-    return kernels().text_kind(_at(text), _at(offsets), offsets.size - 1)
+    return kernels().text_kind(_at(text, np.uint8), _at(offsets, np.int32), offsets.size - 1)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _HEAD = struct.Struct(">8sIII")
 _MAGIC = b"AGKERN01"
+_KEPT = 4
 
 
 class Kernels:
@@ -92,6 +93,7 @@ def _compile(name: str) -> Kernels:
         if found is None:
             symbols, code = compile_kernels(_machine())
             _save(directory / name, symbols, code)
+            _prune(directory)
             found = Kernels(symbols, code)
     return found
 
@@ -101,6 +103,13 @@ def _save(path: Path, symbols: dict[str, tuple[str, int]], code: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         file.write(_HEAD.pack(_MAGIC, len(table), len(code), crc32c(code, crc32c(table))) + table + code)
     Path(file.name).replace(path)
+
+
+def _prune(directory: Path) -> None:
+    """Keep the newest few: machines of several kinds may share a directory, and old releases leave theirs behind."""
+    found = sorted(directory.glob("kernels-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_KEPT:]:
+        path.unlink(missing_ok=True)
 
 
 def _load(path: Path) -> Kernels | None:
