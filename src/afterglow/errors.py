@@ -187,7 +187,7 @@ class NotEmpty(AfterglowError):
 # --- topics and cursors ---------------------------------------------------------------------------------------------
 
 
-class TopicMissing(AfterglowError, FileNotFoundError):
+class TopicMissing(NotThere):
     """No topic has that name, or it is being deleted."""
 
 
@@ -199,12 +199,8 @@ class TopicTerminated(AfterglowError):
     """The topic was ended for good and takes no more entries; reading goes on."""
 
 
-class CursorMissing(AfterglowError, FileNotFoundError):
+class CursorMissing(NotThere):
     """The topic has no cursor of that name."""
-
-
-class CursorExists(AfterglowError, FileExistsError):
-    """The topic has a cursor of that name already."""
 
 
 class InvalidPosition(AfterglowError, ValueError):

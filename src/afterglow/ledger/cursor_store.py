@@ -1,0 +1,162 @@
+"""Where one durable cursor is kept: its newest state in the log of states, snapshots of it in metadata.
+
+A state costs a share of a group commit and is put often; a snapshot costs a metadata commit and is put at creation, at
+closing, and now and then. The newer of the two counts. Metadata says whether the cursor exists at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import CommitUnknown, CursorMissing, ValueTooLarge, VersionConflict
+from afterglow.format.compression import Codec
+from afterglow.ledger.cursor_codec import decode_snapshot, decode_state, encode_snapshot, encode_state
+from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST
+
+if TYPE_CHECKING:
+    from afterglow.hot.log import Completion
+    from afterglow.ledger.cursor_codec import CursorRecord
+    from afterglow.ledger.environment import Environment
+    from afterglow.ledger.update import TopicMetadata
+
+_TRIES: Final = 64
+"""Tries in a row that end in a conflict or without a known outcome."""
+
+
+class CursorStore:
+    """One cursor's place. Thread-safe.
+
+    Args:
+        path: Of its metadata.
+        environment: Metadata store, states, compression.
+        topic: Tells whether the topic is still ours when another has written the cursor.
+    """
+
+    def __init__(self, path: str, environment: Environment, topic: TopicMetadata) -> None:
+        self._path = path
+        self._metadata = environment.metadata
+        self._states = environment.cursor_states
+        self._codec = Codec[environment.config.managed_cursor_info_compression_type.name]
+        self._threshold_bytes = environment.config.managed_cursor_info_compression_threshold_in_bytes
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._version = MUST_NOT_EXIST
+
+    def create(self, record: CursorRecord) -> None:
+        """Put the first snapshot.
+
+        *Crash before: no cursor. Crash after: the cursor is there.*
+
+        Raises:
+            VersionConflict: There is one already.
+            MetadataError: The store failed; the cursor may be there.
+        """
+        with self._lock:
+            self._put(record)
+
+    def load(self) -> CursorRecord:
+        """The newer of snapshot and state.
+
+        Raises:
+            CursorMissing: There is none.
+            CorruptMetadata: A value does not parse.
+        """
+        with self._lock:
+            found = self._metadata.get(self._path)
+            if found is None:
+                raise CursorMissing(f"there is no cursor at {self._path}")
+            self._version = found.version
+        snapshot = decode_snapshot(found.value)
+        value = self._states.get(self._path)
+        state = None if value is None else decode_state(value)
+        if state is None or state.cursor_id != snapshot.cursor_id or state.sequence < snapshot.sequence:
+            return snapshot
+        return replace(state, properties=snapshot.properties)
+
+    def put_state(self, record: CursorRecord, done: Completion) -> None:
+        """Put the newest state; ``done`` is called once it is durable or has failed."""
+        self._states.put(self._path, encode_state(record), done)
+
+    def put_snapshot(self, record: CursorRecord) -> None:
+        """Put a snapshot; where the store finds it too large, without the last ranges.
+
+        Raises:
+            Fenced: Another owner has taken over the topic.
+            CursorMissing: The cursor was deleted.
+            MetadataError: The store failed; the snapshot may be there.
+        """
+        with self._lock:
+            for _ in range(_TRIES):
+                try:
+                    self._put(record)
+                except VersionConflict:
+                    # Whoever wrote it was the owner before us, or we are no longer the owner.
+                    self._topic.check_owner()
+                    found = self._metadata.get(self._path)
+                    if found is None:
+                        raise CursorMissing(f"the cursor at {self._path} was deleted") from None
+                    self._version = found.version
+                except ValueTooLarge:
+                    if not record.ranges and not record.batches:
+                        raise
+                    record = replace(
+                        record,
+                        ranges=record.ranges[: len(record.ranges) // 2],
+                        batches=record.batches[: len(record.batches) // 2],
+                    )
+                else:
+                    return
+            raise VersionConflict(f"{self._path} was not changed: others changed it {_TRIES} times meanwhile")
+
+    def delete(self) -> None:
+        """Remove the cursor; one that is gone is no error.
+
+        1. Delete the snapshot. *Crash: the cursor is gone; its state is left, and no other cursor's id fits it.*
+        2. Forget the state.
+
+        Raises:
+            Fenced: Another owner has taken over the topic.
+            MetadataError: The store failed; the cursor may be gone.
+        """
+        with self._lock:
+            if self._version == MUST_NOT_EXIST:
+                found = self._metadata.get(self._path)
+                self._version = MUST_NOT_EXIST if found is None else found.version
+            for _ in range(_TRIES if self._version != MUST_NOT_EXIST else 0):
+                try:
+                    self._metadata.delete(self._path, self._version)
+                except (VersionConflict, CommitUnknown):
+                    found = self._metadata.get(self._path)
+                    if found is None:
+                        break
+                    if found.version != self._version:
+                        self._topic.check_owner()
+                        self._version = found.version
+                else:
+                    break
+            else:
+                raise VersionConflict(f"{self._path} was not deleted: others changed it {_TRIES} times meanwhile")
+        self._states.put(self._path, None, _ignore)
+
+    def _put(self, record: CursorRecord) -> None:
+        value = encode_snapshot(record, self._codec, self._threshold_bytes)
+        for _ in range(_TRIES):
+            following = FIRST_VERSION if self._version == MUST_NOT_EXIST else self._version + 1
+            try:
+                self._version = self._metadata.put(self._path, value, self._version)
+            except CommitUnknown:
+                found = self._metadata.get(self._path)
+                if found is not None and found.value == value and found.version == following:
+                    self._version = found.version
+                    return
+                if (MUST_NOT_EXIST if found is None else found.version) != self._version:
+                    raise VersionConflict(f"{self._path} was changed by another writer") from None
+            else:
+                return
+        raise CommitUnknown(f"{self._path} was not changed: {_TRIES} tries in a row had no known outcome")
+
+
+def _ignore(_error: object) -> None:
+    """A state that could not be forgotten does no harm; the next start sweeps it."""

@@ -1,0 +1,182 @@
+"""The cursors of one topic."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from afterglow.errors import AfterglowError, CursorMissing, VersionConflict
+from afterglow.ledger.cursor import Cursor
+from afterglow.ledger.cursor_codec import CursorRecord
+from afterglow.ledger.cursor_store import CursorStore
+from afterglow.ledger.durable_cursor import DurableCursor
+from afterglow.metadata.encoding import decode_name
+from afterglow.metadata.paths import cursor_path, managed_ledger_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from afterglow.format.position import Position
+    from afterglow.ledger.cursor import Source
+    from afterglow.ledger.environment import Environment
+    from afterglow.ledger.layout import Layout
+    from afterglow.ledger.update import TopicMetadata
+
+_log = logging.getLogger(__name__)
+
+
+class Cursors:
+    """Durable cursors by name, and readers without one. Thread-safe.
+
+    Args:
+        ledger_name: The topic's managed-ledger name.
+        environment: Metadata store, states, settings.
+        topic: The topic's metadata.
+        source: What the cursors read.
+    """
+
+    def __init__(self, ledger_name: str, environment: Environment, topic: TopicMetadata, source: Source) -> None:
+        self._ledger_name = ledger_name
+        self._environment = environment
+        self._topic = topic
+        self._source = source
+        self._lock = threading.RLock()
+        self._durable: dict[str, DurableCursor] = {}
+        self._readers: WeakSet[Cursor] = WeakSet()
+
+    def load(self) -> None:
+        """Open every durable cursor that metadata names.
+
+        Raises:
+            MetadataError: They could not be read.
+            CorruptMetadata: One does not parse.
+        """
+        names = self._environment.metadata.children(managed_ledger_path(self._ledger_name))
+        with self._lock:
+            for name in map(decode_name, names):
+                self._open(name)
+
+    @property
+    def durable(self) -> Mapping[str, DurableCursor]:
+        """The durable cursors by name, as of now."""
+        with self._lock:
+            return dict(self._durable)
+
+    def get(self, name: str) -> DurableCursor:
+        """A durable cursor.
+
+        Raises:
+            CursorMissing: There is none of that name.
+        """
+        with self._lock:
+            if name not in self._durable:
+                raise CursorMissing(f"{self._ledger_name} has no cursor {name!r}")
+            return self._durable[name]
+
+    def create(self, name: str, start: Position, properties: Mapping[str, str] | None = None) -> DurableCursor:
+        """A durable cursor, created where there is none; one that is there stays as it is.
+
+        Args:
+            name: Of the subscription, not encoded.
+            start: Of a new one: the entry to be read first; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
+            properties: Of a new one.
+
+        Raises:
+            InvalidName: The name is not well-formed.
+            MetadataError: The store failed; the cursor may be there.
+        """
+        with self._lock:
+            if name in self._durable:
+                return self._durable[name]
+            store = self._store(name)
+            record = CursorRecord(
+                _before(start, self._source.layout),
+                properties=dict(properties or {}),
+                cursor_id=secrets.randbits(63),
+                sequence=1,
+            )
+            try:
+                store.create(record)
+            except VersionConflict:  # of an attempt whose outcome was not heard
+                return self._open(name)
+            cursor = DurableCursor(name, self._source, record, store, self._environment)
+            self._durable[name] = cursor
+            return cursor
+
+    def delete(self, name: str) -> None:
+        """Remove a durable cursor for good.
+
+        Raises:
+            CursorMissing: There is none of that name.
+            MetadataError: The store failed; the cursor may be gone after a restart.
+        """
+        with self._lock:
+            self.get(name).delete()
+            del self._durable[name]
+
+    def create_reader(self, name: str, start: Position) -> Cursor:
+        """A cursor in memory only, which holds nothing back from being trimmed; forgotten when nobody holds it.
+
+        Args:
+            name: For messages; need not be unique.
+            start: The entry to be read first; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
+        """
+        cursor = Cursor(name, self._source, CursorRecord(_before(start, self._source.layout)))
+        with self._lock:
+            self._readers.add(cursor)
+        return cursor
+
+    @property
+    def readers(self) -> tuple[Cursor, ...]:
+        """The cursors in memory only that somebody holds."""
+        with self._lock:
+            return tuple(self._readers)
+
+    def mark_deletes(self) -> list[Position]:
+        """The mark-delete positions of the durable cursors: what the slowest has not reached must be kept."""
+        return [cursor.mark_delete for cursor in self.durable.values()]
+
+    def trimmed(self) -> None:
+        """Let every cursor forget ledgers that have left the topic."""
+        for cursor in (*self.durable.values(), *self.readers):
+            cursor.trimmed()
+
+    def tick(self) -> None:
+        """Persist what was held back, and put the snapshots that are due. May wait for metadata."""
+        for cursor in self.durable.values():
+            if cursor.tick():
+                try:
+                    cursor.snapshot()
+                except AfterglowError as error:
+                    _log.warning("no snapshot of cursor %r of %s yet: %s", cursor.name, self._ledger_name, error)
+
+    def close(self) -> None:
+        """Put last snapshots. What fails is logged: the log of states has it."""
+        for cursor in self.durable.values():
+            try:
+                cursor.close()
+            except AfterglowError as error:
+                _log.warning("no last snapshot of cursor %r of %s: %s", cursor.name, self._ledger_name, error)
+
+    def abandon(self) -> None:
+        """Persist nothing more: the topic is being deleted."""
+        for cursor in self.durable.values():
+            cursor.abandon()
+
+    def _open(self, name: str) -> DurableCursor:
+        store = self._store(name)
+        cursor = DurableCursor(name, self._source, store.load(), store, self._environment)
+        self._durable[name] = cursor
+        return cursor
+
+    def _store(self, name: str) -> CursorStore:
+        return CursorStore(cursor_path(self._ledger_name, name), self._environment, self._topic)
+
+
+def _before(start: Position, layout: Layout) -> Position:
+    """The mark-delete position of a cursor that is to read ``start`` first."""
+    found = layout.at_or_after(start)
+    return layout.last if found is None else found.previous()

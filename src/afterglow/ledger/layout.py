@@ -1,0 +1,131 @@
+"""Where a topic's entries lie: arithmetic of positions over a list of ledgers. Pure and immutable."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from afterglow.format.position import EARLIEST, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of entries in one ledger."""
+
+    ledger_id: int
+    first: int
+    """First entry id, inclusive."""
+    last: int
+    """Last entry id, inclusive; never below ``first``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The ledgers of a topic with the entries that readers may see.
+
+    Only the last ledger grows; :attr:`tail_entries` stands apart so that a confirmed append makes no new list.
+    """
+
+    ids: tuple[int, ...] = ()
+    """Ledger ids, ascending. A ledger without entries may be among them."""
+
+    before: tuple[int, ...] = ()
+    """For each ledger, how many entries stand in the ledgers before it."""
+
+    tail_entries: int = 0
+    """Entries of the last ledger."""
+
+    @classmethod
+    def of(cls, ledgers: Iterable[tuple[int, int]]) -> Layout:
+        """The layout of ledgers given as id and number of entries, ascending by id."""
+        pairs = tuple(ledgers)
+        if not pairs:
+            return cls()
+        counts = [count for _, count in pairs]
+        return cls(tuple(id_ for id_, _ in pairs), tuple(accumulate(counts[:-1], initial=0)), counts[-1])
+
+    def with_tail(self, tail_entries: int) -> Layout:
+        """The same with another number of entries in the last ledger."""
+        return Layout(self.ids, self.before, tail_entries)
+
+    @property
+    def total_entries(self) -> int:
+        """Entries of all ledgers."""
+        return self.before[-1] + self.tail_entries if self.ids else 0
+
+    def entries_at(self, index: int) -> int:
+        """Entries of the ledger at an index of :attr:`ids`."""
+        following = index + 1
+        end = self.before[following] if following < len(self.ids) else self.total_entries
+        return end - self.before[index]
+
+    def entries_of(self, ledger_id: int) -> int | None:
+        """Entries of a ledger; None where it is not in the list."""
+        index = bisect_left(self.ids, ledger_id)
+        if index == len(self.ids) or self.ids[index] != ledger_id:
+            return None
+        return self.entries_at(index)
+
+    def contains(self, position: Position) -> bool:
+        """Whether an entry stands there."""
+        count = self.entries_of(position.ledger_id)
+        return count is not None and 0 <= position.entry_id < count
+
+    @property
+    def first(self) -> Position:
+        """The first entry; in an empty topic, where the first would stand as far as is known."""
+        found = self.at_or_after(EARLIEST)
+        if found is not None:
+            return found
+        return Position(self.ids[-1], 0) if self.ids else EARLIEST.next()
+
+    @property
+    def last(self) -> Position:
+        """The last entry; in an empty topic, a position before every entry to come."""
+        for index in range(len(self.ids) - 1, -1, -1):
+            if count := self.entries_at(index):
+                return Position(self.ids[index], count - 1)
+        return Position(self.ids[-1], -1) if self.ids else EARLIEST
+
+    def at_or_after(self, position: Position) -> Position | None:
+        """The first entry that does not stand before ``position``; None where there is none."""
+        return next((Position(span.ledger_id, span.first) for span in self.spans(position)), None)
+
+    def spans(self, position: Position) -> Iterator[Span]:
+        """Every stretch of entries from ``position`` on, in order."""
+        start = bisect_left(self.ids, position.ledger_id)
+        for index in range(start, len(self.ids)):
+            ledger_id = self.ids[index]
+            first = max(position.entry_id, 0) if ledger_id == position.ledger_id else 0
+            count = self.entries_at(index)
+            if first < count:
+                yield Span(ledger_id, first, count - 1)
+
+    def rank(self, position: Position) -> int:
+        """How many entries stand before or at ``position``, which need not be an entry itself."""
+        index = bisect_right(self.ids, position.ledger_id) - 1
+        if index < 0:
+            return 0
+        if self.ids[index] < position.ledger_id:
+            return self.before[index] + self.entries_at(index)
+        return self.before[index] + min(max(position.entry_id + 1, 0), self.entries_at(index))
+
+    def entries_between(self, after: Position, until: Position) -> int:
+        """How many entries stand behind ``after`` and not behind ``until``; 0 where these are the wrong way round."""
+        return max(self.rank(until) - self.rank(after), 0)
+
+    def at_rank(self, rank: int) -> Position:
+        """The entry before which ``rank`` others stand; inverse of :meth:`rank` less one.
+
+        Raises:
+            IndexError: There are not that many entries.
+        """
+        if not 0 <= rank < self.total_entries:
+            raise IndexError(rank)
+        index = bisect_right(self.before, rank) - 1
+        return Position(self.ids[index], rank - self.before[index])

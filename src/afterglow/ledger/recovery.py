@@ -1,0 +1,98 @@
+"""Opening a topic: take it over, find out how it ended, and put that on record.
+
+1. Raise the owner epoch. *Crash: the topic has no owner; the next opener begins here again.*
+2. Close every hot ledger that the list does not call finished. This also stops an owner in the same process whose
+   appends were still going through. *Crash: a closed ledger can be closed again.*
+3. Find how far index and broker time have come: the maximum of what the list says and the last entries of those
+   ledgers, or else of the newest one.
+4. Commit the ends of these ledgers, index and broker time; empty ledgers leave the list. *Crash: done.*
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from afterglow.config.choices import DamagePolicy
+from afterglow.errors import LedgerMissing
+from afterglow.ledger.ledger_list import (
+    LedgerEnd,
+    Progress,
+    drop_empty,
+    finish_ledger,
+    progress,
+    record_progress,
+    records,
+)
+from afterglow.ledger.stamps import progress_of
+
+if TYPE_CHECKING:
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.hot.log import HotLog
+    from afterglow.ledger.environment import Environment
+    from afterglow.ledger.ledger_list import LedgerRecord
+    from afterglow.ledger.update import Snapshot, TopicMetadata
+
+_log = logging.getLogger(__name__)
+
+
+def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tuple[Snapshot, Progress]:
+    """Steps 2 to 4, for a topic that was just taken over.
+
+    Returns:
+        The list, in which every ledger is finished, and how far index and broker time have come.
+
+    Raises:
+        LedgerMissing: The hot log lacks a ledger of which the list does not know how it ended.
+        MetadataError: The list could not be changed.
+    """
+    snapshot = metadata.snapshot
+    hot = environment.hot
+    rows = records(snapshot.info)
+    skip = environment.config.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
+    reached = progress(snapshot.info)
+    ends: list[LedgerEnd] = []
+    for row in rows:
+        if not row.finished:
+            end, its = _end_of(name, row.ledger_id, hot, skip=skip)
+            ends.append(end)
+            reached = reached.later(its)
+    if not ends:
+        reached = reached.later(_progress_of_newest(rows, hot))
+    now_ms = environment.clock.now_ms()
+
+    def edit(info: ManagedLedgerInfo) -> None:
+        for end in ends:
+            finish_ledger(info, end, now_ms)
+        drop_empty(info)
+        record_progress(info, reached)
+
+    return metadata.update(edit), reached
+
+
+def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[LedgerEnd, Progress]:
+    try:
+        ledger = hot.open(ledger_id)
+    except LedgerMissing as error:
+        if not skip:
+            raise LedgerMissing(
+                f"the hot log has no ledger {ledger_id}, which {name} was writing to: give it the right directory, or "
+                "set damagedDataPolicy=skip-and-report to open the topic without that ledger's entries"
+            ) from error
+        _log.error("the hot log has no ledger %d of %s; its entries are lost", ledger_id, name)
+        return LedgerEnd(ledger_id, 0, 0, None), Progress()
+    ledger.close()
+    last = ledger.confirmed
+    reached = progress_of(ledger.read(last, last)[0]) if last >= 0 else Progress()
+    return LedgerEnd(ledger_id, last + 1, ledger.size_bytes, reached.broker_time_ms), reached
+
+
+def _progress_of_newest(rows: tuple[LedgerRecord, ...], hot: HotLog) -> Progress:
+    """What the last entry says: for lists that were written by others, who do not record a broker time."""
+    newest = next((row for row in reversed(rows) if row.entries), None)
+    if newest is None or newest.hot_deleted or not newest.entries:
+        return Progress()
+    try:
+        return progress_of(hot.open(newest.ledger_id).read(newest.entries - 1, newest.entries - 1)[0])
+    except LedgerMissing:
+        return Progress()

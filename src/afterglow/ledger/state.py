@@ -1,0 +1,138 @@
+"""What a topic looks like at this moment: its list of ledgers, joined with what the list does not know yet.
+
+The list lags behind: it learns how a ledger ended only after the next one is in use. This joins the two, so that
+readers see every confirmed entry and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from afterglow.ledger.layout import Layout
+from afterglow.ledger.ledger_list import LedgerEnd, records
+
+if TYPE_CHECKING:
+    from afterglow.ledger.ledger_list import LedgerRecord
+    from afterglow.ledger.update import Snapshot
+
+
+class TopicState:
+    """The newest known list, the ledgers that ended since, and the one that is being written. Thread-safe.
+
+    Args:
+        snapshot: The list when the topic was opened.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.lock = threading.RLock()
+        """Guards this, and everything of the append path with it. Nobody waits for I/O while holding it."""
+        self._snapshot = snapshot
+        self._records = records(snapshot.info)
+        self._ended: dict[int, LedgerEnd] = {}
+        self._tail_id: int | None = None
+        self._tail_bytes = 0
+        self._layout = Layout()
+        self._bytes_before_tail = 0
+        self._rebuild(0)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest list that was applied."""
+        return self._snapshot
+
+    @property
+    def layout(self) -> Layout:
+        """Where the entries lie that readers may see."""
+        return self._layout
+
+    @property
+    def records(self) -> tuple[LedgerRecord, ...]:
+        """The ledgers of the list, ascending by id."""
+        return self._records
+
+    @property
+    def writing_to(self) -> int | None:
+        """The ledger that is being written; None where none is."""
+        return self._tail_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all entries that readers may see."""
+        with self.lock:
+            return self._bytes_before_tail + self._tail_bytes
+
+    def ended(self) -> tuple[LedgerEnd, ...]:
+        """Ledgers that have ended here, of which the list does not know it yet."""
+        with self.lock:
+            return tuple(self._ended.values())
+
+    def size_of(self, ledger_id: int) -> int:
+        """Bytes of one ledger's entries; 0 where it is not in the list."""
+        with self.lock:
+            if ledger_id == self._tail_id:
+                return self._tail_bytes
+            if ledger_id in self._ended:
+                return self._ended[ledger_id].size_bytes
+            return next((row.size_bytes or 0 for row in self._records if row.ledger_id == ledger_id), 0)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Take a newer list; an older one than is known is ignored."""
+        with self.lock:
+            if snapshot.version <= self._snapshot.version:
+                return
+            self._snapshot = snapshot
+            self._records = records(snapshot.info)
+            open_ids = {record.ledger_id for record in self._records if not record.finished}
+            self._ended = {id_: end for id_, end in self._ended.items() if id_ in open_ids}
+            self._rebuild(self._tail_entries)
+
+    def begin(self, ledger_id: int) -> None:
+        """Write to a new, empty ledger of the list."""
+        with self.lock:
+            self._tail_id = ledger_id
+            self._tail_bytes = 0
+            self._rebuild(0)
+
+    def confirm(self, data_bytes: int) -> None:
+        """Let readers see one more entry of the ledger that is being written."""
+        with self.lock:
+            self._tail_bytes += data_bytes
+            self._layout = self._layout.with_tail(self._layout.tail_entries + 1)
+
+    def end_tail(self, last_broker_time_ms: int | None) -> LedgerEnd:
+        """Note that the ledger that is being written has ended with what readers see of it.
+
+        Args:
+            last_broker_time_ms: Of the topic's last entry, which counts where it stands in this ledger.
+        """
+        with self.lock:
+            assert self._tail_id is not None
+            entries = self._tail_entries
+            time_ms = last_broker_time_ms if entries else None
+            end = LedgerEnd(self._tail_id, entries, self._tail_bytes, time_ms)
+            self._ended[end.ledger_id] = end
+            self._tail_id = None
+            self._tail_bytes = 0
+            self._rebuild(0)
+            return end
+
+    @property
+    def _tail_entries(self) -> int:
+        return 0 if self._tail_id is None else self._layout.tail_entries
+
+    def _rebuild(self, tail_entries: int) -> None:
+        """Lay the visible ledgers out anew. One that is in the list but not yet in use is not visible."""
+        visible: list[tuple[int, int]] = []
+        size = 0
+        for record in self._records:
+            if record.entries is not None:
+                visible.append((record.ledger_id, record.entries))
+                size += record.size_bytes or 0
+            elif record.ledger_id in self._ended:
+                visible.append((record.ledger_id, self._ended[record.ledger_id].entries))
+                size += self._ended[record.ledger_id].size_bytes
+            elif record.ledger_id == self._tail_id:
+                visible.append((record.ledger_id, tail_entries))
+        self._layout = Layout.of(visible)
+        self._bytes_before_tail = size

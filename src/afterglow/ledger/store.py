@@ -1,0 +1,283 @@
+"""All topics of one engine: opening, listing, deleting, and what a start has to put right."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow.errors import AfterglowError, InvalidName, LedgerMissing, TopicClosed, TopicMissing
+from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.ledger.cache import TailCache
+from afterglow.ledger.clock import SystemClock
+from afterglow.ledger.cursor_states import CursorStates
+from afterglow.ledger.deletion import finish_deletion, mark_deleted
+from afterglow.ledger.environment import Environment
+from afterglow.ledger.managed_ledger import ManagedLedger
+from afterglow.ledger.properties import DELETING, get_text, get_trash
+from afterglow.ledger.update import TopicMetadata
+from afterglow.metadata.encoding import decode_name
+from afterglow.metadata.names import Domain, TopicName
+from afterglow.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_of, topics_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.config import BrokerConfig
+    from afterglow.hot.log import HotLog, KeyedState
+    from afterglow.ledger.clock import Clock
+    from afterglow.ledger.executor import Executor
+    from afterglow.ledger.reader import FallbackReader
+    from afterglow.metadata.names import NamespaceName
+    from afterglow.metadata.store import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StartReport:
+    """What a start has put right."""
+
+    deleted_topics: tuple[TopicName, ...]
+    """Topics whose deletion a crash had interrupted."""
+    swept_ledgers: tuple[int, ...]
+    """Empty hot ledgers that no list had come to name."""
+    unknown_ledgers: tuple[int, ...]
+    """Hot ledgers with entries that no list names: never touched, since only a person can tell why they are there."""
+
+
+class LedgerStore:
+    """The topics of one engine. Thread-safe.
+
+    Args:
+        hot: Where ledgers are; this process alone writes there.
+        states: Where states of cursors are; mostly the hot log itself.
+        metadata: Where lists of ledgers are.
+        config: The broker's settings.
+        executor: Runs what nobody waits for.
+        clock: Gives the time.
+        fallback: Reads what the hot log has let go of.
+    """
+
+    def __init__(
+        self,
+        *,
+        hot: HotLog,
+        states: KeyedState,
+        metadata: MetadataStore,
+        config: BrokerConfig,
+        executor: Executor,
+        clock: Clock | None = None,
+        fallback: FallbackReader | None = None,
+    ) -> None:
+        self._environment = Environment(
+            hot=hot,
+            metadata=metadata,
+            cursor_states=CursorStates(states),
+            config=config,
+            clock=clock or SystemClock(),
+            executor=executor,
+            cache=TailCache(config.managed_ledger_cache_size_mb * _MIB),
+            fallback=fallback,
+        )
+        self._lock = threading.Lock()
+        self._names: dict[str, threading.RLock] = {}
+        self._open: dict[str, ManagedLedger] = {}
+        self._closed = False
+        # Whatever is here now was made by processes that have ended, so that lists read later are decisive about it.
+        self._found = hot.ledgers()
+
+    @property
+    def clock(self) -> Clock:
+        """The time by which topics are stamped."""
+        return self._environment.clock
+
+    @property
+    def cache(self) -> TailCache:
+        """The tail cache of all topics."""
+        return self._environment.cache
+
+    def open(self, name: str, *, create: bool = True) -> ManagedLedger:
+        """An open topic; the same object until it is closed or deleted. May wait for metadata and disk.
+
+        Args:
+            name: The topic's managed-ledger name; of a partitioned topic, that of one of its partitions.
+            create: Whether to create it if there is none.
+
+        Raises:
+            TopicMissing: There is none, and it is not to be created.
+            TopicClosed: This store was closed.
+            InvalidName: The name is none of a persistent topic.
+            AfterglowError: It cannot be opened; see :class:`ManagedLedger`.
+        """
+        TopicName.from_managed_ledger_name(name)
+        with self._exclusively(name):
+            if (known := self.opened(name)) is not None:
+                return known
+            if self._closed:
+                raise TopicClosed(f"{name} cannot be opened: the engine is shutting down")
+            metadata = self._metadata_of(name)
+            snapshot = metadata.open(create=create)
+            if get_text(snapshot.info, DELETING) is not None:
+                finish_deletion(self._environment, metadata)
+                metadata.open(create=create)
+            opened = ManagedLedger(name, self._environment, metadata)
+            with self._lock:
+                self._open[name] = opened
+            return opened
+
+    def opened(self, name: str) -> ManagedLedger | None:
+        """The topic if it is open here."""
+        with self._lock:
+            known = self._open.get(name)
+            return None if known is None or known.closed else known
+
+    def all_opened(self) -> tuple[ManagedLedger, ...]:
+        """Every topic that is open here."""
+        with self._lock:
+            return tuple(ledger for ledger in self._open.values() if not ledger.closed)
+
+    def exists(self, name: str) -> bool:
+        """Whether the topic is there, open or not. Waits for metadata.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        found = self._environment.metadata.get(managed_ledger_path(name))
+        return found is not None and get_text(parse_managed_ledger(found.value), DELETING) is None
+
+    def topics(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
+        """The persistent topics of a namespace, partitions included, sorted. Waits for metadata.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        names = self._environment.metadata.children(topics_path(namespace))
+        return tuple(sorted((namespace.topic(decode_name(name)) for name in names), key=str))
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with its cursors, open or not. Waits for all of it.
+
+        Raises:
+            TopicMissing: There is none.
+            HotLogError: A hot copy cannot be deleted now; the next start goes on.
+            MetadataError: The store failed; the topic is there, or the next start goes on with deleting it.
+        """
+        with self._exclusively(name):
+            if (known := self.opened(name)) is not None:
+                known.delete()
+                return
+            metadata = self._metadata_of(name)
+            metadata.open(create=False)
+            metadata.update(mark_deleted)
+            finish_deletion(self._environment, metadata)
+
+    def start(self) -> StartReport:
+        """Put right what a crash has left: deletions under way, empty ledgers that no list names, states of no cursor.
+
+        To be called once after opening the hot log; topics may be opened before and meanwhile.
+
+        Raises:
+            MetadataError: The lists could not be read; nothing is swept then.
+        """
+        named: set[int] = set()
+        deleted: list[TopicName] = []
+        for topic in self._walk():
+            found = self._environment.metadata.get(managed_ledger_path(topic.managed_ledger_name))
+            if found is None:
+                continue
+            info = parse_managed_ledger(found.value)
+            named.update(ledger.ledgerId for ledger in info.ledgerInfo)
+            named.update(get_trash(info))
+            if get_text(info, DELETING) is not None and self._finish_deletion(topic):
+                deleted.append(topic)
+        swept: list[int] = []
+        unknown: list[int] = []
+        for ledger_id in sorted(set(self._found) - named):
+            outcome = self._sweep(ledger_id)
+            if outcome is not None:
+                (swept if outcome else unknown).append(ledger_id)
+        self._sweep_states()
+        if unknown:
+            _log.warning("the hot log holds ledgers %s that no topic names; they are left alone", unknown)
+        return StartReport(tuple(deleted), tuple(swept), tuple(unknown))
+
+    def tick(self) -> None:
+        """Upkeep of all open topics; to be called every second or so, on a thread."""
+        for ledger in self.all_opened():
+            try:
+                ledger.tick()
+            except AfterglowError as error:
+                _log.warning("upkeep of %s failed: %s", ledger.topic, error)
+
+    def trim(self) -> None:
+        """Let every open topic go of what retention no longer holds. Waits for metadata."""
+        for ledger in self.all_opened():
+            try:
+                ledger.trim()
+            except AfterglowError as error:
+                _log.warning("%s is trimmed later: %s", ledger.topic, error)
+
+    def close(self) -> None:
+        """Close every topic; a second call does nothing. Hot log and metadata stay open: they are the caller's.
+
+        Not to be called on the thread that delivers the hot log's completions.
+        """
+        self._closed = True
+        for ledger in self.all_opened():
+            ledger.close()
+
+    def _exclusively(self, name: str) -> threading.RLock:
+        with self._lock:
+            return self._names.setdefault(name, threading.RLock())
+
+    def _metadata_of(self, name: str) -> TopicMetadata:
+        environment = self._environment
+        return TopicMetadata(environment.metadata, managed_ledger_path(name), environment.config, environment.clock)
+
+    def _finish_deletion(self, topic: TopicName) -> bool:
+        try:
+            self.delete(topic.managed_ledger_name)
+        except TopicMissing:
+            return False
+        except AfterglowError as error:
+            _log.warning("%s is deleted at the next start: %s", topic, error)
+            return False
+        return True
+
+    def _sweep(self, ledger_id: int) -> bool | None:
+        """Delete a ledger that no list names if it is empty; appends go to a ledger only after a list names it."""
+        hot = self._environment.hot
+        try:
+            ledger = hot.open(ledger_id)
+            if ledger.confirmed >= 0:
+                return False
+            hot.delete(ledger_id)
+        except LedgerMissing:
+            return None
+        return True
+
+    def _sweep_states(self) -> None:
+        states = self._environment.cursor_states
+        for path in states.paths():
+            if self._environment.metadata.get(path) is None:
+                states.put(path, None, lambda _error: None)
+
+    def _walk(self) -> Iterator[TopicName]:
+        """Every topic of the tree: ``tenant/[cluster/]namespace/persistent/topic``."""
+        metadata = self._environment.metadata
+        for tenant in metadata.children(MANAGED_LEDGERS):
+            for second in metadata.children(f"{MANAGED_LEDGERS}/{tenant}"):
+                above = f"{MANAGED_LEDGERS}/{tenant}/{second}"
+                for third in metadata.children(above):
+                    parents = [third] if third == Domain.PERSISTENT.value else []
+                    parents = parents or [f"{third}/{name}" for name in metadata.children(f"{above}/{third}")]
+                    for parent in parents:
+                        for name in metadata.children(f"{above}/{parent}"):
+                            try:
+                                yield topic_of(f"{above}/{parent}/{name}")
+                            except InvalidName as error:
+                                _log.warning("passed over in metadata: %s", error)

@@ -1,0 +1,113 @@
+"""A small world around managed ledgers: everything below them, under a test's control, and able to crash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.config import BrokerConfig
+from afterglow.errors import AfterglowError
+from afterglow.format.entry import encode_entry
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.testing.clock import ManualClock, ManualExecutor
+from afterglow.testing.manual_hot import ManualHotLog
+
+if TYPE_CHECKING:
+    from afterglow.format.position import Position
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.ledger.reader import FallbackReader
+    from afterglow.metadata.store import MetadataStore
+
+TOPIC = "public/default/persistent/t"
+"""The managed-ledger name of the topic that tests use."""
+
+
+def message(payload: bytes, publish_time_ms: int = 0) -> bytes:
+    """An entry as a client sends it."""
+    return encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=publish_time_ms), payload)
+
+
+class Receipts:
+    """What appends have called back with, in order."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Position | AfterglowError] = []
+
+    def __call__(self, outcome: Position | AfterglowError) -> None:
+        """Take one outcome."""
+        self.outcomes.append(outcome)
+
+    @property
+    def positions(self) -> list[Position]:
+        """Of the appends that succeeded."""
+        return [outcome for outcome in self.outcomes if not isinstance(outcome, AfterglowError)]
+
+    @property
+    def errors(self) -> list[AfterglowError]:
+        """Of the appends that failed."""
+        return [outcome for outcome in self.outcomes if isinstance(outcome, AfterglowError)]
+
+
+class World:
+    """A store of ledgers on manual parts.
+
+    Args:
+        config: The broker's settings; by default no ledger is too young to be rolled over.
+        metadata: By default in memory.
+        fallback: Reads what the hot log has let go of.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        metadata: MetadataStore | None = None,
+        fallback: FallbackReader | None = None,
+    ) -> None:
+        self.config = config or BrokerConfig(managed_ledger_min_ledger_rollover_time_minutes=0)
+        self.metadata: MetadataStore = metadata or MemoryMetadataStore()
+        self.hot = ManualHotLog()
+        self.clock = ManualClock()
+        self.fallback = fallback
+        self.boot()
+
+    def boot(self) -> None:
+        """Start a process over what is there."""
+        self.executor = ManualExecutor()
+        self.store = LedgerStore(
+            hot=self.hot,
+            states=self.hot,
+            metadata=self.metadata,
+            config=self.config,
+            executor=self.executor,
+            clock=self.clock,
+            fallback=self.fallback,
+        )
+
+    def crash(self, survivors: int = 0) -> None:
+        """Kill the process and start another; see :meth:`ManualHotLog.crash`."""
+        self.hot = self.hot.crash(survivors)
+        self.boot()
+
+    def open(self, name: str = TOPIC) -> ManagedLedger:
+        """Open a topic, created if there is none."""
+        return self.store.open(name)
+
+    def settle(self) -> None:
+        """Complete everything that is under way, in the hot log and on the executor."""
+        while self.hot.complete() + self.executor.run_all():
+            pass
+
+    def append(self, ledger: ManagedLedger, *entries: bytes, messages: int = 1) -> list[Position]:
+        """Append entries, wait for all, and return where they stand.
+
+        Raises:
+            AfterglowError: One failed.
+        """
+        receipts = Receipts()
+        for entry in entries:
+            ledger.append((entry,), messages, receipts)
+        self.settle()
+        for error in receipts.errors:
+            raise error
+        return receipts.positions
