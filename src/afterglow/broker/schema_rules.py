@@ -60,10 +60,8 @@ def digest(schema: wire.Schema) -> str:
     Raises:
         Refused: A definition that should be JSON is none.
     """
-    if schema.type in _STRUCTS:
-        data = _json(schema.schema_data)
-    else:
-        data = base64.b64encode(schema.schema_data).decode()
+    raw = schema.schema_data
+    data = _json(raw) if schema.type in _STRUCTS else base64.b64encode(raw).decode()
     properties = sorted((pair.key, pair.value) for pair in schema.properties)
     try:
         # Text is compared and not values: to Python 1, 1.0 and true are equal.
