@@ -514,6 +514,20 @@ def test_deleting_a_topic_forgets_its_schemas(registry: SchemaRegistry, metadata
     assert registry.get_or_create(TOPIC, raw(b"", S.String)) == encode_version(0)
 
 
+def test_clearing_forgets_the_schemas_and_not_their_numbers(registry: SchemaRegistry) -> None:
+    registry.clear(TOPIC)
+    registry.get_or_create(TOPIC, schema(record()))
+    registry.get_or_create(TOPIC, schema(record(field("a", default=0))))
+    registry.clear(TOPIC)
+    registry.clear(TOPIC)
+    assert registry.get(TOPIC) is None
+    assert registry.get(TOPIC, encode_version(0)) is None
+    assert registry.versions(TOPIC) == ()
+    assert registry.get_or_create(TOPIC, raw(b"", S.String)) == encode_version(2)
+    assert registry.get_or_create(TOPIC, raw(b"", S.String)) == encode_version(2)
+    assert [found.version for found in registry.versions(TOPIC)] == [encode_version(2)]
+
+
 def test_deleting_one_partition_forgets_nothing(registry: SchemaRegistry) -> None:
     registry.get_or_create(TOPIC.partition(0), schema(record()))
     registry.delete(TOPIC.partition(0))

@@ -1,7 +1,8 @@
 """The topics' schemas: every version that producers have given, kept in the metadata store.
 
 A topic's versions are one node of JSON, changed only by compare-and-set; a partition's are those of its topic. On the
-wire a version is its number from 0 as eight bytes, big-endian. Versions are never changed or renumbered.
+wire a version is its number from 0 as eight bytes, big-endian. A number is never given twice while the topic lives,
+since its messages carry the number of the schema that they were written with.
 
 Bounded by constants below, so that no client can fill the metadata store or hold a thread for long.
 """
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore
 
     Json = dict[str, Any]
+    Rows = list[Json | None]
+    """A topic's versions by number; None for those that were cleared."""
 
 MAX_SCHEMA_BYTES: Final = 128 << 10
 """Of one schema, data and properties; eight of them fill a node, whose limit is the store's."""
@@ -82,14 +85,15 @@ class SchemaRegistry:
         Raises:
             Refused: The version is not well-formed.
         """
-        number = -1 if version is None else decode_version(version)
+        number = None if version is None else decode_version(version)
         rows, _ = self._read(topic)
-        return _stored(topic, rows, number) if number < len(rows) and rows else None
+        return _stored(topic, rows, len(rows) - 1 if number is None else number)
 
     def versions(self, topic: TopicName) -> tuple[StoredSchema, ...]:
         """Return all versions of a topic's schema, oldest first."""
         rows, _ = self._read(topic)
-        return tuple(_stored(topic, rows, number) for number in range(len(rows)))
+        found = (_stored(topic, rows, number) for number in range(len(rows)))
+        return tuple(stored for stored in found if stored is not None)
 
     def get_or_create(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """Return the version of a producer's schema, storing it as the newest where the topic does not know it.
@@ -112,6 +116,22 @@ class SchemaRegistry:
             MissingDependency: Avro's library is not installed.
         """
         return self._register(topic, schema, consumer=True)
+
+    def clear(self, topic: TopicName) -> None:
+        """Forget a topic's schemas while the topic lives: any schema may follow, under the next number.
+
+        Raises:
+            MetadataError: They may still be there.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            rows, version = self._read(topic)
+            if not any(rows):
+                return
+            try:
+                self._write(topic, [None] * len(rows), version)
+            except (VersionConflict, CommitUnknown):
+                if attempt == _ATTEMPTS:
+                    raise
 
     def delete(self, topic: TopicName) -> None:
         """Forget a topic's schemas, with the topic: version numbers start at 0 again.
@@ -143,13 +163,13 @@ class SchemaRegistry:
         key = digest(schema)
         for attempt in range(1, _ATTEMPTS + 1):
             rows, version = self._read(topic)
-            known = next((number for number, row in enumerate(rows) if row["digest"] == key), None)
+            known = next((number for number, row in enumerate(rows) if row and row["digest"] == key), None)
             if known is not None:
                 return encode_version(known)
             if attempt == 1:
                 check_valid(schema)
-            if rows:
-                newest = _stored(topic, rows, -1)
+            newest = _stored(topic, rows, len(rows) - 1)
+            if newest is not None:
                 if consumer:
                     check_reads(newest.schema, schema)
                     return newest.version
@@ -171,20 +191,20 @@ class SchemaRegistry:
     def _path(self, topic: TopicName) -> str:
         return self._paths.schemas(topic.base.managed_ledger_name)
 
-    def _read(self, topic: TopicName) -> tuple[list[Json], int]:
+    def _read(self, topic: TopicName) -> tuple[Rows, int]:
         stored = self._metadata.get(self._path(topic))
         if stored is None:
             return [], MUST_NOT_EXIST
         try:
             rows = json.loads(stored.value)["versions"]
-            well_formed = isinstance(rows, list) and all(isinstance(row["digest"], str) for row in rows)
+            well_formed = isinstance(rows, list) and all(row is None or isinstance(row["digest"], str) for row in rows)
         except (ValueError, KeyError, TypeError):
             well_formed = False
         if not well_formed:
             raise CorruptMetadata(f"the schemas of {topic} at {self._path(topic)} do not parse")
         return rows, stored.version
 
-    def _write(self, topic: TopicName, rows: list[Json], version: int) -> None:
+    def _write(self, topic: TopicName, rows: Rows, version: int) -> None:
         value = json.dumps({"versions": rows}, separators=(",", ":")).encode()
         try:
             self._metadata.put(self._path(topic), value, version)
@@ -210,9 +230,10 @@ def _row(schema: wire.Schema, key: str, created_ms: int) -> Json:
     return row
 
 
-def _stored(topic: TopicName, rows: list[Json], number: int) -> StoredSchema:
-    number %= len(rows)
-    row = rows[number]
+def _stored(topic: TopicName, rows: Rows, number: int) -> StoredSchema | None:
+    row = rows[number] if 0 <= number < len(rows) else None
+    if row is None:
+        return None
     try:
         text = row.get("data")
         schema = wire.Schema(
