@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,10 +23,15 @@ from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, encode_c
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from afterglow.broker.auth import Principal
+
 log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 19
 """The newest that Pulsar 4.0 speaks; clients that know less are answered with what they know."""
+
+_REFRESH = b"PulsarAuthRefresh"
+"""The challenge that clients answer with a new token."""
 
 _PING = encode_command(wire.BaseCommand(type=wire.BaseCommand.PING, ping=wire.CommandPing()))
 _PONG = encode_command(wire.BaseCommand(type=wire.BaseCommand.PONG, pong=wire.CommandPong()))
@@ -50,6 +56,7 @@ class Peer:
 
     protocol_version: int
     supports_broker_metadata: bool
+    supports_auth_refresh: bool
     role: str | None
     """Who it proved to be; None where nothing was asked."""
     client_version: str
@@ -59,11 +66,11 @@ class Peer:
 class Handler(Protocol):
     """Takes a connection's commands."""
 
-    def authenticate(self, connect: wire.CommandConnect) -> str | None:
-        """The client's role.
+    def authenticate(self, method: str, data: bytes) -> Principal:
+        """Who the client has proved to be.
 
         Raises:
-            Refused: The client may not connect.
+            Refused: It has proved nothing that counts.
         """
         ...
 
@@ -95,14 +102,15 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = False
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._pending_publish = 0
         self._reading = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._command = wire.BaseCommand()
         self.can_write = True
         self.peer: Peer | None = None
-        self.state: dict[str, Any] = {}
-        """What handlers keep about this connection."""
+        self.session: Any = None
+        """What the handler keeps about this connection."""
 
     # --- the transport's side ---
 
@@ -121,8 +129,9 @@ class Connection(asyncio.BufferedProtocol):
         if exc is not None:
             log.debug("%s: %s", self, exc)
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
         self._out.clear()
@@ -228,6 +237,9 @@ class Connection(asyncio.BufferedProtocol):
             self.send_bytes(_PONG)
         elif kind == wire.BaseCommand.PONG:
             pass
+        elif kind == wire.BaseCommand.AUTH_RESPONSE:
+            response = command.authResponse.response
+            self._prove(response.auth_method_name, response.auth_data)
         elif self.peer is not None:
             self._handler.command(self, command, payload)
         elif kind == wire.BaseCommand.CONNECT:
@@ -236,17 +248,15 @@ class Connection(asyncio.BufferedProtocol):
             self.fail("sent a command before CONNECT")
 
     def _connect(self, connect: wire.CommandConnect) -> None:
-        try:
-            role = self._handler.authenticate(connect)
-        except replies.Refused as refused:
-            self.send(replies.error(replies.NO_REQUEST, refused))
-            self.fail(str(refused))
+        principal = self._prove(connect.auth_method_name, connect.auth_data)
+        if principal is None:
             return
         assert self._transport is not None
         self.peer = Peer(
             min(connect.protocol_version, PROTOCOL_VERSION),
             connect.feature_flags.supports_broker_entry_metadata,
-            role,
+            connect.feature_flags.supports_auth_refresh,
+            principal.role,
             connect.client_version,
             str(self._transport.get_extra_info("peername")),
         )
@@ -256,6 +266,36 @@ class Connection(asyncio.BufferedProtocol):
         command.connected.max_message_size = self._limits.max_message_bytes
         command.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
         self.send(command)
+
+    def _prove(self, method: str, data: bytes) -> Principal | None:
+        """Who the client is; a client that cannot prove it is told, and closed."""
+        try:
+            principal = self._handler.authenticate(method, data)
+        except replies.Refused as refused:
+            self.send(replies.error(replies.NO_REQUEST, refused))
+            self.fail(str(refused))
+            return None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if principal.expires_at is not None:
+            left = max(principal.expires_at - time.time(), 0)
+            self._expiry = asyncio.get_running_loop().call_later(left, self._expired)
+        return principal
+
+    def _expired(self) -> None:
+        """A proof has run out: clients that can are asked for another, and have until the next sign of life for it."""
+        if self.peer is None or not self.peer.supports_auth_refresh:
+            self.fail("its token has expired")
+            return
+        command = wire.BaseCommand(type=wire.BaseCommand.AUTH_CHALLENGE)
+        command.authChallenge.challenge.auth_method_name = "token"
+        command.authChallenge.challenge.auth_data = _REFRESH
+        command.authChallenge.protocol_version = self.peer.protocol_version
+        self.send(command)
+        self._expiry = asyncio.get_running_loop().call_later(
+            self._limits.keep_alive_s, self.fail, "its token has expired, and it sent no other"
+        )
 
     def _flush(self) -> None:
         self._flushing = False

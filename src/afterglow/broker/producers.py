@@ -1,0 +1,93 @@
+"""Producers of one topic: their names, their access, and the way of a message from SEND to its receipt."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from afterglow.broker import replies
+from afterglow.broker.replies import Refused
+from afterglow.errors import TopicTerminated
+from afterglow.format.entry import CHECKSUM_MAGIC
+from afterglow.format.position import Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import encode_command
+
+if TYPE_CHECKING:
+    from afterglow.broker.connection import Connection
+    from afterglow.broker.topic import Topic
+    from afterglow.errors import AfterglowError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """A producer that a client has opened."""
+
+    producer_id: int
+    """Chosen by the client, unique on its connection."""
+    name: str
+    epoch: int
+    exclusive: bool
+    topic: Topic
+    connection: Connection
+    schema_version: bytes = b""
+    closed: bool = False
+    messages_in: int = 0
+    bytes_in: int = 0
+    _receipt: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.SEND_RECEIPT))
+
+    def send(self, command: wire.CommandSend, payload: memoryview) -> None:
+        """Take one SEND: check it, have it stored, and answer in the order of the SENDs.
+
+        The topic completes appends in order, so receipts need no queue of their own.
+        """
+        sequence_id, highest = command.sequence_id, command.highest_sequence_id
+        problem = check_payload(payload)
+        if problem is not None:
+            self.connection.send(replies.send_error(self.producer_id, sequence_id, problem))
+            return
+        data = bytes(payload)
+        messages = max(command.num_messages, 1)
+        self.messages_in += messages
+        self.bytes_in += len(data)
+        self.connection.publish_started(len(data))
+        self.topic.append(data, messages, partial(self._done, sequence_id, highest, len(data)))
+
+    def _done(self, sequence_id: int, highest: int, size: int, result: Position | AfterglowError) -> None:
+        self.connection.publish_ended(size)
+        if self.closed:
+            return
+        if isinstance(result, Position):
+            receipt = self._receipt.send_receipt
+            receipt.producer_id = self.producer_id
+            receipt.sequence_id = sequence_id
+            receipt.highest_sequence_id = highest
+            # Ids of entries that exist are never negative: no sign to convert.
+            receipt.message_id.ledgerId = result.ledger_id
+            receipt.message_id.entryId = result.entry_id
+            self.connection.send_bytes(encode_command(self._receipt))
+        elif isinstance(result, TopicTerminated):
+            refused = Refused(wire.TopicTerminatedError, str(result))
+            self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
+        else:
+            refused = replies.refusal(result)
+            self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
+
+
+def check_payload(payload: memoryview) -> Refused | None:
+    """What is wrong with an entry as a client sent it; its own checksum is verified where it has one."""
+    if payload[:2] == CHECKSUM_MAGIC:
+        if len(payload) < 6:
+            return Refused(wire.ChecksumError, "the message ends inside its checksum")
+        if crc32c(payload[6:]) != int.from_bytes(payload[2:6], "big"):
+            return Refused(wire.ChecksumError, "Checksum failed on the broker")
+        payload = payload[6:]
+    if len(payload) < 4 or int.from_bytes(payload[:4], "big") > len(payload) - 4:
+        return Refused(wire.UnknownError, "the message's metadata reaches beyond its frame")
+    return None

@@ -1,0 +1,303 @@
+"""What answers each request of a client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.broker import replies
+from afterglow.broker.commands import Kind, request
+from afterglow.broker.consumers import Consumer
+from afterglow.broker.producers import Producer
+from afterglow.broker.replies import Refused, set_message_id
+from afterglow.broker.subscription import position_of
+from afterglow.broker.topic_list import choose_topics
+from afterglow.errors import NotThere
+from afterglow.format.position import EARLIEST, LATEST
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.metadata.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from afterglow.broker.commands import Session
+    from afterglow.broker.connection import Connection
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.subscription import Subscription
+    from afterglow.broker.topic import Topic
+    from afterglow.format.position import Position
+
+SubType = wire.CommandSubscribe
+
+
+@request(Kind.PARTITIONED_METADATA, "partitionMetadata")
+async def partitioned_metadata(
+    service: BrokerService, _connection: Connection, _session: Session, ask: wire.CommandPartitionedTopicMetadata
+) -> wire.BaseCommand:
+    """How many partitions a topic has."""
+    name = TopicName.parse(ask.topic)
+    await _namespace_exists(service, name.namespace)
+    count = await service.partitions(name, create=ask.metadata_auto_creation_enabled)
+    answer = wire.BaseCommand(type=Kind.PARTITIONED_METADATA_RESPONSE)
+    answer.partitionMetadataResponse.request_id = ask.request_id
+    answer.partitionMetadataResponse.response = wire.CommandPartitionedTopicMetadataResponse.Success
+    answer.partitionMetadataResponse.partitions = count
+    return answer
+
+
+@request(Kind.LOOKUP, "lookupTopic")
+async def lookup(
+    service: BrokerService, _connection: Connection, _session: Session, ask: wire.CommandLookupTopic
+) -> wire.BaseCommand:
+    """Which broker serves a topic: this one."""
+    name = TopicName.parse(ask.topic)
+    await _namespace_exists(service, name.namespace)
+    answer = wire.BaseCommand(type=Kind.LOOKUP_RESPONSE)
+    response = answer.lookupTopicResponse
+    response.request_id = ask.request_id
+    response.response = wire.CommandLookupTopicResponse.Connect
+    response.authoritative = True
+    response.proxy_through_service_url = False
+    response.brokerServiceUrl = service.service_url
+    if service.service_url_tls:
+        response.brokerServiceUrlTls = service.service_url_tls
+    return answer
+
+
+@request(Kind.PRODUCER, "producer")
+async def open_producer(
+    service: BrokerService, connection: Connection, session: Session, ask: wire.CommandProducer
+) -> wire.BaseCommand:
+    """Open a producer."""
+    if ask.producer_access_mode == wire.WaitForExclusive:
+        raise Refused(wire.NotAllowedError, "the access mode WaitForExclusive is not supported by this broker")
+    if ask.txn_enabled:
+        raise Refused(wire.NotAllowedError, "transactions are not supported by this broker")
+    known = session.producers.get(ask.producer_id)
+    if known is None:
+        topic = await service.topic(TopicName.parse(ask.topic), create=True)
+        if topic.terminated:
+            raise Refused(wire.TopicTerminatedError, f"{topic.name} was terminated and takes no more messages")
+        version = b""
+        if ask.HasField("schema"):
+            version = await service.blocking(service.schemas.get_or_create, topic.name, ask.schema)
+        known = Producer(
+            ask.producer_id,
+            ask.producer_name or topic.next_producer_name(),
+            ask.epoch,
+            ask.producer_access_mode in {wire.Exclusive, wire.ExclusiveWithFencing},
+            topic,
+            connection,
+            version,
+        )
+        if ask.producer_access_mode == wire.ExclusiveWithFencing:
+            for rival in list(topic.producers.values()):
+                topic.disconnect_producer(rival)
+        topic.add_producer(known)
+        session.closed_producers.discard(ask.producer_id)
+        session.producers[ask.producer_id] = known
+        if ask.initial_subscription_name:
+            await topic.subscribe(ask.initial_subscription_name, SubType.Exclusive, earliest=False)
+    answer = wire.BaseCommand(type=Kind.PRODUCER_SUCCESS)
+    answer.producer_success.request_id = ask.request_id
+    answer.producer_success.producer_name = known.name
+    answer.producer_success.last_sequence_id = -1
+    # Java's client reconnects for ever where this is absent; empty means that there is no schema.
+    answer.producer_success.schema_version = known.schema_version
+    answer.producer_success.producer_ready = True
+    return answer
+
+
+@request(Kind.CLOSE_PRODUCER, "close_producer")
+async def close_producer(
+    _service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandCloseProducer
+) -> wire.BaseCommand:
+    """Close a producer; one that is not open is closed already."""
+    producer = session.producers.pop(ask.producer_id, None)
+    if producer is not None:
+        producer.topic.remove_producer(producer)
+    return replies.success(ask.request_id)
+
+
+@request(Kind.SUBSCRIBE, "subscribe")
+async def subscribe(
+    service: BrokerService, connection: Connection, session: Session, ask: wire.CommandSubscribe
+) -> wire.BaseCommand:
+    """Open a consumer or a reader."""
+    if ask.subType not in {SubType.Exclusive, SubType.Shared}:
+        name = SubType.SubType.Name(ask.subType)
+        raise Refused(wire.NotAllowedError, f"subscriptions of type {name} are not supported by this broker")
+    if ask.read_compacted:
+        raise Refused(wire.NotAllowedError, "compacted topics are not supported by this broker")
+    if ask.consumer_id in session.consumers:
+        return replies.success(ask.request_id)
+    topic = await service.topic(TopicName.parse(ask.topic), create=ask.force_topic_creation)
+    if ask.HasField("schema"):
+        await service.blocking(service.schemas.check_consumer, topic.name, ask.schema)
+    subscription = await _subscription(service, topic, ask)
+    consumer = Consumer(
+        ask.consumer_id,
+        ask.consumer_name,
+        ask.priority_level,
+        ask.consumer_epoch if ask.HasField("consumer_epoch") else None,
+        connection,
+        subscription,
+    )
+    subscription.add(consumer, ask.subType)
+    session.consumers[ask.consumer_id] = consumer
+    if connection.closing:
+        subscription.remove(consumer)
+    return replies.success(ask.request_id)
+
+
+async def _subscription(service: BrokerService, topic: Topic, ask: wire.CommandSubscribe) -> Subscription:
+    if ask.durable:
+        return await topic.subscribe(
+            ask.subscription,
+            ask.subType,
+            earliest=ask.initialPosition == SubType.Earliest,
+            create=service.config.allow_auto_subscription_creation,
+        )
+    start = EARLIEST if ask.initialPosition == SubType.Earliest else LATEST
+    if ask.HasField("start_message_id"):
+        start = position_of(ask.start_message_id)
+        if start > topic.ledger.last_confirmed:
+            start = LATEST
+    if ask.start_message_rollback_duration_sec:
+        since = service.store.clock.now_ms() - 1000 * ask.start_message_rollback_duration_sec
+        start = await service.blocking(topic.ledger.find_by_time, since)
+    return topic.read_from(ask.subscription, start)
+
+
+@request(Kind.CLOSE_CONSUMER, "close_consumer")
+async def close_consumer(
+    _service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandCloseConsumer
+) -> wire.BaseCommand:
+    """Close a consumer; one that is not open is closed already."""
+    consumer = session.consumers.pop(ask.consumer_id, None)
+    if consumer is not None:
+        consumer.subscription.remove(consumer)
+    return replies.success(ask.request_id)
+
+
+@request(Kind.UNSUBSCRIBE, "unsubscribe")
+async def unsubscribe(
+    _service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandUnsubscribe
+) -> wire.BaseCommand:
+    """Delete a subscription that nobody else uses."""
+    consumer = _consumer(session, ask.consumer_id)
+    subscription = consumer.subscription
+    if len(subscription.consumers) > 1 and not ask.force:
+        raise Refused(wire.PersistenceError, f"{subscription} has other consumers")
+    session.consumers.pop(ask.consumer_id, None)
+    subscription.consumers.remove(consumer)
+    subscription.disconnect_consumers()
+    await subscription.topic.unsubscribe(subscription)
+    return replies.success(ask.request_id)
+
+
+@request(Kind.SEEK, "seek")
+async def seek(
+    service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandSeek
+) -> wire.BaseCommand:
+    """Move a subscription. Its consumers subscribe again, which also returns the permits of what they had queued."""
+    subscription = _consumer(session, ask.consumer_id).subscription
+    if ask.HasField("message_id"):
+        position = position_of(ask.message_id)
+        ack_set = tuple(ask.message_id.ack_set) or None
+    elif ask.HasField("message_publish_time"):
+        position = await service.blocking(subscription.topic.ledger.find_by_time, ask.message_publish_time)
+        ack_set = None
+    else:
+        raise Refused(wire.UnknownError, "a SEEK names a message or a time")
+    subscription.disconnect_consumers()
+    subscription.reset(position, ack_set)
+    return replies.success(ask.request_id)
+
+
+@request(Kind.GET_LAST_MESSAGE_ID, "getLastMessageId")
+async def get_last_message_id(
+    _service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandGetLastMessageId
+) -> wire.BaseCommand:
+    """The last message of a consumer's topic."""
+    subscription = _consumer(session, ask.consumer_id).subscription
+    position, batch_index = await subscription.topic.last_message()
+    answer = wire.BaseCommand(type=Kind.GET_LAST_MESSAGE_ID_RESPONSE)
+    response = answer.getLastMessageIdResponse
+    response.request_id = ask.request_id
+    set_message_id(response.last_message_id, position, subscription.topic.partition)
+    response.last_message_id.batch_index = batch_index
+    marked: Position = subscription.cursor.mark_delete
+    if marked.ledger_id >= 0:
+        set_message_id(response.consumer_mark_delete_position, marked)
+    return answer
+
+
+@request(Kind.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace")
+async def get_topics(
+    service: BrokerService, _connection: Connection, _session: Session, ask: wire.CommandGetTopicsOfNamespace
+) -> wire.BaseCommand:
+    """The topics of a namespace, for subscriptions by pattern."""
+    namespace = NamespaceName.parse(ask.namespace)
+    await _namespace_exists(service, namespace)
+    topics = await service.blocking(service.catalog.topics, namespace)
+    chosen = choose_topics([str(topic) for topic in topics], ask)
+    answer = wire.BaseCommand(type=Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    answer.getTopicsOfNamespaceResponse.CopyFrom(chosen)
+    return answer
+
+
+@request(Kind.GET_SCHEMA, "getSchema")
+async def get_schema(
+    service: BrokerService, _connection: Connection, _session: Session, ask: wire.CommandGetSchema
+) -> wire.BaseCommand:
+    """A topic's schema."""
+    version = ask.schema_version if ask.HasField("schema_version") else None
+    found = await service.blocking(service.schemas.get, TopicName.parse(ask.topic), version)
+    if found is None:
+        raise Refused(wire.TopicNotFound, f"{ask.topic} has no such schema")
+    answer = wire.BaseCommand(type=Kind.GET_SCHEMA_RESPONSE)
+    answer.getSchemaResponse.request_id = ask.request_id
+    answer.getSchemaResponse.schema.CopyFrom(found.schema)
+    answer.getSchemaResponse.schema_version = found.version
+    return answer
+
+
+@request(Kind.GET_OR_CREATE_SCHEMA, "getOrCreateSchema")
+async def get_or_create_schema(
+    service: BrokerService, _connection: Connection, _session: Session, ask: wire.CommandGetOrCreateSchema
+) -> wire.BaseCommand:
+    """The version of a schema, which is new if the schema is."""
+    version = await service.blocking(service.schemas.get_or_create, TopicName.parse(ask.topic), ask.schema)
+    answer = wire.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE)
+    answer.getOrCreateSchemaResponse.request_id = ask.request_id
+    answer.getOrCreateSchemaResponse.schema_version = version
+    return answer
+
+
+@request(Kind.CONSUMER_STATS, "consumerStats")
+async def consumer_stats(
+    _service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandConsumerStats
+) -> wire.BaseCommand:
+    """What a client may ask about its consumer."""
+    consumer = _consumer(session, ask.consumer_id)
+    answer = wire.BaseCommand(type=Kind.CONSUMER_STATS_RESPONSE)
+    response = answer.consumerStatsResponse
+    response.request_id = ask.request_id
+    response.consumerName = consumer.name
+    response.availablePermits = max(consumer.permits, 0)
+    response.unackedMessages = consumer.unacknowledged
+    response.type = SubType.SubType.Name(consumer.subscription.kind)
+    response.msgBacklog = consumer.subscription.cursor.backlog
+    return answer
+
+
+def _consumer(session: Session, consumer_id: int) -> Consumer:
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None:
+        raise Refused(wire.ConsumerNotFound, f"consumer {consumer_id} is not open on this connection")
+    return consumer
+
+
+async def _namespace_exists(service: BrokerService, namespace: NamespaceName) -> None:
+    try:
+        await service.blocking(service.catalog.policies, namespace)
+    except NotThere as error:
+        raise Refused(wire.TopicNotFound, f"{error}; create it first") from error

@@ -1,0 +1,222 @@
+"""The broker: its topics, who may use them, and the server that clients connect to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from afterglow.broker import replies, requests
+from afterglow.broker.commands import Commands
+from afterglow.broker.connection import Connection, ConnectionLimits
+from afterglow.broker.replies import Refused
+from afterglow.broker.topic import Topic
+from afterglow.config.choices import TopicType
+from afterglow.errors import NotSupported, NotThere
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Executor
+
+    from afterglow.broker.auth import Authenticator
+    from afterglow.broker.schemas import SchemaRegistry
+    from afterglow.config import BrokerConfig
+    from afterglow.ledger.catalog import Catalog
+    from afterglow.ledger.store import LedgerStore
+    from afterglow.metadata.names import TopicName
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+assert requests  # registers what answers requests
+
+
+class BrokerService:
+    """One broker. Everything but ``blocking`` work belongs to the event loop's thread.
+
+    Args:
+        config: The broker's settings.
+        store: The managed ledgers.
+        catalog: What exists.
+        schemas: The topics' schemas.
+        authenticator: Who is who.
+        pool: Runs what waits for disks.
+        instance: Tells this start of the broker from others in the names it makes up.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: LedgerStore,
+        catalog: Catalog,
+        schemas: SchemaRegistry,
+        authenticator: Authenticator,
+        pool: Executor,
+        instance: str,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.catalog = catalog
+        self.schemas = schemas
+        self.instance = instance
+        self.connections: set[Connection] = set()
+        self.service_url = ""
+        self.service_url_tls = ""
+        self._authenticator = authenticator
+        self._pool = pool
+        self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._servers: list[asyncio.Server] = []
+        self._background: set[asyncio.Task[Any]] = set()
+        self._commands = Commands(self)
+        self._limits = ConnectionLimits(
+            max_message_bytes=config.max_message_size,
+            keep_alive_s=config.keep_alive_interval_seconds,
+            pending_publish_bytes=config.max_message_publish_buffer_size_in_mb * 1024 * 1024 // 8,
+        )
+
+    # --- serving ---
+
+    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
+        """Accept clients; returns the port."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._connection, host, port, ssl=tls, backlog=1024)
+        self._servers.append(server)
+        found: int = server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop accepting, close every topic, then every connection."""
+        for server in self._servers:
+            server.close()
+        for name in list(self._topics):
+            await self.unload(name)
+        for connection in list(self.connections):
+            connection.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    def _connection(self) -> Connection:
+        return Connection(self._commands, self._limits, self._admit)
+
+    def _admit(self, connection: Connection) -> bool:
+        most = self.config.broker_max_connections
+        if most and len(self.connections) >= most:
+            log.warning("%s was refused: brokerMaxConnections is %s", connection, most)
+            return False
+        self.connections.add(connection)
+        return True
+
+    @property
+    def authenticator(self) -> Authenticator:
+        """Who is who."""
+        return self._authenticator
+
+    async def blocking(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run work that waits for a disk, in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run work that nobody waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # --- topics ---
+
+    @property
+    def open_topics(self) -> dict[TopicName, Topic]:
+        """The topics that are open."""
+        return {
+            name: task.result()
+            for name, task in self._topics.items()
+            if task.done() and not task.cancelled() and task.exception() is None
+        }
+
+    async def topic(self, name: TopicName, *, create: bool) -> Topic:
+        """A topic, opened if it is not, and made if it does not exist and may be.
+
+        Raises:
+            Refused: It does not exist, or cannot be served here.
+        """
+        task = self._topics.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(name, create=create))
+            self._topics[name] = task
+            task.add_done_callback(lambda done: self._opened(name, done))
+        return await asyncio.shield(task)
+
+    def _opened(self, name: TopicName, task: asyncio.Task[Topic]) -> None:
+        if (task.cancelled() or task.exception() is not None) and self._topics.get(name) is task:
+            del self._topics[name]
+
+    async def _open(self, name: TopicName, *, create: bool) -> Topic:
+        if not name.is_persistent:
+            raise NotSupported(f"{name}: topics that are not persistent are not served; use persistent://")
+        exists = await self.blocking(self.store.exists, name.managed_ledger_name)
+        if not exists:
+            await self._may_create(name, create=create)
+        ledger = await self.blocking(self.store.open, name.managed_ledger_name)
+        return Topic(self, name, ledger)
+
+    async def _may_create(self, name: TopicName, *, create: bool) -> None:
+        try:
+            await self.blocking(self.catalog.policies, name.namespace)
+        except NotThere as error:
+            raise Refused(wire.TopicNotFound, f"{error}; create it first") from error
+        if name.partition_index is None:
+            if await self.blocking(self.catalog.partitions, name):
+                raise Refused(wire.NotAllowedError, f"{name} is partitioned; ask for one of its partitions")
+        elif name.partition_index < await self.blocking(self.catalog.partitions, name.base):
+            return  # the partitioned topic was made, its partitions come with their first use
+        if not create or not self.config.allow_auto_topic_creation:
+            raise Refused(wire.TopicNotFound, f"{name} does not exist and allowAutoTopicCreation does not apply")
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
+
+        Raises:
+            Refused: Its namespace does not exist.
+        """
+        found = await self.blocking(self.catalog.partitions, name)
+        if found or not create or name.partition_index is not None or not self.config.allow_auto_topic_creation:
+            return found
+        if self.config.allow_auto_topic_creation_type is not TopicType.PARTITIONED:
+            return 0
+        if await self.blocking(self.store.exists, name.managed_ledger_name):
+            return 0
+        await self.blocking(self.catalog.create_partitioned, name, self.config.default_num_partitions)
+        return self.config.default_num_partitions
+
+    async def unload(self, name: TopicName) -> None:
+        """Close a topic; clients come back and open it again."""
+        task = self._topics.pop(name, None)
+        if task is not None:
+            topic = await task
+            await topic.close()
+
+    async def delete_topic(self, name: TopicName, *, force: bool) -> None:
+        """Delete a topic and everything in it.
+
+        Raises:
+            Refused: It does not exist, or is in use and ``force`` is not given.
+        """
+        if not await self.blocking(self.store.exists, name.managed_ledger_name):
+            raise NotThere(f"topic {name} does not exist")
+        open_topic = self.open_topics.get(name)
+        if open_topic is not None and not force:
+            used = bool(open_topic.producers) or any(s.consumers for s in open_topic.subscriptions.values())
+            if used or open_topic.subscriptions:
+                raise Refused(wire.NotAllowedError, f"topic {name} has subscriptions or producers; use force")
+        await self.unload(name)
+        await self.blocking(self.store.delete, name.managed_ledger_name)
+        await self.blocking(self.schemas.delete, name)
+
+
+__all__ = ["BrokerService", "Refused", "replies"]

@@ -1,0 +1,183 @@
+"""A subscription: a cursor, its consumers, and a dispatcher between them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, TypeAlias
+
+from afterglow.broker import replies
+from afterglow.broker.dispatch import DispatchTask, ExclusiveDispatcher, SharedDispatcher
+from afterglow.broker.replies import Refused, signed
+from afterglow.format.position import Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+if TYPE_CHECKING:
+    from afterglow.broker.consumers import Consumer
+    from afterglow.broker.topic import Topic
+    from afterglow.ledger.cursor import Cursor
+
+log = logging.getLogger(__name__)
+
+SubType = wire.CommandSubscribe
+SubTypeValue: TypeAlias = "wire.CommandSubscribe.SubType.ValueType"
+
+
+def position_of(message_id: wire.MessageIdData) -> Position:
+    """The position that a message id names."""
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
+
+
+class Subscription:
+    """One subscription of a topic. All of it belongs to the event loop's thread."""
+
+    def __init__(self, topic: Topic, name: str, cursor: Cursor, kind: SubTypeValue, *, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.kind = kind
+        self.durable = durable
+        self.consumers: list[Consumer] = []
+        self.max_unacknowledged = topic.service.config.max_unacked_messages_per_consumer
+        self._told_end: set[Consumer] = set()
+        start = cursor.read_position
+        self._dispatcher: ExclusiveDispatcher | SharedDispatcher = (
+            SharedDispatcher(self, start) if kind == SubType.Shared else ExclusiveDispatcher(self, start)
+        )
+        self._task = DispatchTask(self, self._dispatcher)
+
+    def __str__(self) -> str:
+        return f"subscription {self.name} of {self.topic.name}"
+
+    @property
+    def active(self) -> Consumer | None:
+        """The consumer that an exclusive subscription sends to."""
+        return self.consumers[0] if self.consumers else None
+
+    @property
+    def exposes_to_all(self) -> bool:
+        """Whether every consumer may see the broker's metadata."""
+        return all(self.exposes_to(consumer) for consumer in self.consumers)
+
+    def exposes_to(self, consumer: Consumer) -> bool:
+        """Whether a consumer may see the broker's metadata (PIP-70): the broker says so, and its client can."""
+        peer = consumer.connection.peer
+        return (
+            self.topic.service.config.exposing_broker_entry_metadata_to_client_enabled
+            and peer is not None
+            and peer.protocol_version >= 18
+            and peer.supports_broker_metadata
+        )
+
+    # --- consumers ---
+
+    def add(self, consumer: Consumer, kind: SubTypeValue) -> None:
+        """Add a consumer.
+
+        Raises:
+            Refused: The subscription is of another type, or exclusive and taken.
+        """
+        if self.consumers and kind != self.kind:
+            raise Refused(wire.ConsumerBusy, f"{self} is of type {SubType.SubType.Name(self.kind)}")
+        if self.consumers and kind == SubType.Exclusive:
+            raise Refused(wire.ConsumerBusy, f"Exclusive consumer is already connected to {self}")
+        if kind != self.kind:
+            self._change_kind(kind)
+        self.consumers.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Take a consumer out; what it has not acknowledged goes to others."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self._told_end.discard(consumer)
+        self._dispatcher.left(consumer)
+        self.wake()
+        self.topic.consumer_left(self)
+
+    def disconnect_consumers(self) -> None:
+        """Make every client subscribe again."""
+        for consumer in list(self.consumers):
+            consumer.connection.send(replies.close_consumer(consumer.consumer_id))
+            consumer.connection.session.consumers.pop(consumer.consumer_id, None)
+            self.consumers.remove(consumer)
+            self._dispatcher.left(consumer)
+        self._told_end.clear()
+
+    def _change_kind(self, kind: SubTypeValue) -> None:
+        self.kind = kind
+        start = self.cursor.mark_delete.next()
+        self._dispatcher = SharedDispatcher(self, start) if kind == SubType.Shared else ExclusiveDispatcher(self, start)
+        self._task.replace(self._dispatcher)
+
+    # --- what consumers ask ---
+
+    def wake(self) -> None:
+        """Something may have become possible."""
+        self._task.wake()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """A consumer takes more messages."""
+        consumer.permits += permits
+        self.wake()
+
+    def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Acknowledge messages, one by one or all up to one.
+
+        Raises:
+            Refused: Messages of a shared subscription cannot be acknowledged cumulatively.
+        """
+        if ack.HasField("validation_error"):
+            log.warning("%s: consumer %s could not read %s", self, consumer.name, ack.message_id)
+        if ack.ack_type == wire.CommandAck.Cumulative:
+            if self.kind == SubType.Shared:
+                raise Refused(wire.NotAllowedError, "a shared subscription takes no cumulative acknowledgements")
+            for message_id in ack.message_id:
+                self.cursor.ack_through(position_of(message_id), tuple(message_id.ack_set) or None)
+            return
+        acks = [(position_of(message_id), tuple(message_id.ack_set) or None) for message_id in ack.message_id]
+        self.cursor.ack(acks)
+        if isinstance(self._dispatcher, SharedDispatcher):
+            for position, _ in acks:
+                if self.cursor.is_acked(position):
+                    self._settled(consumer, position)
+            if self.max_unacknowledged:
+                self.wake()
+
+    def _settled(self, consumer: Consumer, position: Position) -> None:
+        assert isinstance(self._dispatcher, SharedDispatcher)
+        if not consumer.release(position):
+            for other in self.consumers:
+                if other.release(position):
+                    break
+        self._dispatcher.acknowledged(position)
+
+    def acknowledge_marker(self, position: Position) -> None:
+        """An entry that no client sees counts as acknowledged."""
+        self.cursor.ack([(position, None)])
+
+    def redeliver(self, consumer: Consumer, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
+        """Send messages again."""
+        positions = [position_of(message_id) for message_id in request.message_ids] or None
+        if request.HasField("consumer_epoch"):
+            consumer.epoch = request.consumer_epoch
+        self._dispatcher.redeliver(consumer, positions)
+        self.wake()
+
+    def reset(self, position: Position, ack_set: tuple[int, ...] | None = None) -> None:
+        """Make the entry at ``position``, or the next one that exists, the next to be sent."""
+        self._dispatcher.rewind(self.cursor.reset(position, ack_set))
+
+    def reached_end(self) -> None:
+        """Nothing is left to read: where the topic has ended for good, consumers are told once."""
+        if not self.topic.terminated:
+            return
+        for consumer in self.consumers:
+            if consumer not in self._told_end:
+                self._told_end.add(consumer)
+                command = wire.BaseCommand(type=wire.BaseCommand.REACHED_END_OF_TOPIC)
+                command.reachedEndOfTopic.consumer_id = consumer.consumer_id
+                consumer.connection.send(command)
+
+    async def close(self) -> None:
+        """Stop sending. The cursor stays."""
+        await self._task.stop()

@@ -1,0 +1,200 @@
+"""A topic as the broker serves it: its log, its producers and its subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from afterglow.broker import replies
+from afterglow.broker.replies import Refused
+from afterglow.broker.subscription import Subscription
+from afterglow.format.entry import decode_entry
+from afterglow.format.position import EARLIEST, LATEST
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.broker.producers import Producer
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.subscription import SubTypeValue
+    from afterglow.errors import AfterglowError
+    from afterglow.format.position import Position
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.ledger.reader import StoredEntry
+    from afterglow.metadata.names import TopicName
+
+log = logging.getLogger(__name__)
+
+
+class Topic:
+    """One topic. All of it belongs to the event loop's thread."""
+
+    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger) -> None:
+        self.service = service
+        self.name = name
+        self.ledger = ledger
+        self.partition = -1 if name.partition_index is None else name.partition_index
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._waking = False
+        self._named = 0
+        ledger.on_append(self._appended)
+        for cursor in ledger.cursors():
+            self.subscriptions[cursor.name] = Subscription(
+                self, cursor.name, cursor, wire.CommandSubscribe.Exclusive, durable=True
+            )
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no more messages, for good."""
+        return self.ledger.terminated is not None
+
+    # --- producing ---
+
+    def add_producer(self, producer: Producer) -> None:
+        """Add a producer under its name.
+
+        Raises:
+            Refused: The name is taken, or another producer has the topic for itself.
+        """
+        other = self.producers.get(producer.name)
+        if other is not None:
+            if other.connection is producer.connection or producer.epoch <= other.epoch:
+                raise Refused(
+                    wire.ProducerBusy, f"Producer with name {producer.name!r} is already connected to {self.name}"
+                )
+            # The same client again, after a connection that the broker has not missed yet.
+            self.disconnect_producer(other)
+        if self.producers and (producer.exclusive or any(rival.exclusive for rival in self.producers.values())):
+            raise Refused(wire.ProducerFenced, f"{self.name} has an exclusive producer, or another one is connected")
+        self.producers[producer.name] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Take a producer out."""
+        producer.closed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def disconnect_producer(self, producer: Producer) -> None:
+        """Close a producer from the broker's side."""
+        self.remove_producer(producer)
+        session = producer.connection.session
+        session.producers.pop(producer.producer_id, None)
+        session.closed_producers.add(producer.producer_id)
+        producer.connection.send(replies.close_producer(producer.producer_id))
+
+    def next_producer_name(self) -> str:
+        """A name that no producer of this topic has."""
+        while True:
+            name = f"{self.service.config.cluster_name}-{self.service.instance}-{self._named}"
+            self._named += 1
+            if name not in self.producers:
+                return name
+
+    def append(self, data: bytes, messages: int, done: Callable[[Position | AfterglowError], None]) -> None:
+        """Store an entry; ``done`` is called in the loop's thread, in the order of the appends."""
+        self.ledger.append((data,), messages, partial(self._hop, done))
+
+    def _hop(self, done: Callable[[Position | AfterglowError], None], result: Position | AfterglowError) -> None:
+        # The hot log delivers in the loop's thread, a batch at a time; only failures come from elsewhere.
+        if threading.get_ident() == self._thread:
+            done(result)
+        else:
+            self._loop.call_soon_threadsafe(done, result)
+
+    # --- reading ---
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+        """Entries from ``position`` on; those in memory at once, others from a thread.
+
+        Raises:
+            AfterglowError: They cannot be read.
+        """
+        found = self.ledger.read_cached(position, max_entries, max_bytes)
+        if found is not None:
+            return found
+        return await self.service.blocking(self.ledger.read, position, max_entries, max_bytes)
+
+    async def last_message(self) -> tuple[Position, int]:
+        """Position of the last entry and the batch index of its last message, -1 if it is no batch."""
+        last = self.ledger.last_confirmed
+        entries = await self.read(last, 1, 1) if last != EARLIEST and last.entry_id >= 0 else []
+        if not entries:
+            return EARLIEST, -1
+        metadata = decode_entry(entries[0].data, check=False).metadata
+        batch = metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
+        return last, batch
+
+    def _appended(self) -> None:
+        """More can be read. Called from any thread; many calls make one wake-up."""
+        if self._waking:
+            return
+        self._waking = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._wake)
+        else:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        for subscription in self.subscriptions.values():
+            if subscription.consumers:
+                subscription.wake()
+
+    # --- subscribing ---
+
+    async def subscribe(self, name: str, kind: SubTypeValue, *, earliest: bool, create: bool = True) -> Subscription:
+        """A durable subscription, made at the topic's end or its beginning where it is new.
+
+        Raises:
+            Refused: It does not exist and may not be created.
+        """
+        found = self.subscriptions.get(name)
+        if found is not None:
+            return found
+        if not create:
+            raise Refused(wire.SubscriptionNotFound, f"{self.name} has no subscription {name!r}")
+        start = EARLIEST if earliest else LATEST
+        cursor = await self.service.blocking(self.ledger.create_cursor, name, start)
+        found = self.subscriptions.get(name)
+        if found is None:
+            found = Subscription(self, name, cursor, kind, durable=True)
+            self.subscriptions[name] = found
+        return found
+
+    def read_from(self, name: str, start: Position) -> Subscription:
+        """A subscription that only lives as long as its reader."""
+        cursor = self.ledger.create_reader(name, start)
+        subscription = Subscription(self, name, cursor, wire.CommandSubscribe.Exclusive, durable=False)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Delete a subscription and its cursor."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+        await subscription.close()
+        if subscription.durable:
+            await self.service.blocking(self.ledger.delete_cursor, subscription.name)
+
+    def consumer_left(self, subscription: Subscription) -> None:
+        """A reader's subscription goes with its last consumer."""
+        if not subscription.durable and not subscription.consumers:
+            self.subscriptions.pop(subscription.name, None)
+            self.service.background(subscription.close())
+
+    async def close(self) -> None:
+        """Disconnect everyone and close the log."""
+        for producer in list(self.producers.values()):
+            self.disconnect_producer(producer)
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_consumers()
+            await subscription.close()
+        self.subscriptions.clear()
+        await self.service.blocking(self.ledger.close)
