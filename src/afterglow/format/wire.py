@@ -73,11 +73,13 @@ class FrameBuffer:
             if not SIZE_BYTES <= total <= self.max_frame_bytes:
                 raise BadFrame(f"a frame of {total} bytes; the limit is {self.max_frame_bytes}")
             frame = self._start + SIZE_BYTES
-            if self._end - frame < total:
+            if self._end - frame < SIZE_BYTES:
                 return
             (size,) = struct.unpack_from(">I", view, frame)
             if size > total - SIZE_BYTES:
                 raise BadFrame(f"a command of {size} bytes in a frame of {total}")
+            if self._end - frame < total:
+                return
             self._start = frame + total
             command = frame + SIZE_BYTES
             yield view[command : command + size], view[command + size : self._start]

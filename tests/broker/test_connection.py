@@ -1,0 +1,313 @@
+"""Whatever a client does, it costs its own connection only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.broker.auth import Principal
+from afterglow.broker.connection import Connection, ConnectionLimits
+from afterglow.broker.replies import Refused
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import encode_command, encode_head
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from typing import Any
+
+Kind = wire.BaseCommand
+LIMITS = ConnectionLimits(max_message_bytes=1 << 20, keep_alive_s=30, pending_publish_bytes=1000)
+WAIT_S = 10
+
+
+class Recorder:
+    """Takes commands and remembers them."""
+
+    def __init__(self, principal: Principal | Refused = Principal(None, None)) -> None:  # noqa: B008 - it is frozen
+        self.principal = principal
+        self.commands: list[int] = []
+        self.connections: list[Connection] = []
+        self.lost = 0
+        self.readable_again = asyncio.Event()
+        self.changed = asyncio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), WAIT_S)
+
+    def authenticate(self, method: str, data: bytes) -> Principal:
+        if isinstance(self.principal, Refused):
+            raise self.principal
+        return self.principal
+
+    def command(self, connection: Connection, command: wire.BaseCommand, payload: memoryview) -> None:
+        self.commands.append(command.type)
+        self.changed.set()
+        if command.type == Kind.SEND:
+            connection.publish_started(len(payload))
+
+    def closed(self, connection: Connection) -> None:
+        self.lost += 1
+
+    def writable(self, connection: Connection) -> None:
+        self.readable_again.set()
+
+    def opened(self, connection: Connection) -> bool:
+        self.connections.append(connection)
+        return True
+
+
+class Client:
+    """A raw client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def handshake(self, *, refresh: bool = False) -> wire.BaseCommand:
+        connect = wire.BaseCommand(type=Kind.CONNECT)
+        connect.connect.client_version = "raw"
+        connect.connect.protocol_version = 21
+        connect.connect.feature_flags.supports_auth_refresh = refresh
+        self.writer.write(encode_command(connect))
+        return await self.receive()
+
+    async def receive(self) -> wire.BaseCommand:
+        (total,) = struct.unpack(">I", await asyncio.wait_for(self.reader.readexactly(4), WAIT_S))
+        frame = await asyncio.wait_for(self.reader.readexactly(total), WAIT_S)
+        (size,) = struct.unpack_from(">I", frame)
+        return wire.BaseCommand.FromString(frame[4 : 4 + size])
+
+    async def is_closed(self) -> bool:
+        """Whether the broker closes the connection."""
+        try:
+            while await asyncio.wait_for(self.reader.read(1 << 16), WAIT_S):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    async def ping(self) -> None:
+        """See that the connection is alive."""
+        self.writer.write(encode_command(Kind(type=Kind.PING, ping=wire.CommandPing())))
+        assert (await self.receive()).type == Kind.PONG
+
+
+@contextlib.asynccontextmanager
+async def listening(recorder: Recorder, limits: ConnectionLimits = LIMITS) -> AsyncIterator[int]:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(recorder, limits, recorder.opened), "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for connection in recorder.connections:
+        connection.abort()
+
+
+async def connect(port: int) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", port))
+
+
+async def fill(connection: Connection, condition: Callable[[], bool]) -> None:
+    """Send until something has happened."""
+    while not condition():
+        connection.send_bytes(bytes(50_000))
+        await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+def test_a_client_is_told_version_and_limit() -> None:
+    async def test() -> None:
+        async with listening(Recorder()) as port:
+            answer = await (await connect(port)).handshake()
+            assert answer.type == Kind.CONNECTED
+            assert answer.connected.max_message_size == LIMITS.max_message_bytes
+            assert answer.connected.protocol_version == 19
+            assert answer.connected.server_version
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        struct.pack(">I", 2**31),
+        struct.pack(">II", 100, 200),
+        struct.pack(">II", 8, 4) + b"\xff\xff\xff\xff",
+        encode_head(b"\x08\x06\x32\x00", 0),  # a SEND without its required fields
+    ],
+)
+def test_garbage_closes_its_own_connection_and_no_other(garbage: bytes) -> None:
+    async def test() -> None:
+        async with listening(Recorder()) as port:
+            other = await connect(port)
+            await other.handshake()
+            bad = await connect(port)
+            await bad.handshake()
+            bad.writer.write(garbage)
+            assert await bad.is_closed()
+            await other.ping()
+
+    run(test())
+
+
+def test_a_command_before_the_handshake_closes_the_connection() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with listening(recorder) as port:
+            client = await connect(port)
+            flow = wire.BaseCommand(type=Kind.FLOW)
+            flow.flow.consumer_id = 1
+            flow.flow.messagePermits = 1
+            client.writer.write(encode_command(flow))
+            assert await client.is_closed()
+            assert recorder.commands == []
+
+    run(test())
+
+
+def test_half_a_frame_holds_up_nobody() -> None:
+    async def test() -> None:
+        async with listening(Recorder()) as port:
+            half = await connect(port)
+            await half.handshake()
+            half.writer.write(struct.pack(">I", 500_000) + bytes(100))
+            other = await connect(port)
+            await other.handshake()
+            await other.ping()
+
+    run(test())
+
+
+def test_a_client_without_a_handshake_is_closed() -> None:
+    async def test() -> None:
+        async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.05)) as port:
+            assert await (await connect(port)).is_closed()
+
+    run(test())
+
+
+def test_a_silent_client_is_asked_and_then_closed() -> None:
+    async def test() -> None:
+        async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.1)) as port:
+            client = await connect(port)
+            await client.handshake()
+            assert (await client.receive()).type == Kind.PING
+            assert await client.is_closed()
+
+    run(test())
+
+
+def test_a_client_that_answers_pings_stays() -> None:
+    async def test() -> None:
+        async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.05)) as port:
+            client = await connect(port)
+            await client.handshake()
+            for _ in range(6):
+                assert (await client.receive()).type == Kind.PING
+                client.writer.write(encode_command(Kind(type=Kind.PONG, pong=wire.CommandPong())))
+            await client.ping()
+
+    run(test())
+
+
+def test_a_client_that_is_refused_is_told_why() -> None:
+    async def test() -> None:
+        async with listening(Recorder(Refused(wire.AuthenticationError, "no token"))) as port:
+            client = await connect(port)
+            answer = await client.handshake()
+            assert answer.error.error == wire.AuthenticationError
+            assert answer.error.message == "no token"
+            assert await client.is_closed()
+
+    run(test())
+
+
+def test_a_client_that_never_reads_gets_no_more_and_others_do() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with listening(recorder, replace(LIMITS, write_buffer_bytes=100_000)) as port:
+            client = await connect(port)
+            await client.handshake()
+            (connection,) = recorder.connections
+            await fill(connection, lambda: not connection.can_write)
+            other = await connect(port)
+            await other.handshake()
+            await other.ping()
+            # Once the client reads, it is written to again.
+            reading = asyncio.create_task(client.is_closed())
+            await asyncio.wait_for(recorder.readable_again.wait(), WAIT_S)
+            assert connection.can_write
+            reading.cancel()
+
+    run(test())
+
+
+def test_a_client_that_asks_on_and_on_without_reading_is_closed() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with listening(recorder, replace(LIMITS, write_buffer_bytes=100_000)) as port:
+            await (await connect(port)).handshake()
+            (connection,) = recorder.connections
+            await fill(connection, lambda: connection.closing)
+
+    run(test())
+
+
+def test_too_many_bytes_on_their_way_to_the_disk_stop_the_reading() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with listening(recorder) as port:
+            client = await connect(port)
+            await client.handshake()
+            (connection,) = recorder.connections
+            send = wire.BaseCommand(type=Kind.SEND)
+            send.send.producer_id = 1
+            send.send.sequence_id = 1
+            frame = encode_head(send.SerializeToString(), 400) + bytes(400)
+            # Far more than the sockets' own buffers hold: if reading went on, all of it would arrive.
+            client.writer.write(frame * 40_000)
+            await recorder.until(lambda: not connection._reading)
+            taken = len(recorder.commands)
+            assert taken < 1_000
+            connection.publish_ended(400 * taken)
+            await recorder.until(lambda: len(recorder.commands) > taken)
+
+    run(test())
+
+
+def test_a_token_that_runs_out_is_asked_for_anew() -> None:
+    async def test() -> None:
+        recorder = Recorder(Principal("me", time.time() + 0.1))
+        async with listening(recorder) as port:
+            client = await connect(port)
+            await client.handshake(refresh=True)
+            assert (await client.receive()).type == Kind.AUTH_CHALLENGE
+            recorder.principal = Principal("me", None)
+            answer = wire.BaseCommand(type=Kind.AUTH_RESPONSE)
+            answer.authResponse.response.auth_method_name = "token"
+            answer.authResponse.response.auth_data = b"new"
+            client.writer.write(encode_command(answer))
+            await client.ping()
+
+    run(test())
+
+
+def test_a_client_that_cannot_renew_its_token_is_closed_when_it_runs_out() -> None:
+    async def test() -> None:
+        async with listening(Recorder(Principal("me", time.time() + 0.1))) as port:
+            client = await connect(port)
+            await client.handshake(refresh=False)
+            assert await client.is_closed()
+
+    run(test())
