@@ -1,0 +1,6 @@
+"""The admin API: Pulsar's REST under ``/admin/v2`` and ``/lookup/v2``, with its paths, JSON and status codes.
+
+``app.admin_app`` makes an ASGI application over a broker, ``server.serve_http`` serves it in the broker's own event
+loop. One module per resource; everything that waits for a disk or the metadata store runs on a thread, so that no call
+holds up dispatch. Needs the extra ``serve``. Nothing here knows Spark or tiers.
+"""

@@ -1,0 +1,98 @@
+"""The application: all resources on one broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from afterglow.admin import (
+    brokers,
+    clusters,
+    lookup,
+    namespaces,
+    non_persistent,
+    partitions,
+    schemas,
+    subscriptions,
+    tenants,
+    topic_stats,
+    topics,
+)
+from afterglow.admin.access import Gate
+from afterglow.admin.resource import failure, json_response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from afterglow.broker.auth import Authenticator
+    from afterglow.broker.service import BrokerService
+
+_ALL = (
+    clusters.RESOURCES,
+    tenants.RESOURCES,
+    namespaces.RESOURCES,
+    partitions.RESOURCES,  # before topics: `partitioned` is no topic
+    topics.RESOURCES,
+    topic_stats.RESOURCES,
+    subscriptions.RESOURCES,
+    non_persistent.RESOURCES,
+    schemas.RESOURCES,
+    brokers.RESOURCES,
+    brokers.PROBES,
+    lookup.RESOURCES,
+)
+
+
+def admin_app(service: BrokerService, authenticator: Authenticator) -> Starlette:
+    """The admin API of a broker, to be served in the broker's own event loop."""
+    gate = Gate(service, authenticator)
+    app = Starlette(
+        routes=[route for resources in _ALL for route in resources.routes(service, gate)],
+        middleware=[Middleware(_EncodedPaths)],
+        exception_handlers={HTTPException: _unknown, Exception: _fault},
+    )
+    # A redirect would be built from the Host header, which anyone may have written.
+    app.router.redirect_slashes = False
+    return app
+
+
+class _EncodedPaths:
+    """Has routes see the path as it was sent.
+
+    The server decodes the path as a whole, after which an encoded slash inside a name looks like one between names.
+    Here paths are split first, and each part is decoded once by whoever takes it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw: bytes | None = scope.get("raw_path")
+            path = quote(scope["path"]) if raw is None else raw.decode("latin-1")
+            scope = {**scope, "path": path.rstrip("/") or "/"}
+        await self._app(scope, receive, send)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """No such path, or no such method there."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 405:
+        reason = f"{request.method} does nothing at {path}"
+    elif path.startswith("/admin/") and not path.startswith("/admin/v2/"):
+        reason = f"{path} is of the API for names with a cluster, which are not served: use /admin/v2/"
+    else:
+        reason = f"nothing is served at {path}; names have the form TENANT/NAMESPACE/TOPIC, each part encoded once"
+    headers = dict(error.headers) if error.headers else None
+    return json_response({"reason": reason}, error.status_code, headers)
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    return failure(error, f"{request.method} {request.url.path}")

@@ -1,0 +1,140 @@
+"""One call, as its handler sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.admin import values
+from afterglow.admin.errors import AdminError, bad_request
+from afterglow.metadata.encoding import decode_name
+from afterglow.metadata.names import Domain, NamespaceName
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from afterglow.broker.service import BrokerService
+    from afterglow.metadata.names import TopicName
+
+_BODY_S: Final = 30.0
+"""Time for a whole body: who takes longer holds a connection for nothing."""
+
+_FLAGS: Final = {"true": True, "false": False}
+
+
+class Call:
+    """One call: the broker, and what the caller gave."""
+
+    def __init__(self, service: BrokerService, request: Request) -> None:
+        self.service = service
+        self._request = request
+
+    # --- the path ---
+
+    def segment(self, name: str) -> str:
+        """A part of the path, decoded once.
+
+        Raises:
+            InvalidName: It is not encoded as Java does it.
+        """
+        return decode_name(self._request.path_params[name])
+
+    def whole_number(self, name: str, low: int = 0, high: int = values.LONG_MAX) -> int:
+        """A part of the path that is a number.
+
+        Raises:
+            AdminError: It is none, or out of bounds.
+        """
+        given = self.segment(name)
+        digits = given.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+            raise bad_request(f"{name} must be a whole number, not {values.shown(given)}")
+        return values.integer(int(given), name, low, high)
+
+    @property
+    def namespace(self) -> NamespaceName:
+        """The namespace in the path.
+
+        Raises:
+            InvalidName: It is not well-formed.
+        """
+        return NamespaceName(self.segment("tenant"), self.segment("namespace"))
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic in the path.
+
+        Raises:
+            InvalidName: It is not well-formed.
+        """
+        return self.namespace.topic(self.segment("topic"), Domain.PERSISTENT)
+
+    # --- the query ---
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A parameter that is true or false.
+
+        Raises:
+            AdminError: It is neither.
+        """
+        given = self.parameter(name)
+        if given is None:
+            return default
+        if given.lower() not in _FLAGS:
+            raise bad_request(f"the parameter {name} must be true or false, not {values.shown(given)}")
+        return _FLAGS[given.lower()]
+
+    def parameter(self, name: str) -> str | None:
+        """A parameter; None where it is absent or empty."""
+        return self._request.query_params.get(name) or None
+
+    # --- the body ---
+
+    async def body(self) -> Any:
+        """The JSON value of the body; None where it is empty.
+
+        Raises:
+            AdminError: It is no JSON, too long, or too slow.
+        """
+        limit = _most_bytes(self.service)
+        data = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                async for chunk in self._request.stream():
+                    data += chunk
+                    if len(data) > limit:
+                        raise AdminError(
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                            f"the body has more than {limit} bytes; httpMaxRequestSize sets the limit",
+                        )
+        except TimeoutError as error:
+            raise AdminError(HTTPStatus.REQUEST_TIMEOUT, f"the body took longer than {_BODY_S:.0f} s") from error
+        return values.parse(bytes(data))
+
+    # --- where it came to ---
+
+    @property
+    def web_url(self) -> str:
+        """Where the admin API answers, under the name that lookups give."""
+        scheme: str = self._request.scope.get("scheme", "http")
+        return f"{scheme}://{self.broker_id}"
+
+    @property
+    def secure(self) -> bool:
+        """Whether the call came over TLS."""
+        return bool(self._request.scope.get("scheme") == "https")
+
+    @property
+    def broker_id(self) -> str:
+        """Host and port of the admin API, by which Pulsar names a broker."""
+        config = self.service.config
+        host, port = self._request.scope.get("server") or (config.bind_address, config.web_service_port)
+        name = config.advertised_address or host
+        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _most_bytes(service: BrokerService) -> int:
+    """Without a limit of its own a body may be as long as a message: nothing here needs as much."""
+    config = service.config
+    return config.http_max_request_size if config.http_max_request_size > 0 else config.max_message_size

@@ -1,0 +1,124 @@
+"""What went wrong, as a status code and ``{"reason": …}``.
+
+Our errors say what the caller can do about them and are passed on as they are. What is not ours, or means that stored
+data does not parse, is a fault inside: it goes to the log with its traceback, and the answer says no more than that.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from afterglow.broker.replies import Refused
+from afterglow.errors import (
+    AccessDenied,
+    AfterglowError,
+    AlreadyThere,
+    CommitUnknown,
+    DiskFull,
+    Fenced,
+    FormatError,
+    HotLogError,
+    InvalidName,
+    InvalidPosition,
+    MetadataUnavailable,
+    MissingDependency,
+    NotEmpty,
+    NotSupported,
+    NotThere,
+    TopicClosed,
+    TopicTerminated,
+    ValueTooLarge,
+    VersionConflict,
+)
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+FAULT: Final = "the broker failed inside; its log says more"
+
+
+class AdminError(AfterglowError):
+    """A call that is answered with this status and this reason."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def bad_request(reason: str) -> AdminError:
+    """The body or a parameter is not what the call takes."""
+    return AdminError(HTTPStatus.BAD_REQUEST, reason)
+
+
+def not_found(reason: str) -> AdminError:
+    """What the call names is not there."""
+    return AdminError(HTTPStatus.NOT_FOUND, reason)
+
+
+def not_allowed(reason: str) -> AdminError:
+    """What the call names does not take this operation."""
+    return AdminError(HTTPStatus.METHOD_NOT_ALLOWED, reason)
+
+
+def conflict(reason: str) -> AdminError:
+    """What the call would make is there already, or in the way."""
+    return AdminError(HTTPStatus.CONFLICT, reason)
+
+
+def precondition_failed(reason: str) -> AdminError:
+    """The values are well-formed and cannot be taken, or what they concern is in use."""
+    return AdminError(HTTPStatus.PRECONDITION_FAILED, reason)
+
+
+def status_of(error: Exception) -> HTTPStatus:
+    """The status that answers an error; 500 where the fault is ours."""
+    if isinstance(error, AdminError):
+        return error.status
+    if isinstance(error, Refused):
+        return _WIRE.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return status
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+_STATUS: Final[tuple[tuple[type[AfterglowError], HTTPStatus], ...]] = (
+    (InvalidName, HTTPStatus.PRECONDITION_FAILED),
+    (InvalidPosition, HTTPStatus.PRECONDITION_FAILED),
+    (ValueTooLarge, HTTPStatus.PRECONDITION_FAILED),
+    (NotThere, HTTPStatus.NOT_FOUND),
+    (AlreadyThere, HTTPStatus.CONFLICT),
+    (NotEmpty, HTTPStatus.CONFLICT),
+    (TopicTerminated, HTTPStatus.CONFLICT),
+    (VersionConflict, HTTPStatus.CONFLICT),
+    (AccessDenied, HTTPStatus.FORBIDDEN),
+    (NotSupported, HTTPStatus.METHOD_NOT_ALLOWED),
+    (MissingDependency, HTTPStatus.NOT_IMPLEMENTED),
+    (DiskFull, HTTPStatus.INSUFFICIENT_STORAGE),
+    # Worth trying again: the topic is on its way out of this process, or what it needs cannot be reached now.
+    (TopicClosed, HTTPStatus.SERVICE_UNAVAILABLE),
+    (Fenced, HTTPStatus.SERVICE_UNAVAILABLE),
+    (MetadataUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (CommitUnknown, HTTPStatus.SERVICE_UNAVAILABLE),
+    (HotLogError, HTTPStatus.SERVICE_UNAVAILABLE),
+    # Stored bytes that do not parse are no fault of the caller's.
+    (FormatError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
+"""First match counts."""
+
+_WIRE: Final = {
+    wire.AuthenticationError: HTTPStatus.UNAUTHORIZED,
+    wire.AuthorizationError: HTTPStatus.FORBIDDEN,
+    wire.TopicNotFound: HTTPStatus.NOT_FOUND,
+    wire.SubscriptionNotFound: HTTPStatus.NOT_FOUND,
+    wire.ConsumerNotFound: HTTPStatus.NOT_FOUND,
+    wire.IncompatibleSchema: HTTPStatus.CONFLICT,
+    wire.InvalidTopicName: HTTPStatus.PRECONDITION_FAILED,
+    wire.NotAllowedError: HTTPStatus.PRECONDITION_FAILED,
+    wire.ProducerBusy: HTTPStatus.PRECONDITION_FAILED,
+    wire.ProducerFenced: HTTPStatus.PRECONDITION_FAILED,
+    wire.ConsumerBusy: HTTPStatus.PRECONDITION_FAILED,
+    wire.TopicTerminatedError: HTTPStatus.CONFLICT,
+    wire.ServiceNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    wire.MetadataError: HTTPStatus.SERVICE_UNAVAILABLE,
+    wire.PersistenceError: HTTPStatus.SERVICE_UNAVAILABLE,
+}

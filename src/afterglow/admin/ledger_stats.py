@@ -1,0 +1,165 @@
+"""What is inside a topic, as Pulsar's JSON: its ledgers and cursors. Pure functions over the managed ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from afterglow.format.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.cursor import Cursor
+    from afterglow.ledger.durable_cursor import DurableCursor
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.ledger.update import Snapshot
+
+    Json = dict[str, Any]
+
+
+def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor]) -> Json:
+    """``internalStats``: the open ledger is listed with no entries, and its figures stand apart.
+
+    Pulsar always has an open ledger, and its tools take the current ledger's size for that of the last one. Here a
+    topic to which nothing was written yet has none open, and its last ledger counts as the current.
+
+    Args:
+        ledger: The topic's log.
+        cursors: Of all its subscriptions, also of readers.
+    """
+    listed = ledger.ledgers
+    offloaded = {row.ledgerId: row.offloadContext.complete for row in ledger.info.ledgerInfo}
+    return {
+        "entriesAddedCounter": 0,
+        "numberOfEntries": ledger.number_of_entries,
+        "totalSize": ledger.size_bytes,
+        **_current(ledger),
+        "lastLedgerCreatedTimestamp": _time(max((row.closed_ms for row in listed), default=0)),
+        "waitingCursorsCount": sum(not cursor.backlog for cursor in cursors),
+        "pendingAddEntriesCount": 0,
+        "lastConfirmedEntry": str(ledger.last_confirmed),
+        "state": _state(ledger),
+        "ledgers": [
+            {
+                "ledgerId": row.ledger_id,
+                "entries": row.entries or 0,
+                "size": row.size_bytes or 0,
+                "offloaded": offloaded.get(row.ledger_id, False),
+                "underReplicated": False,
+            }
+            for row in listed
+        ],
+        "cursors": {cursor.name: cursor_stats(ledger, cursor) for cursor in cursors},
+        "schemaLedgers": [],
+        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
+        "properties": _properties(ledger.info),
+    }
+
+
+def cursor_stats(ledger: ManagedLedger, cursor: Cursor) -> Json:
+    """One cursor in ``internalStats``."""
+    marked = cursor.mark_delete
+    return {
+        "markDeletePosition": str(marked),
+        "readPosition": str(max(cursor.read_position, marked.next())),
+        "waitingReadOp": not cursor.backlog,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": ledger.layout.rank(marked) + _count(cursor.individually_acked),
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": _ranges(cursor),
+        "lastLedgerSwitchTimestamp": _time(0),
+        "state": "Open" if cursor.durable else "NoLedger",
+        "active": True,
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(marked, ledger.last_confirmed),
+        "totalNonContiguousDeletedMessagesRange": len(cursor.individually_acked),
+        "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": cursor.positions,
+    }
+
+
+def internal_info(ledger: ManagedLedger, snapshot: Snapshot) -> Json:
+    """``internal-info``: the topic's metadata, and its cursors."""
+    info = snapshot.info
+    shown: Json = {
+        "version": snapshot.version,
+        "creationDate": _time(0),
+        "modificationDate": _time(0),
+        "ledgers": [_ledger_info(row) for row in info.ledgerInfo],
+        "cursors": {cursor.name: _cursor_info(cursor) for cursor in ledger.cursors()},
+        "properties": _properties(info),
+    }
+    if (end := ledger.terminated) is not None:
+        shown["terminatedPosition"] = _position(end)
+    return shown
+
+
+def _ledger_info(row: ManagedLedgerInfo.LedgerInfo) -> Json:
+    shown: Json = {"ledgerId": row.ledgerId}
+    if row.HasField("entries"):
+        shown |= {"entries": row.entries, "size": row.size, "timestamp": row.timestamp}
+    context = row.offloadContext
+    shown["isOffloaded"] = context.complete
+    if context.uidMsb or context.uidLsb:
+        shown["offloadedContextUuid"] = _uuid(context.uidMsb, context.uidLsb)
+    return shown
+
+
+def _cursor_info(cursor: DurableCursor) -> Json:
+    return {
+        "version": 0,
+        "creationDate": _time(0),
+        "modificationDate": _time(0),
+        "cursorsLedgerId": -1,
+        "markDelete": _position(cursor.mark_delete),
+        "individualDeletedMessages": [
+            {"from": _position(Position(ledger_id, first - 1)), "to": _position(Position(ledger_id, last))}
+            for ledger_id, first, last in cursor.individually_acked
+        ],
+        "properties": cursor.positions,
+    }
+
+
+def _current(ledger: ManagedLedger) -> Json:
+    rows = ledger.ledgers
+    if ledger.writing_to is None and rows and rows[-1].finished:
+        return {"currentLedgerEntries": rows[-1].entries, "currentLedgerSize": rows[-1].size_bytes}
+    return {
+        "currentLedgerEntries": ledger.number_of_entries - sum(row.entries or 0 for row in rows),
+        "currentLedgerSize": ledger.size_bytes - sum(row.size_bytes or 0 for row in rows),
+    }
+
+
+def _state(ledger: ManagedLedger) -> str:
+    return "LedgerOpened" if ledger.terminated is None else "Terminated"
+
+
+def _ranges(cursor: Cursor) -> str:
+    """As Java prints them: the lower end excluded, the upper included."""
+    ranges = (f"({ledger_id}:{first - 1}..{ledger_id}:{last}]" for ledger_id, first, last in cursor.individually_acked)
+    return f"[{','.join(ranges)}]"
+
+
+def _count(ranges: tuple[tuple[int, int, int], ...]) -> int:
+    return sum(last - first + 1 for _, first, last in ranges)
+
+
+def _properties(info: ManagedLedgerInfo) -> dict[str, str]:
+    return {pair.key: pair.value for pair in info.properties}
+
+
+def _position(position: Position) -> Json:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+
+
+def _uuid(upper: int, lower: int) -> str:
+    """Of Java's two signed halves."""
+    return str(UUID(int=(upper & (2**64 - 1)) << 64 | lower & (2**64 - 1)))
+
+
+def _time(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,100 @@
+"""Namespaces and their policies."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from afterglow.admin import policies
+from afterglow.admin.access import Access
+from afterglow.admin.errors import bad_request, not_allowed
+from afterglow.admin.resource import Resources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.admin.call import Call
+
+RESOURCES = Resources("/admin/v2/namespaces")
+
+
+@RESOURCES.on("GET", "/{tenant}", Access.KNOWN)
+async def list_namespaces(call: Call) -> list[str]:
+    """The namespaces of a tenant."""
+    found = await call.service.blocking(call.service.catalog.namespaces, call.segment("tenant"))
+    return sorted(str(namespace) for namespace in found)
+
+
+@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.KNOWN)
+async def get_policies(call: Call) -> dict[str, Any]:
+    """All policies."""
+    return policies.shown(await _stored(call), call.service.config.cluster_name)
+
+
+@RESOURCES.on("PUT", "/{tenant}/{namespace}", Access.TENANT)
+async def create_namespace(call: Call) -> None:
+    """Create a namespace, with policies or without."""
+    given = policies.created(await call.body(), call.service.config.cluster_name)
+    await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
+
+
+@RESOURCES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
+async def delete_namespace(call: Call) -> None:
+    """Delete a namespace that has no topics."""
+    if call.flag("force"):
+        raise not_allowed("namespaces are not deleted by force: delete the namespace's topics first")
+    await call.service.blocking(call.service.catalog.delete_namespace, call.namespace)
+
+
+@RESOURCES.on("GET", "/{tenant}/{namespace}/topics", Access.KNOWN)
+async def list_topics(call: Call) -> list[str]:
+    """The topics of a namespace, each partition by itself."""
+    mode = call.parameter("mode") or "PERSISTENT"
+    if mode not in {"PERSISTENT", "NON_PERSISTENT", "ALL"}:
+        raise bad_request(f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
+    await _stored(call)
+    if mode == "NON_PERSISTENT":
+        return []
+    found = await call.service.blocking(call.service.catalog.topics, call.namespace)
+    return sorted(str(topic) for topic in found)
+
+
+@RESOURCES.on("PUT", "/{tenant}/{namespace}/unload", Access.TENANT)
+async def unload_namespace(call: Call) -> None:
+    """Close every open topic of a namespace; clients come back and open theirs again."""
+    await _stored(call)
+    namespace = call.namespace
+    for topic in [topic for topic in call.service.open_topics if topic.namespace == namespace]:
+        await call.service.unload(topic)
+
+
+def _policy(path: str, name: str, check: Callable[[object], Any]) -> None:
+    """Serve one policy: what is set, nothing where it is not; set it; set it no longer."""
+
+    async def get(call: Call) -> Any:
+        return (await _stored(call)).get(name)
+
+    async def put(call: Call) -> None:
+        value = check(await call.body())
+        await call.service.blocking(call.service.catalog.update_policies, call.namespace, partial(_with, name, value))
+
+    async def remove(call: Call) -> None:
+        await call.service.blocking(call.service.catalog.update_policies, call.namespace, partial(_with, name, None))
+
+    RESOURCES.on("GET", f"/{{tenant}}/{{namespace}}/{path}", Access.KNOWN)(get)
+    RESOURCES.on("POST", f"/{{tenant}}/{{namespace}}/{path}", Access.TENANT)(put)
+    RESOURCES.on("DELETE", f"/{{tenant}}/{{namespace}}/{path}", Access.TENANT)(remove)
+
+
+_policy("retention", policies.RETENTION, policies.retention)
+_policy("persistence", policies.PERSISTENCE, policies.persistence)
+_policy("messageTTL", policies.MESSAGE_TTL, policies.message_ttl)
+
+
+def _with(name: str, value: Any, old: dict[str, Any]) -> dict[str, Any]:
+    rest = {key: kept for key, kept in old.items() if key != name}
+    return rest if value is None else {**rest, name: value}
+
+
+async def _stored(call: Call) -> dict[str, Any]:
+    return await call.service.blocking(call.service.catalog.policies, call.namespace)

@@ -1,0 +1,128 @@
+"""Partitioned topics: how many partitions they have."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.admin import targets, values
+from afterglow.admin.access import Access
+from afterglow.admin.errors import AdminError, bad_request, conflict, not_found, precondition_failed
+from afterglow.admin.resource import Resources
+from afterglow.errors import NotThere
+
+if TYPE_CHECKING:
+    from afterglow.admin.call import Call
+    from afterglow.broker.service import BrokerService
+    from afterglow.metadata.names import TopicName
+
+RESOURCES = Resources("/admin/v2/persistent")
+
+_MOST: Final = 10_000
+"""Where maxNumPartitionsPerPartitionedTopic sets no limit: a slip of the finger would else make topics for hours."""
+
+
+@RESOURCES.on("GET", "/{tenant}/{namespace}/partitioned", Access.KNOWN)
+async def list_partitioned(call: Call) -> list[str]:
+    """The partitioned topics of a namespace."""
+    await call.service.blocking(call.service.catalog.policies, call.namespace)
+    found = await call.service.blocking(call.service.catalog.partitioned_topics, call.namespace)
+    return sorted(str(topic) for topic in found)
+
+
+@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/partitions", Access.KNOWN)
+async def get_partitions(call: Call) -> dict[str, Any]:
+    """How many partitions a topic has; 0 if it is not partitioned, or would not be when a client makes it."""
+    name = call.topic
+    creating = call.flag("checkAllowAutoCreation")
+    await call.service.blocking(call.service.catalog.policies, name.namespace)
+    count = await call.service.partitions(name, create=creating)
+    if not count and not (creating and call.service.config.allow_auto_topic_creation):
+        await targets.find(call.service, name)
+    return metadata(count)
+
+
+@RESOURCES.on("PUT", "/{tenant}/{namespace}/{topic}/partitions", Access.TENANT)
+async def create_partitioned(call: Call) -> None:
+    """Create a partitioned topic, and its partitions.
+
+    1. Record how many partitions it has. *Crash: partitions come into being when a client first names them.*
+    2. Create them, so that they are listed. *Crash: as after 1.*
+    """
+    service, name = call.service, call.topic
+    if name.partition_index is not None:
+        raise precondition_failed(f"{name} is the name of a partition: a partitioned topic has another")
+    count = _count(await call.body())
+    most = service.config.max_num_partitions_per_partitioned_topic or _MOST
+    if not 0 < count <= most:
+        raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {most} partitions, not {count}")
+    await service.blocking(service.catalog.policies, name.namespace)
+    if await targets.partitions_of(service, name) or await targets.exists(service, name):
+        raise conflict(f"topic {name} exists already")
+    await service.blocking(service.catalog.create_partitioned, name, count)
+    await _create_partitions(service, name, range(count))
+
+
+@RESOURCES.on("POST", "/{tenant}/{namespace}/{topic}/partitions", Access.TENANT)
+async def update_partitions(call: Call) -> None:
+    """Raise the number of partitions; the steps are those of creation. It is never lowered: messages would be lost."""
+    service, name = call.service, call.topic
+    count = _count(await call.body())
+    before = await targets.partitions_of(service, name)
+    if not before:
+        raise conflict(f"{name} is not a partitioned topic")
+    most = service.config.max_num_partitions_per_partitioned_topic or _MOST
+    if not before <= count <= max(most, before):
+        raise AdminError(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {most}, not {count}"
+        )
+    await service.blocking(service.catalog.update_partitions, name, count)
+    await _create_partitions(service, name, range(before, count))
+
+
+@RESOURCES.on("DELETE", "/{tenant}/{namespace}/{topic}/partitions", Access.TENANT)
+async def delete_partitioned(call: Call) -> None:
+    """Delete a partitioned topic with all partitions.
+
+    1. Refuse if any partition is in use, before anything is changed.
+    2. Delete the partitions. *Crash: the topic is there, with fewer messages; the caller has no answer and asks again.*
+    3. Forget that the topic is partitioned, and its schemas. *Crash before the schemas are gone: a new topic of the
+       name finds them.*
+    """
+    service, name = call.service, call.topic
+    force = call.flag("force")
+    count = await targets.partitions_of(service, name)
+    if not count:
+        if await targets.exists(service, name):
+            raise conflict(f"{name} is not a partitioned topic: delete it as a topic")
+        raise not_found(f"topic {name} does not exist")
+    if not force:
+        for index in range(count):
+            await targets.check_unused(service, name.partition(index))
+    for index in range(count):
+        try:
+            await service.delete_topic(name.partition(index), force=force)
+        except NotThere:
+            continue  # never used, or deleted by itself
+    await service.blocking(service.catalog.delete_partitioned, name)
+    await service.blocking(service.schemas.delete, name)
+
+
+def metadata(count: int) -> dict[str, Any]:
+    """A partitioned topic's metadata."""
+    return {"partitions": count, "deleted": False}
+
+
+def _count(body: object) -> int:
+    """A number, or an object that has it, as clients send it together with properties."""
+    if isinstance(body, dict):
+        given = values.fields(body, "a partitioned topic", ("partitions", "properties", "deleted"))
+        if given.get("properties"):
+            raise bad_request("properties of partitioned topics are not kept; create the topic without")
+        body = given.get("partitions")
+    return values.integer(body, "the number of partitions", -values.INT_MAX)
+
+
+async def _create_partitions(service: BrokerService, name: TopicName, indexes: range) -> None:
+    for index in indexes:
+        await service.blocking(service.store.open, name.partition(index).managed_ledger_name)

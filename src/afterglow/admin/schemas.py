@@ -1,0 +1,87 @@
+"""The schemas of topics."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from afterglow.admin import targets
+from afterglow.admin.access import Access
+from afterglow.admin.errors import AdminError, conflict, not_found
+from afterglow.admin.resource import Resources
+from afterglow.admin.schema_json import decode_schema, encode_schema
+from afterglow.broker.schemas import NO_VERSION, decode_version, encode_version
+
+if TYPE_CHECKING:
+    from afterglow.admin.call import Call
+    from afterglow.metadata.names import TopicName
+
+RESOURCES = Resources("/admin/v2/schemas/{tenant}/{namespace}/{topic}")
+
+
+@RESOURCES.on("GET", "/schema", Access.KNOWN)
+async def newest_schema(call: Call) -> dict[str, Any]:
+    """The newest version."""
+    name = await _topic(call)
+    found = await call.service.blocking(call.service.schemas.get, name)
+    if found is None:
+        raise not_found(f"{name} has no schema")
+    return encode_schema(found)
+
+
+@RESOURCES.on("GET", "/schema/{version}", Access.KNOWN)
+async def schema_version(call: Call) -> dict[str, Any]:
+    """One version, by its number from 0."""
+    name, version = await _topic(call), call.whole_number("version")
+    found = await call.service.blocking(call.service.schemas.get, name, encode_version(version))
+    if found is None:
+        raise not_found(f"{name} has no version {version} of its schema")
+    return encode_schema(found)
+
+
+@RESOURCES.on("GET", "/schemas", Access.KNOWN)
+async def all_versions(call: Call) -> dict[str, Any]:
+    """All versions, oldest first."""
+    found = await call.service.blocking(call.service.schemas.versions, await _topic(call))
+    return {"getSchemaResponses": [encode_schema(schema) for schema in found]}
+
+
+@RESOURCES.on("POST", "/schema", Access.TENANT)
+async def add_schema(call: Call) -> dict[str, Any]:
+    """Add a version, unless there is one with the same content."""
+    name = await _topic(call)
+    schema = decode_schema(await call.body(), name.base.local_name)
+    version = await call.service.blocking(call.service.schemas.get_or_create, name, schema)
+    if version == NO_VERSION:
+        raise AdminError(HTTPStatus.UNPROCESSABLE_ENTITY, "a schema of this type says nothing and is not stored")
+    return {"version": {"version": decode_version(version)}}
+
+
+@RESOURCES.on("DELETE", "/schema", Access.TENANT)
+async def delete_schema(call: Call) -> dict[str, Any]:
+    """Forget all versions. Their numbers start at 0 again, so messages that name them are in the way."""
+    name, force = await _topic(call), call.flag("force")
+    versions = await call.service.blocking(call.service.schemas.versions, name)
+    if not versions:
+        raise not_found(f"{name} has no schema")
+    if not force and await _has_messages(call, name.base):
+        raise conflict(f"{name} has messages that name versions of its schema: delete the topic, or delete by force")
+    await call.service.blocking(call.service.schemas.delete, name.base)
+    return {"version": decode_version(versions[-1].version)}
+
+
+async def _topic(call: Call) -> TopicName:
+    """The topic in the path, in a namespace that exists; schemas may come before the topic."""
+    name = call.topic
+    await call.service.blocking(call.service.catalog.policies, name.namespace)
+    return name
+
+
+async def _has_messages(call: Call, name: TopicName) -> bool:
+    count = await targets.partitions_of(call.service, name)
+    for topic in [name.partition(index) for index in range(count)] or [name]:
+        if await targets.exists(call.service, topic):
+            opened = await call.service.topic(topic, create=False)
+            if opened.ledger.number_of_entries:
+                return True
+    return False

@@ -1,0 +1,263 @@
+"""Statistics as Pulsar's JSON: pure functions over the broker's objects, to be called in the event loop's thread.
+
+Every field that Pulsar's clients read is there, with its type. What the broker does not count is 0, and what it does
+not do is what Pulsar shows for something switched off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.format.proto import pulsar_api_pb2 as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from afterglow.broker.consumers import Consumer
+    from afterglow.broker.producers import Producer
+    from afterglow.broker.subscription import Subscription
+    from afterglow.broker.topic import Topic
+
+    Json = dict[str, Any]
+
+_TOPIC_ZEROS: Final[Mapping[str, Any]] = {
+    "msgRateIn": 0.0,
+    "msgThroughputIn": 0.0,
+    "msgRateOut": 0.0,
+    "msgThroughputOut": 0.0,
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "msgChunkPublished": False,
+    "backlogQuotaLimitSize": -1,
+    "backlogQuotaLimitTime": -1,
+    "oldestBacklogMessageAgeSeconds": -1,
+    "publishRateLimitedTimes": 0,
+    "earliestMsgPublishTimeInBacklogs": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "waitingPublishers": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "topicCreationTimeStamp": 0,
+    "lastPublishTimeStamp": 0,
+    "deduplicationStatus": "Disabled",
+}
+
+_SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
+    "msgRateOut": 0.0,
+    "msgThroughputOut": 0.0,
+    "msgRateRedeliver": 0.0,
+    "messageAckRate": 0.0,
+    "chunkedMessageRate": 0,
+    "earliestMsgPublishTimeInBacklog": 0,
+    "msgDelayed": 0,
+    "msgInReplay": 0,
+    "msgRateExpired": 0.0,
+    "totalMsgExpired": 0,
+    "lastExpireTimestamp": 0,
+    "lastConsumedFlowTimestamp": 0,
+    "lastConsumedTimestamp": 0,
+    "lastAckedTimestamp": 0,
+    "lastMarkDeleteAdvancedTimestamp": 0,
+    "isReplicated": False,
+    "allowOutOfOrderDelivery": False,
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "filterProcessedMsgCount": 0,
+    "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0,
+    "filterRescheduledMsgCount": 0,
+}
+
+_CONSUMER_ZEROS: Final[Mapping[str, Any]] = {
+    "msgRateOut": 0.0,
+    "msgThroughputOut": 0.0,
+    "msgRateRedeliver": 0.0,
+    "messageAckRate": 0.0,
+    "chunkedMessageRate": 0.0,
+    "avgMessagesPerEntry": 0,
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+    "lastAckedTimestamp": 0,
+    "lastConsumedTimestamp": 0,
+    "firstMessagesSentTimestamp": 0,
+    "lastConsumedFlowTimestamp": 0,
+    "firstConsumedFlowTimestamp": 0,
+    "lastAckedTime": "1970-01-01T00:00:00Z",
+    "lastConsumedTime": "1970-01-01T00:00:00Z",
+}
+
+_PUBLISHER_ZEROS: Final[Mapping[str, Any]] = {
+    "msgRateIn": 0.0,
+    "msgThroughputIn": 0.0,
+    "chunkedMessageRate": 0.0,
+    "supportsPartialProducer": False,
+}
+
+
+def topic_stats(topic: Topic, owner: str) -> Json:
+    """The statistics of a topic."""
+    subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}
+    producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
+    messages_in = sum(producer.messages_in for producer in producers)
+    bytes_in = sum(producer.bytes_in for producer in producers)
+    return {
+        **_TOPIC_ZEROS,
+        "bytesInCounter": bytes_in,
+        "msgInCounter": messages_in,
+        "bytesOutCounter": _total(subscriptions.values(), "bytesOutCounter"),
+        "msgOutCounter": _total(subscriptions.values(), "msgOutCounter"),
+        "averageMsgSize": _average(bytes_in, messages_in),
+        "storageSize": topic.ledger.size_bytes,
+        "backlogSize": max((found["backlogSize"] for found in subscriptions.values()), default=0),
+        "publishers": [publisher_stats(producer) for producer in producers],
+        "subscriptions": subscriptions,
+        "replication": {},
+        "nonContiguousDeletedMessagesRanges": _total(subscriptions.values(), "nonContiguousDeletedMessagesRanges"),
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "compaction": {
+            "lastCompactionRemovedEventCount": 0,
+            "lastCompactionSucceedTimestamp": 0,
+            "lastCompactionFailedTimestamp": 0,
+            "lastCompactionDurationTimeInMills": 0,
+        },
+        "ownerBroker": owner,
+    }
+
+
+def publisher_stats(producer: Producer) -> Json:
+    """The statistics of a producer."""
+    return {
+        **_PUBLISHER_ZEROS,
+        "accessMode": "Exclusive" if producer.exclusive else "Shared",
+        "averageMsgSize": _average(producer.bytes_in, producer.messages_in),
+        "producerId": producer.producer_id,
+        "producerName": producer.name,
+        "metadata": {},
+        **_peer(producer),
+    }
+
+
+def subscription_stats(subscription: Subscription) -> Json:
+    """The statistics of a subscription. Its backlog counts entries, as Pulsar's does."""
+    cursor = subscription.cursor
+    consumers = [consumer_stats(consumer) for consumer in subscription.consumers]
+    backlog = cursor.backlog
+    active = subscription.active
+    shared = subscription.kind == wire.CommandSubscribe.Shared
+    stats: Json = {
+        **_SUBSCRIPTION_ZEROS,
+        "bytesOutCounter": _total(consumers, "bytesOutCounter"),
+        "msgOutCounter": _total(consumers, "msgOutCounter"),
+        "msgBacklog": backlog,
+        "msgBacklogNoDelayed": backlog,
+        "backlogSize": _backlog_bytes(subscription.topic, backlog),
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "unackedMessages": _total(consumers, "unackedMessages"),
+        "consumers": consumers,
+        "isDurable": subscription.durable,
+        "consumersAfterMarkDeletePosition": {},
+        "nonContiguousDeletedMessagesRanges": len(cursor.individually_acked),
+        "subscriptionProperties": cursor.properties,
+    }
+    if consumers:  # a subscription has the type that its consumers brought
+        stats["type"] = wire.CommandSubscribe.SubType.Name(subscription.kind)
+    if active is not None and not shared:
+        stats["activeConsumerName"] = active.name
+    return stats
+
+
+def consumer_stats(consumer: Consumer) -> Json:
+    """The statistics of a consumer."""
+    limit = consumer.subscription.max_unacknowledged
+    return {
+        **_CONSUMER_ZEROS,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacknowledged,
+        "blockedConsumerOnUnackedMsgs": bool(limit) and consumer.unacknowledged >= limit,
+        "metadata": {},
+        **_peer(consumer),
+    }
+
+
+def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool) -> Json:
+    """The statistics of a partitioned topic: the sum of its partitions, and each where asked for."""
+    summed: Json = {**_TOPIC_ZEROS, "compaction": {}, "replication": {}, "ownerBroker": ""}
+    rows = list(partitions.values())
+    for name in _SUMMED:
+        summed[name] = sum(row[name] for row in rows)
+    summed["averageMsgSize"] = _average(summed["bytesInCounter"], summed["msgInCounter"])
+    summed["publishers"] = [publisher for row in rows for publisher in row["publishers"]]
+    summed["subscriptions"] = _sum_subscriptions(row["subscriptions"] for row in rows)
+    return {**summed, "metadata": {"partitions": count, "deleted": False}, "partitions": partitions if each else {}}
+
+
+_SUMMED: Final = (
+    "bytesInCounter",
+    "msgInCounter",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "storageSize",
+    "backlogSize",
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+)
+
+_SUMMED_OF_SUBSCRIPTIONS: Final = (
+    "bytesOutCounter",
+    "msgOutCounter",
+    "msgBacklog",
+    "msgBacklogNoDelayed",
+    "backlogSize",
+    "unackedMessages",
+    "nonContiguousDeletedMessagesRanges",
+)
+
+
+def _sum_subscriptions(partitions: Iterable[Mapping[str, Json]]) -> Json:
+    summed: dict[str, Json] = {}
+    for subscriptions in partitions:
+        for name, stats in subscriptions.items():
+            known = summed.get(name)
+            if known is None:
+                summed[name] = {**stats, "consumers": list(stats["consumers"])}
+                continue
+            for key in _SUMMED_OF_SUBSCRIPTIONS:
+                known[key] += stats[key]
+            known["consumers"] += stats["consumers"]
+            known["isDurable"] = known["isDurable"] or stats["isDurable"]
+            known["subscriptionProperties"] = {**known["subscriptionProperties"], **stats["subscriptionProperties"]}
+    return summed
+
+
+def _peer(of: Producer | Consumer) -> Json:
+    peer = of.connection.peer
+    if peer is None:
+        return {}
+    described = {"address": peer.address, "clientVersion": peer.client_version}
+    return {**described, "appId": peer.role} if peer.role is not None else described
+
+
+def _backlog_bytes(topic: Topic, backlog: int) -> int:
+    """An estimate, as Pulsar's is: entries in the backlog are as large as the topic's are on average."""
+    entries = topic.ledger.number_of_entries
+    return topic.ledger.size_bytes * backlog // entries if entries else 0
+
+
+def _total(rows: Iterable[Mapping[str, Any]], name: str) -> int:
+    return sum(row[name] for row in rows)
+
+
+def _average(total: int, count: int) -> float:
+    return total / count if count else 0.0

@@ -1,0 +1,180 @@
+"""Subscriptions: creating, deleting, moving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.admin import message_ids, targets, values
+from afterglow.admin.access import Access
+from afterglow.admin.errors import conflict, not_allowed, precondition_failed
+from afterglow.admin.resource import Resources
+from afterglow.format.entry import decode_entry
+from afterglow.format.position import LATEST, Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.ledger.batch_acks import to_words
+from afterglow.metadata.encoding import encode_name
+
+if TYPE_CHECKING:
+    from afterglow.admin.call import Call
+    from afterglow.admin.message_ids import Place
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.subscription import Subscription
+    from afterglow.broker.topic import Topic
+    from afterglow.metadata.names import TopicName
+
+RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+
+_EXCLUSIVE = wire.CommandSubscribe.Exclusive
+"""The type of a subscription until its first consumer brings another."""
+
+
+@RESOURCES.on("GET", "/subscriptions", Access.KNOWN)
+async def list_subscriptions(call: Call) -> list[str]:
+    """The names of a topic's subscriptions, over all partitions."""
+    target = await targets.find(call.service, call.topic)
+    found: set[str] = set()
+    for name in target.topics:
+        found.update((await call.service.topic(name, create=False)).subscriptions)
+    return sorted(found)
+
+
+@RESOURCES.on("PUT", "/subscription/{subscription}", Access.TENANT)
+async def create_subscription(call: Call) -> None:
+    """Create a subscription, on all partitions; the topic is created with it where clients may create topics.
+
+    Where some partitions have it already, the others get it: the last try may have been cut short.
+    """
+    service, subscription = call.service, call.segment("subscription")
+    encode_name(subscription)
+    place = message_ids.decode(await call.body())
+    topics = await _topics_to_subscribe(service, call.topic)
+    made = 0
+    for name in topics:
+        topic = await service.topic(name, create=True)
+        made += await _create(service, topic, subscription, place)
+    if not made:
+        raise conflict(f"{call.topic} has a subscription {subscription!r} already")
+
+
+@RESOURCES.on("DELETE", "/subscription/{subscription}", Access.TENANT)
+async def delete_subscription(call: Call) -> None:
+    """Delete a subscription, on all partitions; with ``force`` also one whose consumers are connected."""
+    force = call.flag("force")
+    found = await _subscriptions(call)
+    if not force:
+        for subscription in found:
+            _check_no_consumers(subscription)
+    for subscription in found:
+        subscription.disconnect_consumers()
+        await subscription.topic.unsubscribe(subscription)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor/{timestamp}", Access.TENANT)
+async def reset_to_time(call: Call) -> None:
+    """Make the first message at or after a moment the next that is sent, on all partitions."""
+    time_ms = call.whole_number("timestamp")
+    for subscription in await _subscriptions(call):
+        position = await call.service.blocking(subscription.topic.ledger.find_by_time, time_ms)
+        _reset(subscription, position)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor", Access.TENANT)
+async def reset_to_message(call: Call) -> None:
+    """Make a message the next that is sent."""
+    place = message_ids.decode(await call.body())
+    subscription = await _one_subscription(call, "reset to a message")
+    position, ack_set = await _resolve(subscription.topic, place)
+    _reset(subscription, position, ack_set)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.TENANT)
+async def skip_all(call: Call) -> None:
+    """Acknowledge everything, on all partitions."""
+    for subscription in await _subscriptions(call):
+        subscription.cursor.clear_backlog()
+        targets.settle(subscription)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/skip/{count}", Access.TENANT)
+async def skip(call: Call) -> None:
+    """Acknowledge the next entries that are not acknowledged yet."""
+    count = call.whole_number("count", high=values.INT_MAX)
+    subscription = await _one_subscription(call, "skipped on as a whole")
+    left = count
+    for span in subscription.cursor.unacked():
+        if left <= 0:
+            break
+        last = min(span.last, span.first + left - 1)
+        left -= last - span.first + 1
+        subscription.cursor.ack_through(Position(span.ledger_id, last))
+    targets.settle(subscription)
+
+
+async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[TopicName]:
+    await service.blocking(service.catalog.policies, name.namespace)
+    count = await service.partitions(name, create=True)
+    if count:
+        return [name.partition(index) for index in range(count)]
+    if not service.config.allow_auto_topic_creation and not await targets.exists(service, name):
+        raise precondition_failed(f"topic {name} does not exist and allowAutoTopicCreation is false: create it first")
+    return [name]
+
+
+async def _create(service: BrokerService, topic: Topic, name: str, place: Place) -> bool:
+    """Create the cursor where it belongs, then have the broker take it up; False where it is there already."""
+    if name in topic.subscriptions:
+        return False
+    position, _ = await _resolve(topic, place)
+    await service.blocking(topic.ledger.create_cursor, name, position, place.properties)
+    await topic.subscribe(name, _EXCLUSIVE, earliest=False)
+    return True
+
+
+async def _subscriptions(call: Call) -> list[Subscription]:
+    """The subscription in the path, on the topic or on each partition that exists.
+
+    Raises:
+        AdminError: One has no such subscription; then none is touched.
+    """
+    target = await targets.find(call.service, call.topic)
+    topics = [await call.service.topic(name, create=False) for name in target.topics]
+    return [targets.subscription_of(topic, call.segment("subscription")) for topic in topics]
+
+
+async def _one_subscription(call: Call, what: str) -> Subscription:
+    if await targets.partitions_of(call.service, call.topic):
+        raise not_allowed(f"a subscription of {call.topic} cannot be {what}: name one of its partitions")
+    topic = await targets.open_one(call.service, call.topic)
+    return targets.subscription_of(topic, call.segment("subscription"))
+
+
+def _check_no_consumers(subscription: Subscription) -> None:
+    if subscription.consumers:
+        raise precondition_failed(f"{subscription} has consumers connected: close them, or delete it by force")
+
+
+def _reset(subscription: Subscription, position: Position, ack_set: tuple[int, ...] | None = None) -> None:
+    """Consumers subscribe again, which also returns the permits of what they had queued."""
+    subscription.disconnect_consumers()
+    subscription.reset(position, ack_set)
+
+
+async def _resolve(topic: Topic, place: Place) -> tuple[Position, tuple[int, ...] | None]:
+    """The entry to begin with, and which of its messages count as acknowledged."""
+    if place.position == LATEST:
+        return LATEST, None
+    first = place.batch_index + 1 if place.excluded else place.batch_index
+    if place.batch_index < 0:
+        return (place.position.next() if place.excluded else place.position), None
+    size = await _batch_size(topic, place.position)
+    if first >= size:
+        return place.position.next(), None
+    return place.position, (to_words((1 << size) - (1 << first)) if first > 0 else None)
+
+
+async def _batch_size(topic: Topic, position: Position) -> int:
+    """How many messages the entry has; 1 where it is no batch, or not there."""
+    entries = await topic.read(position, 1, 1)
+    if not entries or entries[0].position != position:
+        return 1
+    return max(decode_entry(entries[0].data, check=False).metadata.num_messages_in_batch, 1)

@@ -1,0 +1,103 @@
+"""What a call on a topic concerns: a topic, one partition, or all partitions of a partitioned topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow.admin.errors import not_found, precondition_failed
+
+if TYPE_CHECKING:
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.subscription import Subscription
+    from afterglow.broker.topic import Topic
+    from afterglow.metadata.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The topics of one name."""
+
+    name: TopicName
+    partitions: int
+    """0 for a topic that is not partitioned, or a partition."""
+    topics: tuple[TopicName, ...]
+    """The topic itself, or all of its partitions that exist; never none of a topic that is not partitioned."""
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether the name is that of a partitioned topic."""
+        return self.partitions > 0
+
+
+async def partitions_of(service: BrokerService, name: TopicName) -> int:
+    """How many partitions a topic has; 0 where it is none, or a partition itself."""
+    return 0 if name.partition_index is not None else await service.blocking(service.catalog.partitions, name)
+
+
+async def exists(service: BrokerService, name: TopicName) -> bool:
+    """Whether a topic is stored; a partitioned one is only by its partitions."""
+    return await service.blocking(service.store.exists, name.managed_ledger_name)
+
+
+async def find(service: BrokerService, name: TopicName) -> Target:
+    """The topics that exist under a name.
+
+    Raises:
+        AdminError: There is no such topic.
+    """
+    count = await partitions_of(service, name)
+    if count:
+        partitions = [name.partition(index) for index in range(count)]
+        return Target(name, count, tuple([topic for topic in partitions if await exists(service, topic)]))
+    if not await exists(service, name):
+        raise not_found(f"topic {name} does not exist")
+    return Target(name, 0, (name,))
+
+
+async def open_one(service: BrokerService, name: TopicName) -> Topic:
+    """A topic that exists, opened; nothing is created.
+
+    Raises:
+        AdminError: There is no such topic, or it is partitioned.
+    """
+    if await partitions_of(service, name):
+        raise not_found(f"{name} is partitioned: ask for one of its partitions, as {name.partition(0)}")
+    if not await exists(service, name):
+        raise not_found(f"topic {name} does not exist")
+    return await service.topic(name, create=False)
+
+
+async def check_unused(service: BrokerService, name: TopicName) -> None:
+    """Check that nobody has a use for a topic: it has neither producers nor subscriptions, or is not there.
+
+    Raises:
+        AdminError: Someone has.
+    """
+    if not await exists(service, name):
+        return
+    topic = await service.topic(name, create=False)
+    if topic.producers:
+        raise precondition_failed(f"topic {name} has producers connected: close them, or delete it by force")
+    if topic.subscriptions:
+        raise precondition_failed(f"topic {name} has subscriptions: delete them, or delete the topic by force")
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    """A subscription that exists.
+
+    Raises:
+        AdminError: There is none of that name.
+    """
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise not_found(f"{topic.name} has no subscription {name!r}")
+    return found
+
+
+def settle(subscription: Subscription) -> None:
+    """Let consumers forget what was acknowledged past them, and let dispatch go on."""
+    for consumer in subscription.consumers:
+        for position in [held for held in consumer.pending if subscription.cursor.is_acked(held)]:
+            consumer.release(position)
+    subscription.wake()

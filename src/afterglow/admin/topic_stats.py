@@ -1,0 +1,80 @@
+"""What is known about topics: statistics, and what is inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from afterglow.admin import ledger_stats, stats, targets
+from afterglow.admin.access import Access
+from afterglow.admin.errors import not_found
+from afterglow.admin.partitions import metadata
+from afterglow.admin.resource import Resources
+
+if TYPE_CHECKING:
+    from afterglow.admin.call import Call
+    from afterglow.admin.targets import Target
+    from afterglow.broker.topic import Topic
+    from afterglow.ledger.update import Snapshot
+
+RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+
+
+@RESOURCES.on("GET", "/stats", Access.KNOWN)
+async def get_stats(call: Call) -> dict[str, Any]:
+    """Statistics of one topic."""
+    return stats.topic_stats(await targets.open_one(call.service, call.topic), call.broker_id)
+
+
+@RESOURCES.on("GET", "/partitioned-stats", Access.KNOWN)
+async def get_partitioned_stats(call: Call) -> dict[str, Any]:
+    """Statistics of a partitioned topic, and with ``perPartition`` of each partition."""
+    target = await _partitioned(call)
+    each = call.flag("perPartition", default=True)
+    found = {
+        str(name): stats.topic_stats(await call.service.topic(name, create=False), call.broker_id)
+        for name in target.topics
+    }
+    return stats.partitioned_stats(found, target.partitions, each=each)
+
+
+@RESOURCES.on("GET", "/internalStats", Access.KNOWN)
+async def get_internal_stats(call: Call) -> dict[str, Any]:
+    """Ledgers and cursors of one topic."""
+    call.flag("metadata")  # that of BookKeeper's ledgers, which there are none of
+    return _inside(await targets.open_one(call.service, call.topic))
+
+
+@RESOURCES.on("GET", "/partitioned-internalStats", Access.KNOWN)
+async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
+    """Ledgers and cursors of each partition."""
+    target = await _partitioned(call)
+    found = {str(name): _inside(await call.service.topic(name, create=False)) for name in target.topics}
+    return {"metadata": metadata(target.partitions), "partitions": found}
+
+
+@RESOURCES.on("GET", "/internal-info", Access.KNOWN)
+async def get_internal_info(call: Call) -> dict[str, Any]:
+    """The metadata of a topic, or of each partition."""
+    target = await targets.find(call.service, call.topic)
+    found = {}
+    for name in target.topics:
+        topic = await call.service.topic(name, create=False)
+        found[str(name)] = ledger_stats.internal_info(topic.ledger, await _snapshot(call, topic))
+    return {"version": 0, "partitions": found} if target.partitioned else found[str(target.name)]
+
+
+def _inside(topic: Topic) -> dict[str, Any]:
+    cursors = [subscription.cursor for _, subscription in sorted(topic.subscriptions.items())]
+    return ledger_stats.internal_stats(topic.ledger, cursors)
+
+
+async def _snapshot(call: Call, topic: Topic) -> Snapshot:
+    """The newest metadata; an edit that changes nothing writes nothing."""
+    return await call.service.blocking(topic.ledger.update, lambda _info: None)
+
+
+async def _partitioned(call: Call) -> Target:
+    target = await targets.find(call.service, call.topic)
+    if not target.partitioned:
+        raise not_found(f"{target.name} is not a partitioned topic")
+    return target
