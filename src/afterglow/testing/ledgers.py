@@ -23,6 +23,16 @@ TOPIC = "public/default/persistent/t"
 """The managed-ledger name of the topic that tests use."""
 
 
+def settings(**changes: object) -> BrokerConfig:
+    """Settings by which no ledger is too young to be rolled over and everything is retained, with changes."""
+    given: dict[str, object] = {
+        "managed_ledger_min_ledger_rollover_time_minutes": 0,
+        "default_retention_time_in_minutes": -1,
+        "default_retention_size_in_mb": -1,
+    }
+    return BrokerConfig(**(given | changes))  # type: ignore[arg-type]  # settings by name
+
+
 def message(payload: bytes, publish_time_ms: int = 0) -> bytes:
     """An entry as a client sends it."""
     return encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=publish_time_ms), payload)
@@ -53,7 +63,7 @@ class World:
     """A store of ledgers on manual parts.
 
     Args:
-        config: The broker's settings; by default no ledger is too young to be rolled over.
+        config: The broker's settings; by default those of :func:`settings`.
         metadata: By default in memory.
         fallback: Reads what the hot log has let go of.
     """
@@ -64,7 +74,7 @@ class World:
         metadata: MetadataStore | None = None,
         fallback: FallbackReader | None = None,
     ) -> None:
-        self.config = config or BrokerConfig(managed_ledger_min_ledger_rollover_time_minutes=0)
+        self.config = config or settings()
         self.metadata: MetadataStore = metadata or MemoryMetadataStore()
         self.hot = ManualHotLog()
         self.clock = ManualClock()

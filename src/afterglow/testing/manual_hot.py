@@ -14,7 +14,7 @@ import numpy as np
 from afterglow.errors import DiskFull, HotLogError, LedgerClosed, LedgerMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,6 +47,7 @@ class ManualLedger:
     def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
         """Append one entry; see the protocol."""
         self._log.check_alive()
+        self._log.before("append")
         if self.closed:
             raise LedgerClosed(f"ledger {self.ledger_id} is closed")
         entry_id = len(self.entries) + len(self.pending)
@@ -86,6 +87,7 @@ class ManualLedger:
     def close(self) -> None:
         """End the ledger at its last confirmed entry, after the appends under way."""
         self._log.check_alive()
+        self._log.before("close")
         while self.pending:
             self._log.complete(1)
         self.closed = True
@@ -113,6 +115,8 @@ class ManualHotLog:
         """Whether appends and puts wait for :meth:`complete`."""
         self.full = False
         """Whether the disk is full: creating fails, and so does every append."""
+        self.before: Callable[[str], None] = _nothing
+        """Called before every effect, with its name; what it raises ends the process there."""
         self.reads = 0
         """Calls of ``read`` so far."""
         self._next_id = 1
@@ -126,6 +130,7 @@ class ManualHotLog:
     def create(self) -> ManualLedger:
         """A new, empty ledger."""
         self.check_alive()
+        self.before("create")
         if self.full:
             raise DiskFull("no room for a new ledger")
         ledger = ManualLedger(self, self._next_id)
@@ -143,6 +148,7 @@ class ManualHotLog:
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger."""
         self.check_alive()
+        self.before("delete")
         ledger = self.ledgers_by_id.pop(ledger_id, None)
         if ledger is not None:
             ledger.close()
@@ -156,6 +162,7 @@ class ManualHotLog:
     def put_state(self, key: bytes, value: bytes | None, done: Completion) -> None:
         """Set or remove a value."""
         self.check_alive()
+        self.before("put_state")
         self.queue.append((key, value, done))
         if not self.held:
             self.complete()
@@ -225,3 +232,7 @@ class ManualHotLog:
         data, completion = ledger.pending.popleft()
         ledger.entries.append(data)
         completion(None)
+
+
+def _nothing(_effect: str) -> None:
+    """Let the effect happen."""

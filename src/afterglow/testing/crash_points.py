@@ -1,0 +1,80 @@
+"""Crashes between any two steps: run once to count the effects, then again with an end before each of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from afterglow.metadata.store import MetadataStore, Versioned
+    from afterglow.metadata.watches import Watch, WatchCallback
+
+
+class Crashed(BaseException):
+    """The process ends here. No handler of production code may catch it."""
+
+
+class CrashPoint:
+    """Counts effects, and ends the process before one of them.
+
+    Args:
+        at: How many effects happen before the end; None: no end.
+    """
+
+    def __init__(self, at: int | None = None) -> None:
+        self._at = at
+        self.effects: list[str] = []
+        """Names of the effects so far."""
+
+    def __call__(self, effect: str) -> None:
+        """Count an effect that is about to happen.
+
+        Raises:
+            Crashed: It does not come to that.
+        """
+        if len(self.effects) == self._at:
+            raise Crashed(f"before effect {self._at}, {effect}, after {self.effects}")
+        self.effects.append(effect)
+
+
+class CrashingMetadataStore:
+    """A :class:`~afterglow.metadata.store.MetadataStore` whose changes a crash point counts.
+
+    Args:
+        inner: The store that does the work, and outlives the crash.
+    """
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self._inner = inner
+        self.before = CrashPoint()
+        """Asked before every change."""
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The longest value that the inner store takes."""
+        return self._inner.max_value_bytes
+
+    def get(self, path: str) -> Versioned | None:
+        """Return the node."""
+        return self._inner.get(path)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Return the names below the node."""
+        return self._inner.children(path)
+
+    def put(self, path: str, value: bytes, expected_version: int) -> int:
+        """Change the node, unless the process ends before."""
+        self.before(f"put {path}")
+        return self._inner.put(path, value, expected_version)
+
+    def delete(self, path: str, expected_version: int) -> None:
+        """Remove the node, unless the process ends before."""
+        self.before(f"delete {path}")
+        self._inner.delete(path, expected_version)
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        """Watch the inner store."""
+        return self._inner.watch(path, callback)
+
+    def close(self) -> None:
+        """Close the inner store."""
+        self._inner.close()

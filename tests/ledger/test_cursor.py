@@ -1,0 +1,499 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afterglow.errors import CursorMissing, InvalidName, InvalidPosition, MetadataUnavailable
+from afterglow.format.compression import Codec
+from afterglow.format.metadata_envelope import parse_managed_cursor, serialize_managed_cursor
+from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.format.proto.managed_ledger_pb2 import ManagedCursorInfo
+from afterglow.ledger.batch_acks import to_words
+from afterglow.ledger.cursor_codec import (
+    CursorRecord,
+    decode_snapshot,
+    decode_state,
+    encode_snapshot,
+    encode_state,
+)
+from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
+from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.metadata.paths import cursor_path
+from afterglow.testing.ledgers import TOPIC, World, settings
+
+if TYPE_CHECKING:
+    from afterglow.ledger.cursor import Cursor
+    from afterglow.ledger.managed_ledger import ManagedLedger
+
+PUT = frozenset({"put"})
+BATCH = 70  # messages; more than one word
+EVERY = to_words((1 << BATCH) - 1)
+
+
+def topic(*ledgers: int, **changes: object) -> tuple[World, ManagedLedger]:
+    """A topic with so many entries in each of its ledgers."""
+    world = World(settings(managed_ledger_default_mark_delete_rate_limit=0.0, **changes))
+    ledger = world.open()
+    for number, count in enumerate(ledgers):
+        if number:
+            ledger.roll()
+        if count:
+            world.append(ledger, *[b"x"] * count)
+    return world, ledger
+
+
+def positions(ledger: ManagedLedger) -> list[Position]:
+    return [entry.position for entry in ledger.read(EARLIEST, 1000, 1 << 20)]
+
+
+def unread(cursor: Cursor) -> list[Position]:
+    cursor.rewind()
+    return [entry.position for entry in cursor.read(1000, 1 << 20)]
+
+
+def readers(ledger: ManagedLedger) -> int:
+    return len(ledger._cursors.readers)
+
+
+def test_a_cursor_begins_at_either_end_or_between() -> None:
+    _, ledger = topic(3, 2)
+    assert unread(ledger.create_cursor("first", EARLIEST)) == positions(ledger)
+    assert unread(ledger.create_cursor("last", LATEST)) == []
+    assert unread(ledger.create_cursor("between", Position(1, 2))) == positions(ledger)[2:]
+    assert unread(ledger.create_cursor("behind", Position(1, 99))) == positions(ledger)[3:]
+    assert unread(ledger.create_reader("r", Position(2, 1))) == positions(ledger)[4:]
+
+
+def test_a_cursor_at_the_end_of_an_empty_topic_reads_all_that_comes() -> None:
+    world, ledger = topic()
+    first, last = ledger.create_cursor("first", EARLIEST), ledger.create_cursor("last", LATEST)
+    world.append(ledger, b"a", b"b")
+    assert unread(first) == unread(last) == positions(ledger)
+    assert first.backlog == last.backlog == 2
+
+
+def test_mark_delete_runs_over_acknowledged_entries_and_across_ledgers() -> None:
+    _, ledger = topic(2, 3)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    for position in (Position(2, 0), Position(1, 1), Position(2, 2)):
+        cursor.ack([(position, None)])
+    assert cursor.mark_delete < Position(1, 0)
+    assert cursor.individually_acked == ((1, 1, 1), (2, 0, 0), (2, 2, 2))
+    assert [(span.ledger_id, span.first, span.last) for span in cursor.unacked()] == [(1, 0, 0), (2, 1, 1)]
+    assert cursor.backlog == 2
+    assert cursor.ack([(Position(1, 0), None), (Position(1, 0), None)]) == 1
+    assert cursor.mark_delete == Position(2, 0)
+    assert cursor.ack([(Position(2, 1), None)]) == 1
+    assert cursor.mark_delete == Position(2, 2)
+    assert cursor.backlog == len(cursor.individually_acked) == len(cursor.unacked()) == 0
+
+
+def test_what_is_not_in_the_topic_is_not_acknowledged() -> None:
+    world, ledger = topic(2)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    for position in (Position(1, 2), Position(7, 0), Position(1, -1), EARLIEST, LATEST):
+        assert cursor.ack([(position, None)]) == 0
+    with pytest.raises(InvalidPosition):
+        cursor.ack_through(Position(1, 2))
+    world.append(ledger, b"later")
+    assert not cursor.is_acked(Position(1, 2))
+    assert cursor.backlog == 3
+
+
+def test_a_cumulative_ack_does_not_reach_what_a_ledger_may_hold_later() -> None:
+    world, ledger = topic(2, 1)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack_through(Position(1, 77))
+    assert cursor.mark_delete == Position(1, 1)
+    cursor.ack_through(Position(1, 0))  # never back
+    assert cursor.mark_delete == Position(1, 1)
+    world.append(ledger, b"x")
+    assert unread(cursor) == [Position(2, 0), Position(2, 1)]
+
+
+def test_a_batch_is_acknowledged_message_by_message() -> None:
+    _, ledger = topic(2)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    position = Position(1, 0)
+    without_first = to_words((1 << BATCH) - 2)
+    assert cursor.ack([(position, without_first)]) == 0
+    assert cursor.ack_set(position) == without_first
+    assert not cursor.is_acked(position)
+    assert cursor.backlog == 2
+    assert cursor.ack([(position, to_words(1))]) == 1  # all but the first, which is acknowledged already
+    assert cursor.ack_set(position) is None
+    assert cursor.mark_delete == position
+
+
+def test_a_cumulative_ack_within_a_batch_leaves_the_rest_of_it() -> None:
+    _, ledger = topic(3)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack([(Position(1, 0), to_words(0b110))])
+    cursor.ack_through(Position(1, 1), to_words(0b100))
+    assert cursor.mark_delete == Position(1, 0)
+    assert cursor.ack_set(Position(1, 0)) is None
+    assert cursor.ack_set(Position(1, 1)) == (0b100,)
+    cursor.ack_through(Position(1, 1), ())
+    assert cursor.mark_delete == Position(1, 1)
+
+
+def test_reading_goes_on_where_it_stopped_and_skips_what_is_acknowledged() -> None:
+    world, ledger = topic(3, 3)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    everything = positions(ledger)
+    cursor.ack([(everything[1], None), (everything[2], None)])
+    assert [entry.position for entry in cursor.read(2, 1 << 20)] == [everything[0]]
+    assert [entry.position for entry in cursor.read(2, 1 << 20)] == [everything[3]]
+    assert [entry.position for entry in cursor.read(9, 1)] == [everything[4]]
+    assert [entry.position for entry in cursor.read(9, 1 << 20)] == [everything[5]]
+    assert not cursor.has_more()
+    assert cursor.read(9, 1 << 20) == []
+    (new,) = world.append(ledger, b"x")
+    assert cursor.has_more()
+    assert [entry.position for entry in cursor.read(9, 1 << 20)] == [new]
+    assert cursor.mark_delete < everything[0]
+
+
+@pytest.mark.parametrize(
+    ("to", "lands"),
+    [
+        (EARLIEST, Position(1, 0)),
+        (Position(1, 1), Position(1, 1)),
+        (Position(1, 9), Position(2, 0)),
+        (Position(2, 1), Position(2, 1)),
+        (LATEST, Position(2, 2)),
+        (Position(2, 50), Position(2, 2)),
+    ],
+)
+def test_a_reset_makes_an_entry_the_next_one_and_forgets_later_acks(to: Position, lands: Position) -> None:
+    world, ledger = topic(2, 2)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack([(Position(2, 1), None)])
+    cursor.ack_through(Position(1, 0))
+    assert cursor.reset(to) == lands == cursor.read_position
+    remaining = [position for position in positions(ledger) if position >= lands]
+    assert unread(cursor) == remaining
+    assert cursor.backlog == len(remaining)
+    world.crash()
+    assert unread(world.open().cursor("s")) == remaining
+
+
+def test_a_reset_into_a_batch_keeps_which_of_its_messages_are_left() -> None:
+    _, ledger = topic(2)
+    cursor = ledger.create_cursor("s", LATEST)
+    cursor.reset(Position(1, 1), (0b100,))
+    assert cursor.ack_set(Position(1, 1)) == (0b100,)
+    cursor.reset(Position(1, 1))
+    assert cursor.ack_set(Position(1, 1)) is None
+
+
+ACKS = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "through", "batch", "reset", "crash", "append", "roll"]),
+        st.integers(0, 30),
+        st.sets(st.integers(0, BATCH - 1), max_size=BATCH),
+    ),
+    max_size=30,
+)
+
+
+@given(ACKS)
+def test_a_cursor_is_a_set_of_acknowledged_messages(steps: list[tuple[str, int, set[int]]]) -> None:
+    """The model: which messages of which entries are not acknowledged. Everything is persisted at once."""
+    world, ledger = topic(2, 2)
+    cursor: Cursor = ledger.create_cursor("s", EARLIEST)
+    left = {position: set(range(BATCH)) for position in positions(ledger)}
+    for kind, number, messages in steps:
+        entries = sorted(left)
+        chosen = entries[number % len(entries)]
+        if kind == "one":
+            cursor.ack([(chosen, None)])
+            left[chosen] = set()
+        elif kind == "through":
+            cursor.ack_through(chosen)
+            left.update({position: set() for position in entries if position <= chosen})
+        elif kind == "batch":
+            cursor.ack([(chosen, to_words(sum(1 << bit for bit in range(BATCH) if bit not in messages)))])
+            left[chosen] -= messages
+        elif kind == "reset":
+            cursor.reset(chosen)
+            left = {position: set() if position < chosen else set(range(BATCH)) for position in entries}
+        elif kind == "append":
+            left.update({position: set(range(BATCH)) for position in world.append(ledger, b"x")})
+        elif kind == "roll":
+            ledger.roll()
+        else:
+            world.crash()
+            ledger = world.open()
+            cursor = ledger.cursor("s")
+        for position, remaining in left.items():
+            assert cursor.is_acked(position) == (not remaining)
+            words = cursor.ack_set(position)
+            if remaining:
+                assert (EVERY if words is None else words) == to_words(sum(1 << bit for bit in remaining))
+            else:
+                assert words is None
+        unacked = [position for position in sorted(left) if left[position]]
+        assert cursor.backlog == len(unacked)
+        assert unread(cursor) == unacked
+        assert not unacked or cursor.mark_delete < unacked[0]
+        # It stands right before the first that is left: nothing acknowledged is in the way.
+        following = ledger.layout.at_or_after(cursor.mark_delete.next())
+        assert following == (unacked[0] if unacked else None)
+
+
+def test_acks_that_were_not_persisted_come_back_and_no_others() -> None:
+    world, ledger = topic(4)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack([(Position(1, 0), None), (Position(1, 2), None)])
+    world.hot.held = True
+    cursor.ack([(Position(1, 3), None)])
+    world.crash()
+    assert unread(world.open().cursor("s")) == [Position(1, 1), Position(1, 3)]
+
+
+def test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_tick() -> None:
+    world = World(settings(managed_ledger_default_mark_delete_rate_limit=1.0))
+    ledger = world.open()
+    world.append(ledger, *[b"x"] * 10)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    written: list[str] = []
+    world.hot.before = written.append
+    for entry_id in range(10):
+        cursor.ack([(Position(1, entry_id), None)])
+    assert written == ["put_state"]
+    ledger.tick()
+    assert len(written) == 1
+    world.clock.advance(1)
+    ledger.tick()
+    ledger.tick()
+    assert len(written) == 2
+    world.crash()
+    assert world.open().cursor("s").backlog == 0
+
+
+def test_one_state_at_a_time_is_on_its_way_and_waiters_hear_of_theirs() -> None:
+    world, ledger = topic(5)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    world.hot.held = True
+    heard: list[int] = []
+    for entry_id in range(5):
+        cursor.ack([(Position(1, entry_id), None)])
+        cursor.flush(lambda error, number=entry_id: heard.append(number if error is None else -1))  # type: ignore[misc]
+    assert len(world.hot.queue) == 1
+    world.hot.complete(1)
+    assert heard == []
+    assert len(world.hot.queue) == 1, "all that came meanwhile goes together"
+    world.hot.complete()
+    assert heard == list(range(5))
+
+
+def test_a_state_that_failed_is_told_and_tried_again() -> None:
+    world, ledger = topic(1)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    world.hot.full = True
+    heard: list[object] = []
+    cursor.ack([(Position(1, 0), None)])
+    cursor.flush(heard.append)
+    assert heard[0] is not None
+    world.hot.full = False
+    world.clock.advance(1)
+    ledger.tick()
+    world.crash()
+    assert world.open().cursor("s").backlog == 0
+
+
+def test_a_snapshot_is_taken_now_and_then_and_at_closing() -> None:
+    world, ledger = topic(3)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    path = cursor_path(TOPIC, "s")
+
+    def stored() -> Position:
+        found = world.metadata.get(path)
+        assert found is not None
+        info = parse_managed_cursor(found.value)
+        assert info.cursorsLedgerId == -1
+        return Position(info.markDeleteLedgerId, info.markDeleteEntryId)
+
+    cursor.ack_through(Position(1, 0))
+    ledger.tick()
+    assert stored() == Position(1, -1)
+    world.clock.advance(61)
+    ledger.tick()
+    assert stored() == Position(1, 0)
+    cursor.ack_through(Position(1, 1))
+    ledger.close()
+    assert stored() == Position(1, 1)
+    world.hot.values.clear()  # the log of states is lost: the snapshot remains
+    world.crash()
+    assert world.open().cursor("s").mark_delete == Position(1, 1)
+
+
+def test_the_newer_of_state_and_snapshot_counts() -> None:
+    world, ledger = topic(3)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack_through(Position(1, 0))
+    old = dict(world.hot.values)
+    cursor.ack_through(Position(1, 1))
+    cursor.snapshot()
+    world.hot.values = old
+    world.crash()
+    assert world.open().cursor("s").mark_delete == Position(1, 1)
+
+
+def test_a_deleted_cursor_is_gone_and_a_new_one_of_its_name_begins_anew() -> None:
+    world, ledger = topic(3)
+    ledger.create_cursor("s", EARLIEST).clear_backlog()
+    left_behind = dict(world.hot.values)
+    ledger.delete_cursor("s")
+    with pytest.raises(CursorMissing):
+        ledger.cursor("s")
+    with pytest.raises(CursorMissing):
+        ledger.delete_cursor("s")
+    assert world.metadata.get(cursor_path(TOPIC, "s")) is None
+    world.hot.values = left_behind  # as after a crash before the state was forgotten
+    world.crash()
+    ledger = world.open()
+    assert ledger.cursors() == ()
+    assert ledger.create_cursor("s", EARLIEST).backlog == 3
+    world.crash()
+    assert world.open().cursor("s").backlog == 3
+
+
+def test_states_of_no_cursor_are_swept_at_the_start() -> None:
+    world, ledger = topic(1)
+    ledger.create_cursor("s", EARLIEST).clear_backlog()
+    left_behind = dict(world.hot.values)
+    ledger.delete_cursor("s")
+    world.hot.values = left_behind
+    world.crash()
+    world.store.start()
+    assert world.hot.values == {}
+
+
+def test_creating_a_cursor_that_is_there_returns_it_as_it_is() -> None:
+    _, ledger = topic(3)
+    cursor = ledger.create_cursor("s", EARLIEST, {"a": "b"})
+    assert ledger.create_cursor("s", LATEST, {"c": "d"}) is cursor
+    assert cursor.properties == {"a": "b"}
+
+
+def test_a_creation_that_was_not_heard_of_is_found_again() -> None:
+    inner = MemoryMetadataStore()
+    rules = [
+        FaultRule(Fault.ERROR_AFTER, PUT, path="*/s"),
+        FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path="*/s"),
+    ]
+    world = World(metadata=FaultyMetadataStore(inner, rules))
+    ledger = world.open()
+    with pytest.raises(MetadataUnavailable):
+        ledger.create_cursor("s", EARLIEST)
+    assert ledger.cursors() == ()
+    assert ledger.create_cursor("s", EARLIEST) in ledger.cursors()
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LOST, Fault.CONFLICT])
+def test_snapshots_and_deletions_get_through_whatever_happens_to_them(fault: Fault) -> None:
+    store = FaultyMetadataStore(
+        MemoryMetadataStore(),
+        [FaultRule(fault, PUT, path="*/s", skip=1), FaultRule(fault, frozenset({"delete"}), path="*/s")],
+    )
+    world = World(metadata=store)
+    ledger = world.open()
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.set_properties({"k": "v"})
+    world.crash()
+    ledger = world.open()
+    assert ledger.cursor("s").properties == {"k": "v"}
+    ledger.delete_cursor("s")
+    assert len(store.injected) == 2
+    world.crash()
+    assert world.open().cursors() == ()
+
+
+def test_a_name_that_needs_encoding_comes_back() -> None:
+    world, ledger = topic()
+    ledger.create_cursor("a b/ü", EARLIEST)
+    with pytest.raises(InvalidName):
+        ledger.create_cursor("", EARLIEST)
+    world.crash()
+    assert [cursor.name for cursor in world.open().cursors()] == ["a b/ü"]
+
+
+def test_a_reader_is_in_memory_only_and_forgotten_with_its_last_holder() -> None:
+    world, ledger = topic(2)
+    reader = ledger.create_reader("r", EARLIEST)
+    reader.ack_through(Position(1, 0))
+    assert unread(reader) == [Position(1, 1)]
+    assert ledger.cursors() == ()
+    assert readers(ledger) == 1
+    del reader
+    assert readers(ledger) == 0
+    world.crash()
+    assert world.open().cursors() == ()
+
+
+def test_only_so_many_ranges_survive_as_configured() -> None:
+    world, ledger = topic(20, managed_ledger_max_unacked_ranges_to_persist=3)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack([(Position(1, entry_id), None) for entry_id in range(1, 20, 2)])
+    world.crash()
+    assert world.open().cursor("s").individually_acked == ((1, 1, 1), (1, 3, 3), (1, 5, 5))
+
+
+def test_a_snapshot_that_is_too_large_leaves_the_last_ranges_to_the_state() -> None:
+    world = World(
+        settings(managed_ledger_default_mark_delete_rate_limit=0.0), MemoryMetadataStore(max_value_bytes=2000)
+    )
+    ledger = world.open()
+    world.append(ledger, *[b"x"] * 400)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack([(Position(1, entry_id), None) for entry_id in range(1, 400, 2)])
+    ledger.close()
+    found = world.metadata.get(cursor_path(TOPIC, "s"))
+    assert found is not None
+    assert 0 < len(parse_managed_cursor(found.value).individualDeletedMessages) < 200
+    world.crash()
+    assert world.open().cursor("s").backlog == 200
+
+
+def test_numbers_of_the_last_acknowledgement_survive() -> None:
+    world, ledger = topic(2)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack_through(Position(1, 0), positions={"n": 5})
+    cursor.ack_through(Position(1, 1))
+    world.crash()
+    assert world.open().cursor("s").positions == {"n": 5}
+
+
+POSITION = st.builds(Position, st.integers(-1, 2**40), st.integers(-1, 2**40))
+RECORDS = st.builds(
+    CursorRecord,
+    POSITION,
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(9, 20)), max_size=4).map(tuple),
+    st.lists(st.tuples(POSITION, st.sets(st.integers(0, 200)).map(lambda s: to_words(sum(1 << b for b in s))))).map(
+        tuple
+    ),
+    st.dictionaries(st.text(max_size=5), st.integers(-(2**63), 2**63 - 1), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+)
+
+
+@given(RECORDS)
+def test_both_codecs_give_back_what_they_were_given(record: CursorRecord) -> None:
+    assert decode_snapshot(encode_snapshot(record, Codec.LZ4, 50)) == record
+    state = decode_state(encode_state(record))
+    assert state.properties == {}
+    assert (state.mark_delete, state.ranges, state.batches) == (record.mark_delete, record.ranges, record.batches)
+    assert (state.positions, state.cursor_id, state.sequence) == (record.positions, record.cursor_id, record.sequence)
+
+
+def test_a_cursor_that_pulsar_keeps_in_a_ledger_begins_at_its_last_snapshot() -> None:
+    with_snapshot = ManagedCursorInfo(cursorsLedgerId=7, markDeleteLedgerId=3, markDeleteEntryId=4)
+    assert decode_snapshot(serialize_managed_cursor(with_snapshot)).mark_delete == Position(3, 4)
+    assert decode_snapshot(serialize_managed_cursor(ManagedCursorInfo(cursorsLedgerId=7))).mark_delete == EARLIEST

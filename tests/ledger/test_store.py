@@ -1,0 +1,475 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.config.choices import DamagePolicy
+from afterglow.errors import (
+    CorruptMetadata,
+    HotLogError,
+    InvalidName,
+    LedgerMissing,
+    MetadataUnavailable,
+    TopicClosed,
+    TopicMissing,
+)
+from afterglow.format.entry import split_broker_metadata
+from afterglow.format.metadata_envelope import serialize_managed_ledger
+from afterglow.format.position import EARLIEST, Position
+from afterglow.format.proto.managed_ledger_pb2 import KeyValue, ManagedLedgerInfo
+from afterglow.ledger.ledger_list import LedgerEnd, finish_ledger
+from afterglow.ledger.retention import Retention
+from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
+from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.metadata.names import NamespaceName
+from afterglow.metadata.paths import cursor_path, managed_ledger_path
+from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.testing.manual_hot import ManualLedger
+
+PATH = managed_ledger_path(TOPIC)
+
+
+def payloads(ledger: ManagedLedger) -> list[bytes]:
+    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.read(EARLIEST, 1000, 1 << 20)]
+
+
+def topic(world: World, *ledgers: int) -> ManagedLedger:
+    """A topic with so many entries in each of its ledgers; entries are numbered from 0."""
+    ledger = world.open()
+    number = 0
+    for at, count in enumerate(ledgers):
+        if at:
+            ledger.roll()
+        for _ in range(count):
+            world.append(ledger, b"%d" % number)
+            number += 1
+    return ledger
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_opened_once_and_created_only_if_asked() -> None:
+    world = World()
+    with pytest.raises(TopicMissing):
+        world.store.open(TOPIC, create=False)
+    assert not world.store.exists(TOPIC)
+    ledger = world.store.open(TOPIC)
+    assert world.store.exists(TOPIC)
+    assert world.store.open(TOPIC) is ledger is world.store.opened(TOPIC)
+    assert world.store.all_opened() == (ledger,)
+    with pytest.raises(InvalidName):
+        world.store.open("no/such/form")
+
+
+def test_topics_of_a_namespace_are_listed() -> None:
+    world = World()
+    for name in ("b", "a+b", "a-partition-0"):
+        world.open(f"public/default/persistent/{name}")
+    world.open("public/other/persistent/c")
+    listed = world.store.topics(NamespaceName("public", "default"))
+    assert [topic.local_name for topic in listed] == ["a b", "a-partition-0", "b"]
+    assert world.store.topics(NamespaceName("public", "none")) == ()
+
+
+def test_a_closed_store_opens_nothing_more() -> None:
+    world = World()
+    ledger = topic(world, 2)
+    world.store.close()
+    assert ledger.closed
+    with pytest.raises(TopicClosed):
+        world.store.open(TOPIC)
+    world.crash()
+    assert payloads(world.open()) == [b"0", b"1"]
+
+
+def test_a_list_that_pulsar_wrote_is_taken_over() -> None:
+    world = World()
+    for _ in range(3):
+        world.hot.create()
+    for ledger_id in (1, 2):
+        world.hot.open(ledger_id).append((b"%d" % ledger_id,), lambda _error: None)
+        world.hot.open(ledger_id).close()
+    info = ManagedLedgerInfo(properties=[KeyValue(key="index", value="41"), KeyValue(key="theirs", value="kept")])
+    for ledger_id in (3, 1, 2):  # in no order; the last is open
+        info.ledgerInfo.add(ledgerId=ledger_id)
+    for ledger_id in (1, 2):
+        finish_ledger(info, LedgerEnd(ledger_id, 1, 1, None), 5)
+    world.metadata.put(PATH, serialize_managed_ledger(info), MUST_NOT_EXIST)
+    ledger = world.open()
+    assert payloads(ledger) == [b"1", b"2"]
+    world.append(ledger, b"3")
+    assert ledger.progress.index == 42
+    assert KeyValue(key="theirs", value="kept") in ledger.info.properties
+    assert [row.ledger_id for row in ledger.ledgers] == [1, 2, 4], "the empty ledger has left"
+
+
+def test_the_ledger_that_was_written_must_be_there_unless_damage_is_to_be_skipped() -> None:
+    world = World()
+    topic(world, 1, 2)
+    world.crash()
+    del world.hot.ledgers_by_id[2]
+    with pytest.raises(LedgerMissing, match="damagedDataPolicy"):
+        world.open()
+    world.config = settings(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
+    world.crash()
+    ledger = world.open()
+    assert payloads(ledger) == [b"0"]
+    assert world.append(ledger, b"on") == [Position(3, 0)]
+
+
+def test_metadata_that_does_not_parse_is_told() -> None:
+    world = World()
+    world.metadata.put(PATH, b"\xff\xff", MUST_NOT_EXIST)
+    with pytest.raises(CorruptMetadata):
+        world.open()
+
+
+def test_metadata_that_cannot_be_reached_keeps_a_topic_closed_until_it_can() -> None:
+    store = FaultyMetadataStore(MemoryMetadataStore(), [FaultRule(Fault.ERROR_BEFORE, times=3)])
+    world = World(metadata=store)
+    for _ in range(3):
+        with pytest.raises(MetadataUnavailable):
+            world.open()
+    world.append(world.open(), b"0")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_reading_crosses_ledgers_and_stops_at_either_limit() -> None:
+    world = World(settings(managed_ledger_cache_size_mb=0))
+    ledger = topic(world, 3, 0, 2)
+    everything = ledger.read(EARLIEST, 100, 1 << 20)
+    assert [entry.position for entry in everything] == [
+        Position(1, 0), Position(1, 1), Position(1, 2), Position(3, 0), Position(3, 1)
+    ]  # fmt: skip
+    size = len(everything[0].data)
+    for first in range(5):
+        for count in range(1, 6):
+            found = ledger.read(everything[first].position, count, 1 << 20)
+            assert found == everything[first : first + count]
+    assert ledger.read(EARLIEST, 100, 1) == everything[:1]
+    assert len(ledger.read(EARLIEST, 100, 2 * size)) == 2
+    assert ledger.read(Position(1, 3), 1, 1) == everything[3:4]
+    assert ledger.read(Position(3, 2), 10, 1 << 20) == []
+    assert ledger.read(EARLIEST, 0, 1 << 20) == []
+
+
+@pytest.mark.parametrize("max_entries", [1, 2, 3, 100])
+@pytest.mark.parametrize("max_bytes", [1, 80, 1 << 20])
+def test_reading_in_pieces_gives_the_same_from_cache_and_from_disk(max_entries: int, max_bytes: int) -> None:
+    found: list[list[bytes | memoryview]] = []
+    for cache_mb in (0, 1):
+        world = World(settings(managed_ledger_cache_size_mb=cache_mb))
+        ledger = topic(world, 3, 4, 1)
+        read: list[bytes | memoryview] = []
+        position = EARLIEST
+        while block := ledger.read(position, max_entries, max_bytes):
+            read += [entry.data for entry in block]
+            position = block[-1].position.next()
+        found.append(read)
+        assert (world.hot.reads == 0) == (cache_mb == 1)
+    assert found[0] == found[1]
+    assert len(found[0]) == 8
+
+
+def test_what_is_in_memory_is_told_apart_from_what_is_not() -> None:
+    world = World()
+    ledger = topic(world, 2)
+    assert ledger.read_cached(Position(1, 1), 9, 1 << 20) == ledger.read(Position(1, 1), 9, 1 << 20)
+    assert ledger.read_cached(Position(1, 2), 9, 1 << 20) == []
+    assert len(ledger.read_cached(EARLIEST, 1, 1 << 20) or []) == 1
+    world.crash()
+    assert world.open().read_cached(EARLIEST, 9, 1 << 20) is None
+
+
+def test_positions_are_walked_and_counted() -> None:
+    ledger = topic(World(), 2, 1)
+    assert ledger.first_position == Position(1, 0)
+    assert ledger.last_confirmed == Position(2, 0)
+    walked = [EARLIEST]
+    while walked[-1] != ledger.last_confirmed:
+        walked.append(ledger.next_valid(walked[-1]))
+    assert walked[1:] == [Position(1, 0), Position(1, 1), Position(2, 0)]
+    assert ledger.next_valid(Position(2, 0)) == Position(2, 1)
+    assert ledger.entries_between(Position(1, 0), Position(2, 0)) == 2
+    assert ledger.number_of_entries == 3
+
+
+class Tier:
+    """Holds copies of ledgers."""
+
+    def __init__(self, ledgers: dict[int, list[bytes]]) -> None:
+        self.ledgers = ledgers
+        self.asked: list[tuple[int, int, int]] = []
+
+    def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Sequence[bytes]:
+        self.asked.append((ledger_id, first, last))
+        return self.ledgers[ledger_id][first : last + 1]
+
+
+def test_a_ledger_whose_hot_copy_is_gone_is_read_through_the_fallback() -> None:
+    world = World()
+    topic(world, 2, 1)
+    tier = Tier({1: list(world.hot.open(1).entries)})
+    world.fallback = tier
+    world.crash()
+    ledger = world.open()
+
+    def let_go(info: ManagedLedgerInfo) -> None:
+        info.ledgerInfo[0].offloadContext.bookkeeperDeleted = True
+
+    ledger.update(let_go)
+    world.hot.delete(1)
+    assert payloads(ledger) == [b"0", b"1", b"2"]
+    assert tier.asked == [(1, 0, 1)]
+
+
+def test_without_a_fallback_a_missing_hot_copy_is_a_clear_error() -> None:
+    world = World(settings(managed_ledger_cache_size_mb=0))
+    ledger = topic(world, 2, 1)
+    world.hot.delete(1)
+    with pytest.raises(LedgerMissing, match=r"1:0.*managedLedgerOffloadDriver"):
+        ledger.read(EARLIEST, 10, 1000)
+    assert len(ledger.read(Position(2, 0), 10, 1000)) == 1
+
+
+def test_waiting_readers_are_woken_after_they_can_see_more() -> None:
+    world = World()
+    ledger = world.open()
+    seen: list[Position] = []
+    end = ledger.on_append(lambda: seen.append(ledger.last_confirmed))
+    world.append(ledger, b"a")
+    world.append(ledger, b"b")
+    assert seen == [Position(1, 0), Position(1, 1)]
+    end()
+    world.append(ledger, b"c")
+    assert len(seen) == 2
+
+
+# --- letting go -------------------------------------------------------------------------------------------------------
+
+
+def test_consumed_ledgers_go_when_the_next_is_in_use() -> None:
+    world = World(settings(default_retention_time_in_minutes=0, default_retention_size_in_mb=0))
+    ledger = world.open()
+    slow, fast = ledger.create_cursor("slow", EARLIEST), ledger.create_cursor("fast", EARLIEST)
+    for _ in range(3):
+        world.append(ledger, b"x")
+        ledger.roll()
+    fast.clear_backlog()
+    assert ledger.trim() == ()
+    slow.ack_through(Position(2, 0))
+    assert ledger.trim() == (1, 2)
+    assert world.hot.ledgers() == (3, 4)
+    assert ledger.first_position == Position(3, 0)
+    assert (slow.backlog, fast.backlog) == (1, 0)
+    ledger.delete_cursor("slow")
+    assert ledger.trim() == (3,)
+    assert world.store.cache.get_run(3, 0, 0, 1) == []
+    assert ledger.number_of_entries == 0
+
+
+def test_a_ledger_in_use_elsewhere_is_not_trimmed() -> None:
+    world = World(settings(default_retention_time_in_minutes=0, default_retention_size_in_mb=0))
+    ledger = world.open()
+    ledger.in_use = {1}.__contains__
+    world.append(ledger, b"x")
+    ledger.roll()
+    assert ledger.trim() == ()
+    assert ledger.truncate() == ()
+    ledger.in_use = set[int]().__contains__
+    assert ledger.trim() == (1,)
+
+
+def test_the_last_ledger_of_an_idle_topic_goes_too_once_retention_ends() -> None:
+    world = World()
+    topic(world, 2)
+    world.crash()
+    ledger = world.open()
+    ledger.retention = Retention.of(10, 0)
+    before = ledger.last_confirmed
+    world.clock.advance(11 * 60)
+    assert ledger.trim() == (1,)
+    assert ledger.number_of_entries == 0
+    assert ledger.last_confirmed > before
+    world.append(ledger, b"2")
+    assert ledger.progress.index == 2
+    ledger.terminate()
+    assert ledger.trim() == ()
+
+
+def test_truncating_acknowledges_and_drops_what_is_there_and_nothing_that_comes_after() -> None:
+    world = World()
+    ledger = topic(world, 2, 2)
+    cursor, reader = ledger.create_cursor("s", EARLIEST), ledger.create_reader("r", EARLIEST)
+    assert ledger.truncate() == (1, 2)
+    assert (ledger.number_of_entries, cursor.backlog, reader.backlog) == (0, 0, 0)
+    assert len(world.hot.ledgers()) == 1
+    (new,) = world.append(ledger, b"4")
+    assert [entry.position for entry in cursor.read(9, 1 << 20)] == [new]
+    assert [entry.position for entry in reader.read(9, 1 << 20)] == [new]
+    assert ledger.progress.index == 4
+    world.crash()
+    assert payloads(world.open()) == [b"4"]
+    assert World().open().truncate() == ()
+
+
+def test_a_hot_copy_that_cannot_be_deleted_now_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    ledger = topic(world, 1, 1)
+
+    def stuck(_ledger_id: int) -> None:
+        raise HotLogError("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.hot, "delete", stuck)
+        assert ledger.truncate() == (1, 2)
+        assert 1 in world.hot.ledgers()
+    assert payloads(ledger) == []
+    ledger.trim()
+    assert world.hot.ledgers() == (3,)
+
+
+def test_reading_while_ledgers_are_trimmed_goes_on_with_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(settings(managed_ledger_cache_size_mb=0))
+    ledger = topic(world, 2, 2)
+    real = world.hot.open
+
+    def trimmed_meanwhile(ledger_id: int) -> ManualLedger:
+        if ledger_id == 1 and 1 in world.hot.ledgers():
+            monkeypatch.setattr(world.hot, "open", real)
+            ledger.retention = Retention(0, 0)
+            world.clock.advance(1)
+            assert ledger.trim() == (1,)
+        return real(ledger_id)
+
+    monkeypatch.setattr(world.hot, "open", trimmed_meanwhile)
+    assert payloads(ledger) == [b"2", b"3"]
+
+
+# --- deleting and starting --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_deleted_topic_leaves_nothing_behind(opened: bool) -> None:  # noqa: FBT001
+    world = World()
+    ledger = topic(world, 2, 1)
+    ledger.create_cursor("s", EARLIEST).clear_backlog()
+    if not opened:
+        world.crash()
+    world.store.delete(TOPIC)
+    assert (world.hot.ledgers(), world.hot.values, world.store.exists(TOPIC)) == ((), {}, False)
+    assert world.metadata.get(cursor_path(TOPIC, "s")) is None
+    with pytest.raises(TopicMissing):
+        world.store.delete(TOPIC)
+    again = world.open()
+    assert (again.number_of_entries, again.cursors()) == (0, ())
+    world.append(again, b"new")
+    assert again.progress.index == 0
+
+
+def test_a_topic_that_is_being_deleted_takes_nothing_more() -> None:
+    world = World()
+    ledger = topic(world, 1)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    world.store.delete(TOPIC)
+    receipts = Receipts()
+    ledger.append((b"late",), 1, receipts)
+    world.settle()
+    assert [type(error) for error in receipts.errors] == [TopicClosed]
+    cursor.clear_backlog()
+    cursor.flush()
+    assert world.hot.values == {}
+
+
+def test_a_deletion_that_metadata_refuses_leaves_the_topic_as_it_was() -> None:
+    world = World()
+    ledger = topic(world, 1)
+    ledger._metadata._store = _failing(world.metadata)
+    with pytest.raises(MetadataUnavailable):
+        world.store.delete(TOPIC)
+    assert world.open() is ledger
+    world.append(ledger, b"1")
+    assert payloads(ledger) == [b"0", b"1"]
+
+
+def _failing(store: MetadataStore) -> FaultyMetadataStore:
+    return FaultyMetadataStore(store, [FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}))])
+
+
+def test_a_deletion_that_the_hot_log_holds_up_is_finished_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    topic(world, 1)
+
+    def stuck(_ledger_id: int) -> None:
+        raise HotLogError("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.hot, "delete", stuck)
+        with pytest.raises(HotLogError):
+            world.store.delete(TOPIC)
+    assert not world.store.exists(TOPIC)
+    world.crash()
+    assert [str(topic) for topic in world.store.start().deleted_topics] == ["persistent://public/default/t"]
+    assert world.hot.ledgers() == ()
+
+
+def test_a_start_sweeps_empty_ledgers_that_no_list_names_and_only_reports_others() -> None:
+    world = World()
+    topic(world, 1)
+    world.hot.create()
+    stray = world.hot.create()
+    stray.append((b"whose?",), lambda _error: None)
+    world.crash()
+    fresh = world.hot.create()  # by this process, after it began: none of a crash's leftovers
+    report = world.store.start()
+    assert (report.swept_ledgers, report.unknown_ledgers) == ((2,), (3,))
+    assert world.hot.ledgers() == (1, 3, fresh.ledger_id)
+
+
+def test_a_start_that_cannot_read_the_lists_sweeps_nothing() -> None:
+    world = World()
+    topic(world, 1)
+    world.hot.create()
+    world.metadata = FaultyMetadataStore(
+        world.metadata, [FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path="*/t", times=None)]
+    )
+    world.crash()
+    with pytest.raises(MetadataUnavailable):
+        world.store.start()
+    assert world.hot.ledgers() == (1, 2)
+
+
+def test_legacy_topics_are_found_by_a_start() -> None:
+    world = World()
+    world.append(world.open("tenant/cluster/ns/persistent/old"), b"x")
+    world.crash()
+    assert world.store.start().unknown_ledgers == ()
+
+
+def test_upkeep_of_all_topics_goes_on_when_one_fails() -> None:
+    world = World(settings(managed_ledger_inactive_ledger_rollover_time_seconds=1))
+    names = [f"public/default/persistent/{name}" for name in "abc"]
+    for name in names:
+        world.append(world.open(name), b"x")
+    world.clock.advance(2)
+    world.open(names[0]).trim = partial(_fail)  # type: ignore[method-assign]
+    world.store.tick()
+    world.settle()
+    world.store.trim()
+    assert [len(world.open(name).ledgers) for name in names] == [2, 2, 2]
+
+
+def _fail() -> tuple[int, ...]:
+    raise MetadataUnavailable("not now")
