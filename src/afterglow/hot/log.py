@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     Completion: TypeAlias = Callable[[HotLogError | None], None]
     """Called once, from any thread, when an append is durable (None) or has failed. It must not block."""
 
-    Deliver: TypeAlias = Callable[[list[Completion], HotLogError | None], None]
-    """Takes the completions of one group commit, which all end alike, in the order in which they are to be called."""
+    Deliver: TypeAlias = Callable[[list[Completion], HotLogError | None], object]
+    """Takes the completions of one group commit, which all end alike, in the order in which they are to be called.
+    What it returns is not looked at."""
 
 
 @runtime_checkable

@@ -1,0 +1,8 @@
+"""Durable ledgers on the local disk."""
+
+from __future__ import annotations
+
+from afterglow.hot.local.log import LocalLog
+from afterglow.hot.local.shared import SharedLedger, open_shared, read_instance
+
+__all__ = ["LocalLog", "SharedLedger", "open_shared", "read_instance"]

@@ -1,0 +1,140 @@
+"""The thread that flushes and makes checkpoints when it is time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from afterglow.errors import HotLogError
+
+if TYPE_CHECKING:
+    from afterglow.hot.local.checkpointing import Checkpointer
+    from afterglow.hot.local.commit import Committer
+    from afterglow.hot.local.writeback import Writeback
+
+__all__ = ["Background"]
+
+_log = logging.getLogger(__name__)
+
+_MANY_BYTES = 16 << 20  # unflushed bytes at which a round does not wait for its time
+_REST = 4  # a round may take a fifth of the time: with very many ledgers rounds come less often
+_RETRY_S = 5.0  # between tries where the disk refuses
+
+
+class Background:
+    """When to write behind."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        writeback: Writeback,
+        checkpointer: Checkpointer,
+        *,
+        flush_interval_s: float,
+        checkpoint_interval_s: float,
+    ) -> None:
+        self._committer = committer
+        self._writeback = writeback
+        self._checkpointer = checkpointer
+        self._flush_interval_s = flush_interval_s
+        self._checkpoint_interval_s = checkpoint_interval_s
+        self._wake = threading.Condition(committer.lock)
+        self._stopping = False
+        self._pause_s = flush_interval_s
+        self._flush_at: float | None = None
+        self._checkpoint_at = 0.0
+        self._rotated = False
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="afterglow-writeback", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with a checkpoint of what was recovered."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is not flushed stays so."""
+        with self._committer.lock:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def nudge(self) -> None:
+        """Have a round in time, or at once where much has gathered. The lock is held."""
+        if self._flush_at is None:
+            self._flush_at = time.monotonic() + self._pause_s
+            self._wake.notify()
+        elif self._writeback.unflushed_bytes >= _MANY_BYTES and not self._failing:
+            self._flush_at = 0.0
+            self._wake.notify()
+
+    def rotated(self) -> None:
+        """Have a checkpoint: a journal file was full. The lock is held."""
+        self._rotated = True
+        self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._committer.lock:
+                while not self._stopping and (wait_s := self._wait_s()) > 0:
+                    self._wake.wait(wait_s)
+                if self._stopping:
+                    return
+                checkpoint = self._rotated or time.monotonic() >= self._checkpoint_at
+            try:
+                if checkpoint:
+                    self._checkpoint()
+                else:
+                    self._flush()
+            except Exception:  # noqa: BLE001 - the thread must not end: memory would fill up unseen
+                _log.exception("the hot log could not write behind; it will try again")
+                self._later(_RETRY_S)
+
+    def _wait_s(self) -> float:
+        now = time.monotonic()
+        if self._rotated:
+            return 0.0
+        at = self._checkpoint_at if self._flush_at is None else min(self._flush_at, self._checkpoint_at)
+        return at - now
+
+    def _flush(self) -> None:
+        with self._committer.lock:
+            self._flush_at = None
+        start = time.monotonic()
+        try:
+            self._writeback.flush()
+        except HotLogError as error:
+            self._complain(error)
+        else:
+            self._failing = False
+        self._pause_s = max(self._flush_interval_s, _REST * (time.monotonic() - start))
+
+    def _flush_if_due(self) -> None:
+        at = self._flush_at
+        if at is not None and time.monotonic() >= at:
+            self._flush()
+
+    def _checkpoint(self) -> None:
+        with self._committer.lock:
+            full, self._rotated = self._rotated, False
+            self._checkpoint_at = time.monotonic() + self._checkpoint_interval_s
+        if not full and self._committer.fresh and self._checkpointer.journal == self._committer.number:
+            return  # nothing happened since the last one
+        try:
+            self._checkpointer.make(rotate=not full, between=self._flush_if_due)
+        except HotLogError as error:
+            self._complain(error)
+
+    def _complain(self, error: HotLogError) -> None:
+        """Say it once, and try again in a while."""
+        if not self._failing:
+            _log.warning("%s; the journal keeps everything, and it is tried again", error)
+        self._failing = True
+        self._later(_RETRY_S)
+
+    def _later(self, wait_s: float) -> None:
+        with self._committer.lock:
+            now = time.monotonic()
+            self._flush_at = now + min(wait_s, max(self._flush_interval_s * 10, 0.01))
+            self._checkpoint_at = min(self._checkpoint_at, now + min(wait_s, self._checkpoint_interval_s))

@@ -1,0 +1,131 @@
+"""The checkpoint: what a start after a crash need not replay.
+
+It says at which journal file to begin, which ledgers were not durably closed and how much of each is durable in its own
+files, the next ledger id, and the keyed state. A ledger below the next id that it does not list is durably closed, or
+deleted. Ids stand here so that they are never given twice, even when all ledgers are gone.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from afterglow.errors import HotLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from afterglow.hot.local.disk import Disk
+    from afterglow.hot.local.layout import Layout
+
+__all__ = ["FIRST_LEDGER_ID", "Checkpoint", "Durable", "load_checkpoint", "store_checkpoint"]
+
+FIRST_LEDGER_ID = 1
+
+_MAGIC = b"AGLOWC1\n"
+_HEAD = struct.Struct(">8sIqqqq")
+_LEDGER = struct.Struct(">qqq")
+_STATE = struct.Struct(">II")
+_UNCHECKED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """How much of an open ledger is durable in its own files."""
+
+    entries: int
+    """Entries; -1: its creation was still under way, and counts only if the journal tells of it."""
+
+    frame_bytes: int
+    """Bytes of their frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint."""
+
+    journal: int = 0
+    """Number of the first journal file to replay; 0: all there are."""
+
+    next_ledger_id: int = FIRST_LEDGER_ID
+    """Greater than the id of every ledger there ever was."""
+
+    ledgers: Mapping[int, Durable] = field(default_factory=dict)
+    """Ledgers that were not durably closed."""
+
+    state: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The keyed state."""
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        out = bytearray(_HEAD.pack(_MAGIC, 0, self.journal, self.next_ledger_id, len(self.ledgers), len(self.state)))
+        for ledger_id, durable in self.ledgers.items():
+            out += _LEDGER.pack(ledger_id, durable.entries, durable.frame_bytes)
+        for key, value in self.state.items():
+            out += _STATE.pack(len(key), len(value))
+            out += key
+            out += value
+        out[8:_UNCHECKED] = crc32c(memoryview(out)[_UNCHECKED:]).to_bytes(4, "big")
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint | None:
+        """The checkpoint in a file's bytes, or None where they are damaged."""
+        if len(data) < _HEAD.size:
+            return None
+        magic, crc, journal, next_ledger_id, ledger_count, state_count = _HEAD.unpack_from(data)
+        if magic != _MAGIC or crc != crc32c(memoryview(data)[_UNCHECKED:]):
+            return None
+        at = _HEAD.size
+        ledgers = {}
+        for _ in range(ledger_count):
+            ledger_id, entries, frame_bytes = _LEDGER.unpack_from(data, at)
+            ledgers[ledger_id] = Durable(entries, frame_bytes)
+            at += _LEDGER.size
+        state = {}
+        for _ in range(state_count):
+            key_bytes, value_bytes = _STATE.unpack_from(data, at)
+            at += _STATE.size
+            state[data[at : at + key_bytes]] = data[at + key_bytes : at + key_bytes + value_bytes]
+            at += key_bytes + value_bytes
+        return cls(journal, next_ledger_id, ledgers, state)
+
+
+def load_checkpoint(disk: Disk, layout: Layout) -> Checkpoint:
+    """The last checkpoint; an empty one where none was made yet.
+
+    Raises:
+        HotLogError: It is damaged.
+    """
+    try:
+        with disk.opened(layout.checkpoint) as file:
+            data = disk.read(file, disk.size(file), 0)
+    except FileNotFoundError:
+        return Checkpoint()
+    checkpoint = Checkpoint.decode(data)
+    if checkpoint is None:
+        raise HotLogError(
+            f"{layout.checkpoint} is damaged, or was written by another release: bring it back from a copy, or start "
+            "the release that wrote it"
+        )
+    return checkpoint
+
+
+def store_checkpoint(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None:
+    """Put a checkpoint in the place of the last one, durably.
+
+    1. Write and sync it under another name. *Crash: the old one counts; the file is overwritten next time.*
+    2. Rename it, sync the name. *Crash between: the old or the new counts; the journals of the old are still there.*
+
+    Raises:
+        OSError: The old or the new one counts: journals that the old one needs must stay.
+    """
+    draft = layout.checkpoint.with_suffix(".new")
+    with disk.opened(draft, write=True, create=True, empty=True) as file:
+        disk.write(file, checkpoint.encode(), 0)
+        disk.sync(file)
+    disk.rename(draft, layout.checkpoint)
+    disk.sync_directory(layout.root)

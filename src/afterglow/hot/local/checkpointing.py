@@ -1,0 +1,142 @@
+"""Making checkpoints: after one, the journals before it are not needed any more.
+
+1. Begin a new journal file. Everything confirmed so far stands in the files before it.
+2. Flush all ledgers. Remove the files of deleted ones.
+3. Sync the files of every ledger that changed, then the directory. *Crash until here: the old checkpoint and its
+   journals do it all again.*
+4. Store the checkpoint. *Crash: the old or the new one counts, and the journals of both are there.*
+5. Remove the older journals. *Crash: they are removed after the next checkpoint.*
+
+Appends go on meanwhile. A failure at any step leaves the old checkpoint with its journals.
+
+**After a failed sync of a ledger's file** the system may have dropped what it could not write, and would call the next
+sync a success. So nothing of that file since its last good sync is trusted: the next checkpoint writes it again, from
+the journals, before it syncs again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from afterglow.hot.local.checkpoint import Checkpoint, Durable, store_checkpoint
+from afterglow.hot.local.files import Part
+from afterglow.hot.local.journal import Kind
+from afterglow.hot.local.layout import explain, numbered
+from afterglow.hot.local.replay import Replay, frame_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.hot.local.machinery import Machinery
+    from afterglow.hot.local.track import Track
+
+__all__ = ["Checkpointer"]
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """Makes checkpoints, one at a time."""
+
+    def __init__(self, shared: Machinery) -> None:
+        self.journal = 0
+        """The journal file at which the last checkpoint begins."""
+        self._disk = shared.disk
+        self._layout = shared.layout
+        self._files = shared.files
+        self._book = shared.book
+        self._committer = shared.committer
+        self._writeback = shared.writeback
+        self._one = threading.Lock()
+
+    def make(self, *, rotate: bool, between: Callable[[], None] = lambda: None) -> None:
+        """Make a checkpoint.
+
+        Args:
+            rotate: Begin a new journal file; else everything before the present one is covered.
+            between: Called between syncs, of which each may take its time.
+
+        Raises:
+            HotLogError: None was made; the last one counts.
+        """
+        with self._one:
+            with self._committer.lock:
+                # What was flushed before the failed sync must all stand in files that are not written any more.
+                rotate = rotate or any(track.suspect for track in self._book.active.values())
+            number = self._committer.rotate() if rotate and not self._committer.fresh else self._committer.number
+            try:
+                self._writeback.flush()
+                self._writeback.finish_deletes()
+                self._repair(number)
+                with self._committer.lock:
+                    changed = [track for track in self._book.active.values() if track.unsynced]
+                for track in changed:
+                    self._sync(track)
+                    between()
+                self._disk.sync_directory(self._layout.ledgers)
+                store_checkpoint(self._disk, self._layout, self._describe(number))
+            except OSError as error:
+                raise explain(error, f"no checkpoint could be made in {self._layout.root}") from error
+            self.journal = number
+            self._drop_journals()
+
+    def _sync(self, track: Track) -> None:
+        """Sync both files of a ledger."""
+        with self._committer.lock:
+            end = track.flushed_entries, track.flushed_bytes
+            closed = track.head_closed
+            track.unsynced = False
+        try:
+            for part in Part:
+                with self._files.use(track.ledger_id, part, write=True) as file:
+                    self._disk.sync(file)
+        except FileNotFoundError:
+            if track.ledger_id in self._book.active:
+                raise
+        except OSError:
+            with self._committer.lock:
+                track.suspect = track.unsynced = track.closed = True
+            raise
+        with self._committer.lock:
+            track.synced_entries, track.synced_bytes = end
+            track.durably_closed = closed
+
+    def _describe(self, number: int) -> Checkpoint:
+        """The checkpoint, and from now on no word of ledgers that are durably closed."""
+        with self._committer.lock:
+            active = self._book.active
+            for track in [track for track in active.values() if track.durably_closed]:
+                del active[track.ledger_id]
+            ledgers = {
+                track.ledger_id: Durable(track.synced_entries if track.created else -1, track.synced_bytes)
+                for track in active.values()
+            }
+            return Checkpoint(number, self._book.next_ledger_id, ledgers, dict(self._book.state))
+
+    def _repair(self, number: int) -> None:
+        """Write again, from the journals since the last checkpoint, what a failed sync may have dropped."""
+        with self._committer.lock:
+            suspects = {track.ledger_id: track for track in self._book.active.values() if track.suspect}
+        if not suspects:
+            return
+        for section in Replay(self._disk, self._layout, self.journal).sections(before=number):
+            track = suspects.get(section.ledger_id)
+            if section.kind == Kind.APPENDED and track is not None:
+                sizes = frame_sizes(section.data)
+                self._writeback.write_frames(track.ledger_id, section.data, section.start)
+                self._writeback.write_offsets(track.ledger_id, section.first, section.start, sizes)
+        for track in suspects.values():
+            self._writeback.write_head(track)
+            with self._committer.lock:
+                track.suspect = False
+                track.unsynced = True
+
+    def _drop_journals(self) -> None:
+        for number in numbered(self._disk, self._layout.journals, ".journal"):
+            if number < self.journal:
+                try:
+                    self._disk.unlink(self._layout.journal(number))
+                except OSError as error:
+                    _log.warning("%s could not be removed: %s", self._layout.journal(number), error)

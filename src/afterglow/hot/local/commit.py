@@ -1,0 +1,386 @@
+"""Group commit: one thread, one journal, one sync for everything that all ledgers queued meanwhile.
+
+An append only queues. The thread takes all that is queued, writes it as one batch, syncs once, and calls the
+completions. While it syncs the next group gathers: the slower the disk, the larger the groups. What a group costs
+beyond its bytes does not depend on how many ledgers it touches, but for some microseconds each.
+
+**After a failed write or sync** the file is abandoned; the group, and everything queued behind it, fails; the ledgers
+that it touched are fenced where they were confirmed; others, which had nothing under way, are not touched. The next
+group begins a new file, whose header voids what the old one may hold of the failed group. Until that is possible every
+group fails in the same way, and the process lives.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from afterglow.errors import HotLogError
+from afterglow.hot.local.journal import SECTION, JournalFile, Kind
+from afterglow.hot.local.layout import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.hot.local.disk import Disk
+    from afterglow.hot.local.layout import Layout
+    from afterglow.hot.local.track import Queued, Track
+    from afterglow.hot.log import Completion, Deliver
+
+__all__ = ["Committer", "Outcome"]
+
+_log = logging.getLogger(__name__)
+
+# Joining a group copies it while the interpreter is held: 4 MiB take about a millisecond.
+_GROUP_BYTES = 4 << 20
+
+
+class Outcome:
+    """A completion that a thread waits for."""
+
+    def __init__(self) -> None:
+        self._called = threading.Event()
+        self._error: HotLogError | None = None
+
+    def __call__(self, error: HotLogError | None) -> None:
+        """Take the outcome."""
+        self._error = error
+        self._called.set()
+
+    def wait(self) -> None:
+        """Wait for it.
+
+        Raises:
+            HotLogError: It is a failure.
+        """
+        self._called.wait()
+        if self._error is not None:
+            raise type(self._error)(str(self._error)) from self._error
+
+
+class _Control(NamedTuple):
+    """A change that is no append."""
+
+    section: bytes
+    apply: Callable[[], None]
+    """Called under the lock when it is durable."""
+
+    done: Completion
+    owed: bool
+    """Whether it is written with a later group where this one fails."""
+
+
+class _Group(NamedTuple):
+    controls: list[_Control]
+    queued: list[Queued]
+
+    def body(self) -> bytes:
+        """The sections, joined."""
+        out: list[bytes | bytearray | memoryview] = [control.section for control in self.controls]
+        for track, pieces, sizes, _, frame_bytes in self.queued:
+            place = (track.ledger_id, track.entries, track.frame_bytes)
+            out.append(SECTION.pack(Kind.APPENDED, len(sizes), *place, frame_bytes))
+            out += pieces
+        return b"".join(out)
+
+
+class Committer:
+    """The journal and the thread that writes it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        layout: Layout,
+        lock: threading.Lock,
+        *,
+        journal_max_bytes: int,
+        deliver: Deliver,
+        confirmed: Callable[[list[Track], int], None],
+    ) -> None:
+        """Prepare; nothing is written before :meth:`start`.
+
+        Args:
+            disk: Where to write.
+            layout: What files are called.
+            lock: Guards all that the log's threads share.
+            journal_max_bytes: Size at which the next file is begun.
+            deliver: Calls completions.
+            confirmed: Called under the lock with ledgers that have entries to be flushed, and for how many bytes.
+        """
+        self.lock = lock
+        """Guards all that the log's threads share."""
+        self.rotated: Callable[[], None] = lambda: None
+        """Called under the lock when a file was full."""
+        self.pending_bytes = 0
+        """Bytes queued or being written."""
+        self._disk = disk
+        self._layout = layout
+        self._journal_max_bytes = journal_max_bytes
+        self._deliver = deliver
+        self._confirmed = confirmed
+        self._work = threading.Condition(lock)
+        self._settled = threading.Condition(lock)
+        self._idle = False
+        self._stopping = False
+        self._dirty: list[Track] = []
+        self._controls: list[_Control] = []
+        self._owed: list[_Control] = []
+        self._rotations: list[Outcome] = []
+        self._journal: JournalFile | None = None
+        self._newest = 0  # the greatest number ever tried
+        self._previous = (0, 0)  # the last file that was used, and how much of it counts
+        self._thread = threading.Thread(target=self._run, name="afterglow-journal", daemon=True)
+
+    @property
+    def number(self) -> int:
+        """Number of the file that is written, or was last. Everything confirmed before it stands in files before."""
+        return self._previous[0]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was written since the file was begun."""
+        return self._journal is not None and self._journal.empty
+
+    def start(self, newest: int, previous: int, previous_end: int) -> None:
+        """Begin a journal file behind those that are there, and the thread.
+
+        Raises:
+            OSError: The file could not be made.
+        """
+        self._newest = newest
+        self._previous = (previous, previous_end)
+        self._begin()
+        self._thread.start()
+
+    def enqueue(self, track: Track, frame_bytes: int) -> None:
+        """Note that an entry was put into a ledger's queue. The lock is held."""
+        if not track.queued_bytes:
+            self._dirty.append(track)
+        track.queued_bytes += frame_bytes
+        self.pending_bytes += frame_bytes
+        if self._idle:
+            self._idle = False
+            self._work.notify()
+
+    def submit(self, section: bytes, apply: Callable[[], None], done: Completion, *, owed: bool = False) -> None:
+        """Queue a change that is no append.
+
+        Raises:
+            HotLogError: The log is closed.
+        """
+        with self.lock:
+            if self._stopping:
+                raise HotLogError(f"the hot log at {self._layout.root} is closed")
+            self._controls.append(_Control(section, apply, done, owed))
+            self.pending_bytes += len(section)
+            self._work.notify()
+
+    def write(self, section: bytes, apply: Callable[[], None] = lambda: None, *, owed: bool = False) -> None:
+        """Do a change that is no append, and wait until it is durable. With no bytes: sync, and no more.
+
+        Raises:
+            HotLogError: It is not durable.
+        """
+        self.refuse_own_thread()
+        outcome = Outcome()
+        self.submit(section, apply, outcome, owed=owed)
+        outcome.wait()
+
+    def settle(self, track: Track) -> None:
+        """Wait until nothing of a ledger is under way. The lock is held, and let go meanwhile."""
+        while not track.settled:
+            self.refuse_own_thread()
+            self._settled.wait()
+
+    def fence_durable(self, track: Track) -> bool:
+        """Whether no crash can bring back an append of a ledger that failed."""
+        return track.fenced_in < self.number
+
+    def rotate(self) -> int:
+        """Begin a new file; gives its number. Everything confirmed before the call stands in files before it.
+
+        Raises:
+            HotLogError: It could not be made.
+        """
+        outcome = Outcome()
+        with self.lock:
+            if self._stopping:
+                raise HotLogError(f"the hot log at {self._layout.root} is closed")
+            self._rotations.append(outcome)
+            self._work.notify()
+        outcome.wait()
+        return self.number
+
+    def stop(self) -> None:
+        """Write what is queued, then end the thread."""
+        with self.lock:
+            self._stopping = True
+            self._work.notify()
+        self._thread.join()
+        self._leave()
+
+    def refuse_own_thread(self) -> None:
+        """Keep a completion from waiting for the thread that calls it.
+
+        Raises:
+            RuntimeError: This is that thread.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a completion must not wait for the log that calls it; hand the work to another thread")
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self.lock:
+                while not (self._dirty or self._controls or self._rotations or self._stopping):
+                    self._idle = True
+                    self._work.wait()
+                self._idle = False
+                group = self._take()
+                rotations, self._rotations = self._rotations, []
+            if rotations:
+                self._rotate(rotations)
+            if group is not None:
+                self._commit(group)
+            elif self._stopping:
+                return
+
+    def _take(self) -> _Group | None:
+        """Take a group, of all that is queued up to a size."""
+        if not (self._dirty or self._controls):
+            return None
+        controls = self._owed + self._controls
+        self._owed, self._controls = [], []
+        taken, size = 0, 0
+        for track in self._dirty:
+            taken += 1
+            size += track.queued_bytes
+            if size >= _GROUP_BYTES:
+                break
+        queued = [track.take() for track in self._dirty[:taken]]
+        self._dirty = self._dirty[taken:]
+        return _Group(controls, queued)
+
+    def _commit(self, group: _Group) -> None:
+        """Make a group durable, or fail it.
+
+        1. Begin a file where there is none. *Crash: nothing of the group is there.*
+        2. Write and sync. *Crash before the end: the group is there or not; nobody was told either.*
+        3. Confirm, call completions.
+        """
+        try:
+            journal = self._journal or self._begin()
+            body = group.body()
+            journal.append(body)
+        except OSError as error:
+            self._fail(group, explain(error, f"the journal in {self._layout.journals} could not be written"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, producers that wait must hear of it
+            self._fail(group, HotLogError(f"the journal in {self._layout.journals} was not written: {error!r}"))
+        else:
+            self._confirm(group, body)
+            if journal.end >= self._journal_max_bytes:
+                self._rotate([])
+
+    def _confirm(self, group: _Group, body: bytes) -> None:
+        frames = memoryview(body)
+        at = 0
+        dones: list[Completion] = []
+        unflushed: list[Track] = []
+        frame_bytes = 0
+        with self.lock:
+            for control in group.controls:
+                control.apply()
+                at += len(control.section)
+            self.pending_bytes -= at
+            for track, _, sizes, entry_dones, length in group.queued:
+                at += SECTION.size
+                if track.confirm(sizes, frames[at : at + length]):
+                    unflushed.append(track)
+                at += length
+                frame_bytes += length
+                dones += entry_dones
+            self.pending_bytes -= frame_bytes
+            self._confirmed(unflushed, frame_bytes)
+            self._settled.notify_all()
+        self._call(group.controls, dones, None)
+
+    def _fail(self, group: _Group, error: HotLogError) -> None:
+        """Fail a group and all that is queued behind it, and leave the file."""
+        _log.error("%s; producers are told, reads go on", error)
+        self._leave()
+        dones: list[Completion] = []
+        with self.lock:
+            for track, _, _, entry_dones, _ in group.queued:
+                dones += entry_dones
+                dones += track.fence(self.number)
+            for track in self._dirty:
+                dones += track.fence(self.number)
+            controls = group.controls + self._controls
+            self._owed = [control._replace(done=_nobody) for control in controls if control.owed]
+            self._dirty, self._controls = [], []
+            self.pending_bytes = sum(len(control.section) for control in self._owed)
+            self._settled.notify_all()
+        self._call(controls, dones, error)
+
+    def _call(self, controls: list[_Control], dones: list[Completion], error: HotLogError | None) -> None:
+        """Tell those who wait in this log's own methods, then all others, by the owner's hook.
+
+        Not the former by the hook too: it may hand completions to the very thread that waits.
+        """
+        others: list[Completion] = []
+        for control in controls:
+            if isinstance(control.done, Outcome):
+                control.done(error)
+            else:
+                others.append(control.done)
+        dones = others + dones if others else dones
+        try:
+            if dones:
+                self._deliver(dones, error)
+        except Exception:  # noqa: BLE001 - whatever the owner's hook raises, the next group must go on
+            _log.exception("%d completions of the hot log could not be delivered", len(dones))
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> JournalFile:
+        self._newest += 1
+        journal = JournalFile(self._disk, self._layout, self._newest, *self._previous)
+        self._previous = (journal.number, journal.end)
+        self._journal = journal
+        return journal
+
+    def _leave(self) -> None:
+        """Never write the present file again; what is synced in it counts."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            self._previous = (journal.number, journal.end)
+            with suppress(OSError):
+                journal.close()
+
+    def _rotate(self, outcomes: list[Outcome]) -> None:
+        """Go on in a new file.
+
+        Where it cannot be made the old one must be left all the same: a header that did reach the disk says how much of
+        the old file counts, and that must stay true.
+        """
+        self._leave()
+        try:
+            self._begin()
+        except OSError as error:
+            told = explain(error, f"no new journal file could be begun in {self._layout.journals}")
+            _log.warning("%s", told)
+            for outcome in outcomes:
+                outcome(told)
+            return
+        with self.lock:
+            if not outcomes:
+                self.rotated()
+        for outcome in outcomes:
+            outcome(None)
+
+
+def _nobody(_: HotLogError | None) -> None:
+    """The completion of what nobody waits for."""

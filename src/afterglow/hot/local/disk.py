@@ -1,0 +1,129 @@
+"""Every call to the operating system that the local hot log makes on its files.
+
+One small class, so that tests can count the calls, let any of them fail, and rebuild what a crash between two of them
+would have left. Its methods do exactly what their names say; which of them must follow which stands at the callers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Disk"]
+
+_ONE_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB at once
+
+
+class Disk:
+    """The real one."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False, empty: bool = False) -> int:
+        """Open a file to read, or to read and write; ``create`` makes a missing one, ``empty`` drops what is in it."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        flags |= (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
+        return os.open(path, flags, 0o644)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Read ``length`` bytes; fewer only where the file ends."""
+        data = os.pread(descriptor, min(length, _ONE_CALL_BYTES), offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        while (done := sum(map(len, pieces))) < length:
+            data = os.pread(descriptor, min(length - done, _ONE_CALL_BYTES), offset + done)
+            if not data:
+                break
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of ``data``."""
+        done = os.pwrite(descriptor, data, offset)
+        if done < len(data):
+            view = memoryview(data)
+            while done < len(view):
+                done += os.pwrite(descriptor, view[done:], offset + done)
+
+    def write_pieces(self, descriptor: int, pieces: tuple[bytes, ...], offset: int) -> None:
+        """Write pieces one behind the other, by one call: each may cost a wait for the interpreter."""
+        done = os.pwritev(descriptor, pieces, offset)
+        if done < sum(map(len, pieces)):
+            self.write(descriptor, b"".join(pieces)[done:], offset + done)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        """Cut a file to a length, or fill it up to it with zeros."""
+        os.ftruncate(descriptor, length)
+
+    def size(self, descriptor: int) -> int:
+        """Length of a file in bytes."""
+        return os.fstat(descriptor).st_size
+
+    def sync(self, descriptor: int) -> None:
+        """Make a file's bytes and length durable; its name is not."""
+        if sys.platform == "darwin":
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # fsync stops at the drive's cache there
+        else:
+            os.fdatasync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory, and those above it, where there is none."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory, in no order."""
+        return os.listdir(path)  # noqa: PTH208 - names are wanted, a Path for each costs ten times as much
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, taking it from whatever had it."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name; one that is not there is no error."""
+        path.unlink(missing_ok=True)
+
+    def lock(self, descriptor: int) -> bool:
+        """Hold a file against all others until it is closed; tell whether that was possible."""
+        return self._flock(descriptor, fcntl.LOCK_EX)
+
+    def locked(self, descriptor: int) -> bool:
+        """Tell whether somebody holds a file."""
+        if not self._flock(descriptor, fcntl.LOCK_SH):
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+
+    @contextmanager
+    def opened(self, path: Path, *, write: bool = False, create: bool = False, empty: bool = False) -> Iterator[int]:
+        """A file for the length of a block."""
+        descriptor = self.open(path, write=write, create=create, empty=empty)
+        try:
+            yield descriptor
+        finally:
+            self.close(descriptor)
+
+    @staticmethod
+    def _flock(descriptor: int, how: int) -> bool:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

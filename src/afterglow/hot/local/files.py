@@ -1,0 +1,107 @@
+"""Open files of ledgers, never more than a fixed number, the least recently used closed first.
+
+Files go by ledger id and part, since to make and hash a path costs as much as a write.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.hot.local.disk import Disk
+    from afterglow.hot.local.layout import Layout
+
+__all__ = ["OpenFiles", "Part"]
+
+
+class _Handle:
+    """One open file and how many are using it now."""
+
+    __slots__ = ("descriptor", "users", "writable")
+
+    def __init__(self, descriptor: int, *, writable: bool) -> None:
+        self.descriptor = descriptor
+        self.writable = writable
+        self.users = 0
+
+
+class Part(IntEnum):
+    """Which file of a ledger."""
+
+    FRAMES = 0
+    OFFSETS = 1
+
+
+class OpenFiles:
+    """Files of ledgers. Safe for threads; more than the limit are open only while more than that are in use at once."""
+
+    def __init__(self, disk: Disk, layout: Layout, limit: int) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[tuple[int, Part], _Handle] = OrderedDict()
+
+    @contextmanager
+    def use(self, ledger_id: int, part: Part, *, write: bool = False) -> Iterator[int]:
+        """The descriptor of an existing ledger's file, which stays open for the length of the block.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        key = ledger_id, part
+        handle = self._take(key, write=write)
+        try:
+            yield handle.descriptor
+        finally:
+            with self._lock:
+                handle.users -= 1
+                if not handle.users and self._handles.get(key) is not handle:
+                    self._disk.close(handle.descriptor)  # dropped while it was in use
+
+    def forget(self, ledger_id: int) -> None:
+        """Close a ledger's files, or have them closed by their last users."""
+        with self._lock:
+            for part in Part:
+                self._drop((ledger_id, part))
+
+    def close(self) -> None:
+        """Close every file."""
+        with self._lock:
+            for key in list(self._handles):
+                self._drop(key)
+
+    def _take(self, key: tuple[int, Part], *, write: bool) -> _Handle:
+        with self._lock:
+            handle = self._handles.get(key)
+            if handle is not None and (handle.writable or not write):
+                self._handles.move_to_end(key)
+            else:
+                ledger_id, part = key
+                path = self._layout.frames(ledger_id) if part is Part.FRAMES else self._layout.offsets(ledger_id)
+                descriptor = self._disk.open(path, write=write)
+                self._drop(key)
+                handle = self._handles[key] = _Handle(descriptor, writable=write)
+                self._shrink(handle)
+            handle.users += 1
+            return handle
+
+    def _shrink(self, keep: _Handle) -> None:
+        """Close what was not used for the longest time; the new one and those in use stay."""
+        while len(self._handles) > self._limit:
+            idle = (key for key, handle in self._handles.items() if not handle.users and handle is not keep)
+            oldest = next(idle, None)
+            if oldest is None:
+                return
+            self._drop(oldest)
+
+    def _drop(self, key: tuple[int, Part]) -> None:
+        handle = self._handles.pop(key, None)
+        if handle is not None and not handle.users:
+            self._disk.close(handle.descriptor)

@@ -1,0 +1,106 @@
+"""Where things are below ``HOME/hot``, and how failures of the disk are told.
+
+| file | holds |
+|---|---|
+| ``instance`` | the id of this hot log; a task that finds the engine's id here shares its disk |
+| ``lock`` | held by the one process that writes |
+| ``checkpoint`` | what need not be replayed |
+| ``published`` | up to where each open ledger may be read by other processes |
+| ``journal/N.journal`` | what acknowledged appends wait for |
+| ``ledgers/ID.ledger`` | a ledger's entry frames, nothing else |
+| ``ledgers/ID.offsets`` | where each of its frames ends |
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow.errors import DiskFull, HotLogError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from afterglow.hot.local.disk import Disk
+
+__all__ = ["Layout", "explain", "numbered"]
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The names below a home."""
+
+    home: Path
+    """The engine's home directory."""
+
+    @property
+    def root(self) -> Path:
+        """The hot log's own directory."""
+        return self.home / "hot"
+
+    @property
+    def instance(self) -> Path:
+        """The file with the id of this hot log."""
+        return self.root / "instance"
+
+    @property
+    def lock(self) -> Path:
+        """The file that the writing process holds."""
+        return self.root / "lock"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint."""
+        return self.root / "checkpoint"
+
+    @property
+    def published(self) -> Path:
+        """The table of published ends."""
+        return self.root / "published"
+
+    @property
+    def journals(self) -> Path:
+        """The directory of journal files."""
+        return self.root / "journal"
+
+    @property
+    def ledgers(self) -> Path:
+        """The directory of ledger files."""
+        return self.root / "ledgers"
+
+    def journal(self, number: int) -> Path:
+        """One journal file."""
+        return self.journals / f"{number}.journal"
+
+    def frames(self, ledger_id: int) -> Path:
+        """A ledger's frames."""
+        return self.ledgers / f"{ledger_id}.ledger"
+
+    def offsets(self, ledger_id: int) -> Path:
+        """A ledger's offsets."""
+        return self.ledgers / f"{ledger_id}.offsets"
+
+
+def numbered(disk: Disk, directory: Path, suffix: str) -> list[int]:
+    """The numbers N of all files ``N<suffix>`` in a directory, ascending; other names are not ours."""
+    stems = (name.removesuffix(suffix) for name in disk.names(directory) if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+
+
+def explain(error: OSError, what: str) -> HotLogError:
+    """Tell a failure of the disk as an error of the hot log."""
+    if isinstance(error, HotLogError):
+        return error
+    if error.errno in _FULL:
+        told: HotLogError = DiskFull(
+            f"{what}: the disk is full ({error}); free room below the home, or shorten retention"
+        )
+    elif error.errno == errno.EROFS:
+        told = HotLogError(f"{what}: the disk is read-only ({error}); mount it writable again")
+    else:
+        told = HotLogError(f"{what}: {error}; check the disk")
+    told.__cause__ = error
+    return told

@@ -1,0 +1,213 @@
+"""One ledger of the local hot log, as its users see it.
+
+Confirmed entries are read from the ledger's files as far as they are flushed, and from memory behind that. Reading
+takes no lock while it waits for the disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from afterglow.errors import CorruptBlock, HotLogError, LedgerClosed, LedgerMissing
+from afterglow.format.frames import FRAME, FRAME_BYTES
+from afterglow.hot.local.files import Part
+from afterglow.hot.local.layout import explain
+from afterglow.hot.local.stored import entries_in, read_entries, read_fitting, read_offsets
+from afterglow.hot.parts import total_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from afterglow.hot.local.machinery import Machinery
+    from afterglow.hot.local.track import Piece, Track
+    from afterglow.hot.log import Completion
+
+__all__ = ["LocalLedger"]
+
+
+class _Seen(NamedTuple):
+    """A ledger at one moment."""
+
+    flushed: int
+    """Entries that are in its files."""
+
+    flushed_bytes: int
+    """Bytes of their frames."""
+
+    tail: list[Piece]
+    """The confirmed entries behind them."""
+
+    entries: int
+    """All confirmed entries."""
+
+
+class LocalLedger:
+    """A :class:`~afterglow.hot.log.HotLedger` on the local disk."""
+
+    def __init__(self, shared: Machinery, track: Track) -> None:
+        self._shared = shared
+        self._committer = shared.committer
+        self._track = track
+
+    def __repr__(self) -> str:
+        return f"<LocalLedger {self.ledger_id}: {self._track.entries} entries{', closed' if self.closed else ''}>"
+
+    @property
+    def ledger_id(self) -> int:
+        """Unique in its log, growing with creation, never reused."""
+        return self._track.ledger_id
+
+    @property
+    def confirmed(self) -> int:
+        """Id of the last confirmed entry; -1 before the first."""
+        return self._track.entries - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all confirmed entries, without frames."""
+        with self._committer.lock:
+            return self._track.frame_bytes - FRAME_BYTES * self._track.entries
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more entries: closed, or fenced after a failure."""
+        return self._track.closed
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
+        """Append one entry; returns its id at once, and calls ``done`` when it is durable. Does no input or output.
+
+        Raises:
+            LedgerClosed: The ledger takes no more entries.
+            TypeError: A piece is not contiguous bytes.
+            EntryTooLarge: The entry's length does not fit the frame's 31 bits.
+        """
+        length = total_bytes(parts)
+        track = self._track
+        with self._committer.lock:
+            if track.closed:
+                raise LedgerClosed(f"ledger {track.ledger_id} takes no more entries; go on in a new one")
+            entry_id = track.next_entry
+            track.next_entry = entry_id + 1
+            track.pieces.append(FRAME.pack(length, entry_id))
+            track.pieces += parts
+            track.sizes.append(FRAME_BYTES + length)
+            track.dones.append(done)
+            self._committer.enqueue(track, FRAME_BYTES + length)
+        return entry_id
+
+    def read(self, first: int, last: int) -> list[bytes | memoryview]:
+        """The confirmed entries ``first`` to ``last``, both inclusive; fewer where ``last`` is not confirmed yet.
+
+        Raises:
+            LedgerMissing: The ledger was deleted.
+            CorruptBlock: What is stored is damaged.
+        """
+        seen = self._look()
+        entries: list[bytes | memoryview] = []
+        first, last = max(first, 0), min(last, seen.entries - 1)
+        if first <= last and first < seen.flushed:
+            with self._files() as (frames, offsets):
+                entries = read_entries(self._shared.disk, frames, offsets, first, min(last, seen.flushed - 1))
+            first += len(entries)
+        for piece in seen.tail:
+            if first > last:
+                break
+            if first < piece.first + len(piece.sizes):
+                found = entries_in(piece.frames, piece.first, piece.sizes)
+                wanted = found[first - piece.first : last - piece.first + 1]
+                entries += wanted
+                first += len(wanted)
+        return entries
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one.
+
+        Raises:
+            LedgerMissing: The ledger was deleted.
+            CorruptBlock: What is stored is damaged.
+        """
+        seen = self._look()
+        if not 0 <= first < seen.entries:
+            return memoryview(b""), 0
+        if first < seen.flushed:
+            with self._files() as (frames, offsets):
+                return read_fitting(self._shared.disk, frames, offsets, first, end=seen.flushed, max_bytes=max_bytes)
+        piece = next(piece for piece in seen.tail if first < piece.first + len(piece.sizes))
+        ends = list(accumulate(piece.sizes, initial=0))[first - piece.first :]
+        count = max(1, sum(end - ends[0] <= max_bytes for end in islice(ends, 1, None)))
+        return piece.frames[ends[0] : ends[count]], count
+
+    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
+        """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``.
+
+        Raises:
+            IndexError: ``first`` to ``last`` is not a stretch of confirmed entries.
+            LedgerMissing: The ledger was deleted.
+            CorruptBlock: What is stored is damaged.
+        """
+        seen = self._look()
+        if not 0 <= first <= last < seen.entries:
+            raise IndexError(f"entries {first} to {last} are not among the {seen.entries} of ledger {self.ledger_id}")
+        stored = np.empty(1, np.int64)
+        if first < seen.flushed:
+            with self._files() as (_, file):
+                stored = read_offsets(self._shared.disk, file, first, min(last, seen.flushed - 1))
+            if last < seen.flushed:
+                return stored
+        sizes = chain.from_iterable(piece.sizes for piece in seen.tail)
+        unflushed = np.fromiter(accumulate(sizes, initial=seen.flushed_bytes), np.int64)
+        wanted = unflushed[max(first - seen.flushed, 0) : last - seen.flushed + 2]
+        return np.concatenate((stored[:-1], wanted))
+
+    def close(self) -> None:
+        """Wait for the appends under way, then end the ledger durably at its last confirmed entry.
+
+        It needs nothing written: the journal has every entry, and recovery closes what it finds. Only where an append
+        failed must a new journal file void what may be left of it.
+
+        Raises:
+            HotLogError: An append had failed and that file cannot be made yet. Close it again before anyone is told
+                its end.
+        """
+        track = self._track
+        with self._committer.lock:
+            track.closed = True
+            self._committer.settle(track)
+        if not self._committer.fence_durable(track):
+            self._committer.write(b"")
+        with self._committer.lock:
+            if not track.ending and track.ledger_id in self._shared.book.active:
+                self._shared.writeback.note_ending(track)
+
+    def _look(self) -> _Seen:
+        """What is flushed and what is not, all at one moment."""
+        track = self._track
+        with self._committer.lock:
+            if self._shared.book.closed:
+                raise HotLogError(f"the hot log at {self._shared.layout.root} is closed")
+            if track.ledger_id not in self._shared.book.ids:
+                raise LedgerMissing(f"ledger {track.ledger_id} was deleted")
+            return _Seen(track.flushed_entries, track.flushed_bytes, list(track.tail), track.entries)
+
+    @contextmanager
+    def _files(self) -> Iterator[tuple[int, int]]:
+        """The ledger's two files, and what goes wrong with them told with the ledger's name."""
+        files = self._shared.files
+        try:
+            with (
+                files.use(self.ledger_id, Part.FRAMES) as frames,
+                files.use(self.ledger_id, Part.OFFSETS) as offsets,
+            ):
+                yield frames, offsets
+        except FileNotFoundError as error:
+            raise LedgerMissing(f"ledger {self.ledger_id} was deleted: {error}") from error
+        except CorruptBlock as error:
+            raise CorruptBlock(f"ledger {self.ledger_id} is damaged: {error}") from error
+        except OSError as error:
+            raise explain(error, f"ledger {self.ledger_id} could not be read") from error

@@ -1,0 +1,340 @@
+"""The local hot log: durable ledgers below a home on the local disk.
+
+* An append is acknowledged when it is in the journal, synced: one journal and one sync for all ledgers.
+* Ledgers' own files are written behind, and synced at checkpoints.
+* A start after a crash replays the journals since the last checkpoint; nothing acknowledged is lost, nothing torn is
+  served, and what was open is closed.
+* A disk that is full, read-only or failing fails appends and creations, with the process and reads going on, and they
+  work again when the cause is gone.
+
+One process writes a home at a time; others read it (:func:`~afterglow.hot.local.shared.open_shared`). It is not
+replicated: what the disk loses is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing
+from afterglow.hot.delivery import call_each
+from afterglow.hot.local.background import Background
+from afterglow.hot.local.checkpointing import Checkpointer
+from afterglow.hot.local.commit import Committer
+from afterglow.hot.local.disk import Disk
+from afterglow.hot.local.files import OpenFiles, Part
+from afterglow.hot.local.journal import created_section, deleted_section, state_section
+from afterglow.hot.local.layout import Layout, explain
+from afterglow.hot.local.ledger import LocalLedger
+from afterglow.hot.local.machinery import Machinery
+from afterglow.hot.local.published import PublishedEnds
+from afterglow.hot.local.recovery import Recovery
+from afterglow.hot.local.stored import HEAD_BYTES, Head
+from afterglow.hot.local.track import Book, Track
+from afterglow.hot.local.writeback import Writeback
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from afterglow.hot.log import Completion, Deliver
+
+__all__ = ["LocalLog"]
+
+_log = logging.getLogger(__name__)
+_MIB = 1 << 20
+
+
+class LocalLog:
+    """A :class:`~afterglow.hot.log.HotLog` with :class:`~afterglow.hot.log.KeyedState` on the local disk."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        journal_max_bytes: int = 256 * _MIB,
+        checkpoint_interval_ms: int = 60_000,
+        flush_interval_ms: int = 100,
+        max_open_files: int = 256,
+        deliver: Deliver = call_each,
+        disk: Disk | None = None,
+    ) -> None:
+        """Open a home, made where there is none, and recover what a crash left.
+
+        Args:
+            home: The engine's home; the log lives in ``hot`` below it.
+            journal_max_bytes: Size of a journal file after which a checkpoint follows (``journalMaxSizeMB``).
+            checkpoint_interval_ms: Most milliseconds between checkpoints (``flushInterval``).
+            flush_interval_ms: Milliseconds after which a confirmed entry is readable by other processes.
+            max_open_files: Most files of ledgers that are open at once.
+            deliver: Calls the completions of a group commit, from the log's thread.
+            disk: The calls to the operating system.
+
+        Raises:
+            HotLogError: The home is in use by another process, the disk refuses, or something that was acknowledged
+                cannot be brought back.
+        """
+        self._disk = disk = disk or Disk()
+        self._layout = layout = Layout(home)
+        self._book = book = Book()
+        self._files = OpenFiles(disk, layout, max_open_files)
+        self._writeback = Writeback(disk, layout, self._files, book)
+        self._committer = Committer(
+            disk,
+            layout,
+            book.lock,
+            journal_max_bytes=journal_max_bytes,
+            deliver=deliver,
+            confirmed=self._writeback.note,
+        )
+        self._shared = Machinery(disk, layout, self._files, book, self._writeback, self._committer)
+        self._checkpointer = Checkpointer(self._shared)
+        self._background = Background(
+            self._committer,
+            self._writeback,
+            self._checkpointer,
+            flush_interval_s=flush_interval_ms / 1000,
+            checkpoint_interval_s=checkpoint_interval_ms / 1000,
+        )
+        with ExitStack() as held:
+            try:
+                self.instance = self._open(held)
+                """The id of this hot log, which ``hot/instance`` holds too."""
+            except OSError as error:
+                raise explain(error, f"the hot log at {layout.root} could not be opened") from error
+            self._held = held.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes in memory: queued for the journal, or not yet in the ledgers' own files."""
+        return self._committer.pending_bytes + self._writeback.unflushed_bytes
+
+    def create(self) -> LocalLedger:
+        """A new, empty ledger.
+
+        1. Take an id; it is never given again.
+        2. Record it in the journal. *Crash before it is durable: there was no ledger. After: an empty one.*
+        3. Make its files.
+
+        Raises:
+            DiskFull: There is no room for it.
+            HotLogError: The log cannot take a new ledger now.
+        """
+        with self._book.lock:
+            self._refuse_closing()
+            track = Track(self._book.next_ledger_id)
+            track.created = False
+            self._book.next_ledger_id += 1
+            self._book.active[track.ledger_id] = track
+        try:
+            self._committer.write(created_section(track.ledger_id), lambda: setattr(track, "created", True))
+        except BaseException:
+            with self._book.lock:
+                del self._book.active[track.ledger_id]
+            raise
+        try:
+            self._writeback.create(track)
+        except OSError as error:
+            self._remove(track.ledger_id)
+            raise explain(error, f"the files of ledger {track.ledger_id} could not be made") from error
+        with self._book.lock:
+            self._book.ids.add(track.ledger_id)
+        return LocalLedger(self._shared, track)
+
+    def open(self, ledger_id: int) -> LocalLedger:
+        """An existing ledger.
+
+        Raises:
+            LedgerMissing: There is none.
+            CorruptBlock: Its file of offsets is damaged.
+        """
+        with self._book.lock:
+            self._refuse_closing()
+            if ledger_id not in self._book.ids:
+                raise LedgerMissing(f"there is no ledger {ledger_id} in {self._layout.ledgers}")
+            track = self._book.active.get(ledger_id)
+        if track is None:
+            track = self._load(ledger_id)
+        return LocalLedger(self._shared, track)
+
+    def delete(self, ledger_id: int) -> None:
+        """Delete a ledger and its bytes, closing it first.
+
+        1. Record it in the journal. *Crash: the ledger is there or not.*
+        2. Remove its files. *Crash: recovery does it.*
+
+        Where the journal cannot be written, which room may be needed for, the files go all the same, and the record
+        follows with the next group. *Crash before: the ledger may come back, if it is younger than the last
+        checkpoint.*
+
+        Raises:
+            HotLogError: Its files cannot be removed now; they are before the next checkpoint.
+        """
+        with self._book.lock:
+            self._refuse_closing()
+            if ledger_id not in self._book.ids:
+                return
+            track = self._book.active.get(ledger_id)
+        if track is not None:
+            with suppress(HotLogError):  # that its fence is not durable does not matter any more
+                LocalLedger(self._shared, track).close()
+        with self._book.lock:
+            self._book.ids.discard(ledger_id)
+        self._remove(ledger_id)
+
+    def ledgers(self) -> tuple[int, ...]:
+        """Ids of all ledgers, ascending."""
+        with self._book.lock:
+            return tuple(sorted(self._book.ids))
+
+    def put_state(self, key: bytes, value: bytes | None, done: Completion) -> None:
+        """Set the value of a key, or remove it with None; ``done`` is called when that is durable.
+
+        Raises:
+            HotLogError: The log is closed.
+        """
+        state = self._book.state
+
+        def apply() -> None:
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+
+        with self._book.lock:
+            self._refuse_closing()
+        self._committer.submit(state_section(key, value), apply, done)
+
+    def state(self) -> dict[bytes, bytes]:
+        """All keys with their durable values, as of now."""
+        with self._book.lock:
+            return dict(self._book.state)
+
+    def flush(self) -> None:
+        """Let other processes read all that is confirmed now, without waiting for the next round.
+
+        Raises:
+            HotLogError: Some ledger cannot be written; what it has stays readable in this process.
+        """
+        self._writeback.flush()
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint, so that a start has nothing to replay of what is confirmed now.
+
+        Raises:
+            HotLogError: None could be made; the last one counts, with its journals.
+        """
+        self._checkpointer.make(rotate=True)
+
+    def close(self) -> None:
+        """Close every open ledger, make a checkpoint if the disk lets us, and release everything.
+
+        Closing twice is no error.
+        """
+        with self._book.lock:
+            if self._book.closing:
+                return
+            self._committer.refuse_own_thread()
+            self._book.closing = True
+            tracks = list(self._book.active.values())
+        for track in tracks:
+            with suppress(HotLogError):  # recovery closes it
+                LocalLedger(self._shared, track).close()
+        self._background.stop()
+        try:
+            self._checkpointer.make(rotate=True)
+        except HotLogError as error:
+            _log.warning("%s; the next start replays the journal", error)
+        self._committer.stop()
+        with self._book.lock:
+            self._book.closed = True
+        self._held.close()
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    def _open(self, held: ExitStack) -> str:
+        """Recover, and begin a journal; gives the instance id.
+
+        1. Hold the home. Recover (:mod:`afterglow.hot.local.recovery`). *Crash: done again.*
+        2. Empty the table of published ends: readers learn that their ledgers are closed.
+        3. Begin a journal file behind the old ones. *Crash: done again; the new file is one of those to replay.*
+        """
+        disk, layout = self._disk, self._layout
+        for path in (layout.home, layout.root, layout.journals, layout.ledgers):
+            if not path.is_dir():
+                disk.make_directory(path)
+                disk.sync_directory(path.parent)
+        lock_file = disk.open(layout.lock, write=True, create=True)
+        held.callback(disk.close, lock_file)
+        if not disk.lock(lock_file):
+            raise HotLogError(
+                f"{layout.home} is in use by another process that writes it: stop that one, or name another home"
+            )
+        held.callback(self._files.close)
+        instance = self._identity()
+        recovery = Recovery(disk, layout, self._book, self._writeback)
+        replay = recovery.run()
+        self._checkpointer.journal = recovery.journal
+        published = self._writeback.published = PublishedEnds(disk, layout)
+        held.callback(published.close)
+        self._committer.start(replay.newest, replay.last, replay.last_end)
+        self._writeback.nudge = self._background.nudge
+        self._committer.rotated = self._background.rotated
+        self._background.start()
+        return instance
+
+    def _identity(self) -> str:
+        """The instance id, made once."""
+        try:
+            with self._disk.opened(self._layout.instance) as file:
+                return self._disk.read(file, 100, 0).decode("ascii").strip()
+        except FileNotFoundError:
+            pass
+        instance = str(uuid.uuid4())
+        draft = self._layout.instance.with_suffix(".new")
+        with self._disk.opened(draft, write=True, create=True, empty=True) as file:
+            self._disk.write(file, f"{instance}\n".encode("ascii"), 0)
+            self._disk.sync(file)
+        self._disk.rename(draft, self._layout.instance)
+        self._disk.sync_directory(self._layout.root)
+        return instance
+
+    # --- ledgers ----------------------------------------------------------------------------------------------------
+
+    def _load(self, ledger_id: int) -> Track:
+        """Know a durably closed ledger from its file."""
+        try:
+            with self._files.use(ledger_id, Part.OFFSETS) as file:
+                head = Head.decode(self._disk.read(file, HEAD_BYTES, 0))
+        except FileNotFoundError as error:
+            raise LedgerMissing(f"ledger {ledger_id} was deleted: {error}") from error
+        except OSError as error:
+            raise explain(error, f"ledger {ledger_id} could not be opened") from error
+        if head is None or not head.closed or head.ledger_id != ledger_id:
+            raise CorruptBlock(f"the head of {self._layout.offsets(ledger_id)} is damaged; bring it back from a copy")
+        return Track(ledger_id, head.entries, head.frame_bytes, closed=True)
+
+    def _remove(self, ledger_id: int) -> None:
+        doom = partial(self._writeback.doom, ledger_id)
+        try:
+            self._committer.write(deleted_section(ledger_id), doom, owed=True)
+        except HotLogError as error:
+            _log.info("ledger %d is deleted before that is recorded: %s", ledger_id, error)
+            with self._book.lock:
+                doom()
+        try:
+            self._writeback.finish_deletes()
+        except OSError as error:
+            raise explain(error, f"the files of ledger {ledger_id} could not be removed") from error
+
+    def _refuse_closing(self) -> None:
+        if self._book.closing:
+            raise HotLogError(f"the hot log at {self._layout.root} is closed")

@@ -1,0 +1,175 @@
+"""Opening a home: bring every ledger to where it was acknowledged, and close those that were open.
+
+Takes time in proportion to what the journals hold since the last checkpoint, plus one look at the names of the ledgers.
+
+What is replayed goes the same way as what is appended: into memory, and by rounds into the ledgers' files, at the place
+that the journal names. Nothing is cut before it was written again: another process that reads a ledger meanwhile finds
+the bytes that were there. Nothing is synced here: until the first checkpoint the old one and its journals stay, and a
+crash has it all done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from afterglow.errors import HotLogError
+from afterglow.hot.local.checkpoint import load_checkpoint
+from afterglow.hot.local.journal import Kind
+from afterglow.hot.local.layout import numbered
+from afterglow.hot.local.replay import Replay, frame_sizes
+from afterglow.hot.local.track import Track
+
+if TYPE_CHECKING:
+    from afterglow.hot.local.checkpoint import Checkpoint, Durable
+    from afterglow.hot.local.disk import Disk
+    from afterglow.hot.local.journal import Section
+    from afterglow.hot.local.layout import Layout
+    from afterglow.hot.local.track import Book
+    from afterglow.hot.local.writeback import Writeback
+
+__all__ = ["Recovery"]
+
+_log = logging.getLogger(__name__)
+
+_ROUND_BYTES = 32 << 20  # replayed entries that may gather in memory
+
+
+class Recovery:
+    """One recovery. Nothing else uses the book meanwhile."""
+
+    def __init__(self, disk: Disk, layout: Layout, book: Book, writeback: Writeback) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._book = book
+        self._writeback = writeback
+        self._checkpoint: Checkpoint = load_checkpoint(disk, layout)
+
+    @property
+    def journal(self) -> int:
+        """The journal file at which the last checkpoint begins."""
+        return self._checkpoint.journal
+
+    def run(self) -> Replay:
+        """Recover; gives the journals that were read.
+
+        1. Know the ledgers that the checkpoint lists, as far as they are durable.
+        2. Replay the journals.
+        3. Write what was replayed, cut the files behind it, close the ledgers.
+
+        Raises:
+            HotLogError: Something that was acknowledged cannot be brought back.
+            OSError: The disk does not take it. A later try begins again.
+        """
+        book, checkpoint = self._book, self._checkpoint
+        book.ids.update(numbered(self._disk, self._layout.ledgers, ".ledger"))
+        book.next_ledger_id = checkpoint.next_ledger_id
+        book.state.update(checkpoint.state)
+        for ledger_id, durable in checkpoint.ledgers.items():
+            self._know(ledger_id, durable)
+        replay = Replay(self._disk, self._layout, checkpoint.journal)
+        for section in replay.sections():
+            self._apply(section)
+            if self._writeback.unflushed_bytes >= _ROUND_BYTES:
+                self._writeback.flush()
+        self._refuse_unknown()
+        self._writeback.flush()
+        for ledger_id in [track.ledger_id for track in book.active.values() if not track.created]:
+            del book.active[ledger_id]
+        for track in book.active.values():
+            self._writeback.end(track)
+        self._remove_rests()
+        return replay
+
+    def _know(self, ledger_id: int, durable: Durable) -> None:
+        """Take up a ledger that the checkpoint lists."""
+        if durable.entries > 0 and ledger_id not in self._book.ids:
+            # Its name was durable before the checkpoint: it was deleted while the journal could not be written.
+            _log.warning("ledger %d was deleted without a record of it", ledger_id)
+            return
+        track = Track(ledger_id, max(durable.entries, 0), durable.frame_bytes, closed=True)
+        track.created = durable.entries >= 0
+        track.head_closed = False
+        self._book.active[ledger_id] = track
+        if not track.created:
+            return
+        self._make(track)
+        with self._disk.opened(self._layout.frames(ledger_id)) as file:
+            if self._disk.size(file) < durable.frame_bytes:
+                _log.error(
+                    "%s is shorter than the %d bytes that were durable: reads of what is missing will fail",
+                    self._layout.frames(ledger_id),
+                    durable.frame_bytes,
+                )
+
+    def _make(self, track: Track) -> None:
+        if track.ledger_id not in self._book.ids:
+            self._writeback.create(track)
+            self._book.ids.add(track.ledger_id)
+
+    def _apply(self, section: Section) -> None:
+        if section.kind == Kind.APPENDED:
+            self._append(section)
+        elif section.kind == Kind.CREATED:
+            self._create(section.ledger_id)
+        elif section.kind == Kind.DELETED:
+            self._book.ids.discard(section.ledger_id)
+            self._writeback.doom(section.ledger_id)
+            self._writeback.finish_deletes()
+        elif section.kind == Kind.STATE:
+            key, value = bytes(section.data[: section.entry_count]), bytes(section.data[section.entry_count :])
+            if section.first < 0:
+                self._book.state.pop(key, None)
+            else:
+                self._book.state[key] = value
+        else:
+            raise HotLogError(
+                f"a journal in {self._layout.journals} holds a record of kind {section.kind}, which this release does "
+                "not know: start the release that wrote it"
+            )
+
+    def _create(self, ledger_id: int) -> None:
+        track = self._book.active.get(ledger_id)
+        if track is None and ledger_id >= self._checkpoint.next_ledger_id:
+            track = self._book.active[ledger_id] = Track(ledger_id, closed=True)
+            track.head_closed = False
+        if track is not None:  # else it was durably closed by the checkpoint
+            track.created = True
+            self._make(track)
+        self._book.next_ledger_id = max(self._book.next_ledger_id, ledger_id + 1)
+
+    def _append(self, section: Section) -> None:
+        track = self._book.active.get(section.ledger_id)
+        if track is None:
+            return  # durably closed by the checkpoint, or deleted
+        known = track.entries - section.first
+        if known < 0:
+            raise HotLogError(
+                f"the journals in {self._layout.journals} lack entries {track.entries} to {section.first - 1} of "
+                f"ledger {section.ledger_id}; bring them back from a copy"
+            )
+        if known >= section.entry_count:
+            return
+        sizes = frame_sizes(section.data)
+        frames = section.data[sum(sizes[:known]) :]
+        fresh = [track] if track.confirm(sizes[known:], frames) else []
+        track.next_entry = track.entries
+        self._writeback.note(fresh, len(frames))
+
+    def _refuse_unknown(self) -> None:
+        """Insist that no ledger is newer than checkpoint and journals: then one of these is not the last.
+
+        A ledger's files are made only when its creation is durable in the journal.
+        """
+        newest = max(self._book.ids, default=0)
+        if newest >= self._book.next_ledger_id:
+            raise HotLogError(
+                f"{self._layout.frames(newest)} is there, but neither {self._layout.checkpoint} nor a journal knows of "
+                "it: they are older than the ledgers, or missing; bring them back from a copy"
+            )
+
+    def _remove_rests(self) -> None:
+        """Remove the offsets of ledgers whose deletion a crash cut short."""
+        for ledger_id in numbered(self._disk, self._layout.ledgers, ".offsets"):
+            if ledger_id not in self._book.ids:
+                self._disk.unlink(self._layout.offsets(ledger_id))

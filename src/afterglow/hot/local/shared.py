@@ -1,0 +1,194 @@
+"""Reading ledgers of a home from another process: a Spark task on the same disk, or a reader beside a running engine.
+
+While the engine runs, an open ledger is readable up to its published end, which follows confirmation by some 100 ms,
+and grows while it is read. Where no engine runs, what its last checkpoint says is durable is readable, and not more:
+behind that a crash of the machine may have left anything. To read the rest, recover the home by opening a
+:class:`~afterglow.hot.local.log.LocalLog`.
+
+Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self
+
+from afterglow.errors import CorruptBlock, LedgerMissing
+from afterglow.format.frames import FRAME_BYTES
+from afterglow.hot.local.checkpoint import load_checkpoint
+from afterglow.hot.local.disk import Disk
+from afterglow.hot.local.layout import Layout, explain
+from afterglow.hot.local.published import PublishedView, ReadableEnd
+from afterglow.hot.local.stored import HEAD_BYTES, Head, read_entries, read_fitting, read_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["SharedLedger", "open_shared", "read_instance"]
+
+_FEW = 1_000  # the head is written in one piece, and never seen torn so often in a row
+
+
+def read_instance(home: Path) -> str | None:
+    """The id of the hot log in a home, or None where there is none: whoever finds the engine's id shares its disk."""
+    try:
+        return Layout(home).instance.read_text("ascii").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def open_shared(home: Path, ledger_id: int, *, disk: Disk | None = None) -> SharedLedger:
+    """Open a ledger of a home to read it.
+
+    Raises:
+        LedgerMissing: There is none, or nothing says how much of it may be read.
+        HotLogError: It cannot be read.
+    """
+    return SharedLedger(disk or Disk(), Layout(home), ledger_id)
+
+
+class SharedLedger:
+    """A ledger that another process may be writing."""
+
+    def __init__(self, disk: Disk, layout: Layout, ledger_id: int) -> None:
+        """Open a ledger; see :func:`open_shared`."""
+        self._disk = disk
+        self._layout = layout
+        self._ledger_id = ledger_id
+        self._final: ReadableEnd | None = None
+        self._closed = False
+        self._published: PublishedView | None = None
+        with ExitStack() as held, self._told():
+            self._frames = disk.open(layout.frames(ledger_id))
+            held.callback(disk.close, self._frames)
+            self._offsets = disk.open(layout.offsets(ledger_id))
+            held.callback(disk.close, self._offsets)
+            published = PublishedView(disk, layout)
+            held.callback(published.close)
+            if published.live:
+                self._published = published
+            self._end()
+            self._held = held.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def ledger_id(self) -> int:
+        """Its id."""
+        return self._ledger_id
+
+    @property
+    def confirmed(self) -> int:
+        """Id of the last entry that may be read; -1 where there is none. It grows while the ledger is written."""
+        return self._end().entries - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the entries that may be read, without frames."""
+        end = self._end()
+        return end.frame_bytes - FRAME_BYTES * end.entries
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more entries will come, as far as is known here."""
+        self._end()
+        return self._closed
+
+    def read(self, first: int, last: int) -> list[bytes | memoryview]:
+        """The entries ``first`` to ``last``, both inclusive; fewer where ``last`` may not be read yet.
+
+        Raises:
+            CorruptBlock: What is stored is damaged.
+        """
+        first, last = max(first, 0), min(last, self.confirmed)
+        if first > last:
+            return []
+        with self._told():
+            return read_entries(self._disk, self._frames, self._offsets, first, last)
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Entries from ``first`` on as contiguous frames, and how many; at least one if one may be read.
+
+        Raises:
+            CorruptBlock: What is stored is damaged.
+        """
+        end = self._end().entries
+        if not 0 <= first < end:
+            return memoryview(b""), 0
+        with self._told():
+            return read_fitting(self._disk, self._frames, self._offsets, first, end=end, max_bytes=max_bytes)
+
+    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
+        """Offset of each frame from entry ``first`` to ``last`` in the ledger's file, and behind ``last``.
+
+        Raises:
+            IndexError: ``first`` to ``last`` is not a stretch of entries that may be read.
+            CorruptBlock: What is stored is damaged.
+        """
+        end = self._end().entries
+        if not 0 <= first <= last < end:
+            raise IndexError(f"entries {first} to {last} are not among the {end} readable ones of {self._ledger_id}")
+        with self._told():
+            return read_offsets(self._disk, self._offsets, first, last)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._held.close()
+
+    def _end(self) -> ReadableEnd:
+        """Up to where the ledger may be read now."""
+        if self._final is not None:
+            return self._final
+        if self._published is None:
+            return self._durable_end()
+        head = self._head()
+        if not head.closed:
+            end = self._published.end(head.slot, self._ledger_id)
+            if end is not None:
+                return end
+            head = self._head()  # it was closed in between, before its slot was given to another
+        if not head.closed:
+            raise LedgerMissing(f"ledger {self._ledger_id} in {self._layout.ledgers} was deleted")
+        return self._ended(head)
+
+    def _durable_end(self) -> ReadableEnd:
+        """What the last checkpoint says, without a living process that knows more."""
+        checkpoint = load_checkpoint(self._disk, self._layout)
+        durable = checkpoint.ledgers.get(self._ledger_id)
+        if durable is None and self._ledger_id < checkpoint.next_ledger_id:
+            return self._ended(self._head())
+        self._final = (
+            ReadableEnd(0, 0) if durable is None else ReadableEnd(max(durable.entries, 0), durable.frame_bytes)
+        )
+        return self._final
+
+    def _ended(self, head: Head) -> ReadableEnd:
+        self._closed = True
+        self._final = ReadableEnd(head.entries, head.frame_bytes)
+        return self._final
+
+    def _head(self) -> Head:
+        for _ in range(_FEW):
+            head = Head.decode(self._disk.read(self._offsets, HEAD_BYTES, 0))
+            if head is not None and head.ledger_id == self._ledger_id:
+                return head
+        raise CorruptBlock(f"the head of {self._layout.offsets(self._ledger_id)} is damaged; bring it back from a copy")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise LedgerMissing(f"there is no ledger {self._ledger_id} in {self._layout.ledgers}: {error}") from error
+        except CorruptBlock as error:
+            raise CorruptBlock(f"ledger {self._ledger_id} is damaged: {error}") from error
+        except OSError as error:
+            raise explain(error, f"ledger {self._ledger_id} could not be read") from error

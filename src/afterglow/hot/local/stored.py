@@ -1,0 +1,161 @@
+"""A ledger's two files, and how entries are read from them.
+
+``ID.ledger`` holds the frames and nothing else, so that a stretch of it is the body of a block. ``ID.offsets`` holds a
+head of 64 bytes and then, for each entry, the offset behind its frame (int64, little-endian): the first frame starts at
+0, every other where the one before ends, so that one number, the count of confirmed entries, tells all that may be
+read. The head says whether the ledger is closed, and then its end; while it is open, its end stands elsewhere.
+
+Nothing here knows which entries are confirmed: the callers ask only for those.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from crc32c import crc32c
+
+from afterglow.errors import CorruptBlock
+from afterglow.format.frames import FRAME, FRAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from afterglow.hot.local.disk import Disk
+
+__all__ = ["HEAD_BYTES", "Head", "end_offset", "entries_in", "read_entries", "read_fitting", "read_offsets"]
+
+_MAGIC = b"AGLOWO1\n"
+_HEAD = struct.Struct(">8sqqqqqI12x")
+HEAD_BYTES = _HEAD.size
+_OPEN, _CLOSED = 0, 1
+_LOOK_ENTRIES = 1024  # offsets read at once to find how many frames fit
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a file of offsets."""
+
+    ledger_id: int
+    """The ledger."""
+
+    slot: int
+    """Where its end is published while it is open."""
+
+    closed: bool
+    """Whether it takes no more entries."""
+
+    entries: int
+    """How many it has; 0 while it is open."""
+
+    frame_bytes: int
+    """Bytes of their frames; 0 while it is open."""
+
+    def encode(self) -> bytes:
+        """The head's bytes."""
+        state = _CLOSED if self.closed else _OPEN
+        fields = (_MAGIC, self.ledger_id, self.slot, state, self.entries, self.frame_bytes)
+        return _HEAD.pack(*fields, crc32c(_HEAD.pack(*fields, 0)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Head | None:
+        """The head in a file's first bytes, or None where it is torn."""
+        if len(data) < HEAD_BYTES:
+            return None
+        *fields, crc = _HEAD.unpack(data[:HEAD_BYTES])
+        magic, ledger_id, slot, state, entries, frame_bytes = fields
+        if magic != _MAGIC or crc != crc32c(_HEAD.pack(*fields, 0)):
+            return None
+        return cls(ledger_id, slot, state == _CLOSED, entries, frame_bytes)
+
+
+def end_offset(entries: int) -> int:
+    """Where the offset behind the frame of entry ``entries`` stands in the file."""
+    return HEAD_BYTES + 8 * entries
+
+
+def read_offsets(disk: Disk, file: int, first: int, last: int) -> NDArray[np.int64]:
+    """Offset of each frame from entry ``first`` to ``last``, and behind ``last``.
+
+    Raises:
+        CorruptBlock: The file ends before them, or they do not ascend.
+    """
+    out = np.zeros(last - first + 2, np.int64)
+    known = out if first else out[1:]
+    data = disk.read(file, 8 * known.size, end_offset(max(first - 1, 0)))
+    if len(data) < 8 * known.size:
+        raise CorruptBlock(f"the file of offsets ends before entry {last}")
+    known[:] = np.frombuffer(data, "<i8")
+    if out[0] < 0 or not (np.diff(out) >= FRAME_BYTES).all():
+        raise CorruptBlock(f"the offsets of entries {first} to {last} do not ascend by whole frames")
+    return out
+
+
+def read_stretch(disk: Disk, file: int, first: int, offsets: NDArray[np.int64]) -> memoryview:
+    """The frames between the first and the last of the offsets; the first of them is entry ``first``.
+
+    Raises:
+        CorruptBlock: The file ends before them, or has other frames there.
+    """
+    start, end = int(offsets[0]), int(offsets[-1])
+    data = disk.read(file, end - start, start)
+    if len(data) < end - start:
+        raise CorruptBlock(f"the file of frames ends at {start + len(data)}, within entries that were confirmed")
+    for i in {0, offsets.size - 2}:
+        at = int(offsets[i]) - start
+        _check(data, at, int(offsets[i + 1]) - start, first + i)
+    return memoryview(data)
+
+
+def read_fitting(
+    disk: Disk, frames_file: int, offsets_file: int, first: int, *, end: int, max_bytes: int
+) -> tuple[memoryview, int]:
+    """The frames from entry ``first`` on that fit into ``max_bytes``, before entry ``end``, and how many; at least one.
+
+    Raises:
+        CorruptBlock: What is stored is damaged.
+    """
+    offsets = read_offsets(disk, offsets_file, first, min(end, first + _LOOK_ENTRIES) - 1)
+    while (next_id := first + offsets.size - 1) < end and offsets[-1] - offsets[0] <= max_bytes:
+        more = read_offsets(disk, offsets_file, next_id, min(end, next_id + _LOOK_ENTRIES) - 1)
+        offsets = np.concatenate((offsets[:-1], more))
+    count = max(1, int(np.searchsorted(offsets, offsets[0] + max_bytes, "right")) - 1)
+    return read_stretch(disk, frames_file, first, offsets[: count + 1]), count
+
+
+def read_entries(disk: Disk, frames_file: int, offsets_file: int, first: int, last: int) -> list[bytes | memoryview]:
+    """The entries from ``first`` to ``last``.
+
+    Raises:
+        CorruptBlock: What is stored is damaged.
+    """
+    offsets = read_offsets(disk, offsets_file, first, last)
+    return entries_in(read_stretch(disk, frames_file, first, offsets), first, np.diff(offsets).tolist())
+
+
+def entries_in(frames: memoryview, first: int, sizes: Iterable[int]) -> list[bytes | memoryview]:
+    """The entries in a stretch of frames, given the bytes of each frame.
+
+    Raises:
+        CorruptBlock: A frame is not the one that should stand there.
+    """
+    entries: list[bytes | memoryview] = []
+    at = 0
+    for entry_id, size in enumerate(sizes, first):
+        _check(frames, at, at + size, entry_id)
+        entries.append(frames[at + FRAME_BYTES : at + size])
+        at += size
+    return entries
+
+
+def _check(data: bytes | memoryview, at: int, end: int, entry_id: int) -> None:
+    length, found = FRAME.unpack_from(data, at)
+    if found != entry_id or length != end - at - FRAME_BYTES:
+        raise CorruptBlock(
+            f"where entry {entry_id} of {end - at - FRAME_BYTES} bytes should stand, the frame says entry {found} of "
+            f"{length} bytes"
+        )

@@ -1,0 +1,171 @@
+"""What the log knows of a ledger that is not durably closed yet: the state that its threads share.
+
+A ledger's entries go through four stages, each a prefix of the one before: appended (queued for the journal),
+**confirmed** (durable in the journal; readable), **flushed** (written to the ledger's own files; readable by other
+processes), **synced** (durable there; the journal is not needed for them).
+
+Everything here is guarded by the book's one lock, which nobody holds while waiting for the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from afterglow.hot.local.checkpoint import FIRST_LEDGER_ID
+
+if TYPE_CHECKING:
+    from afterglow.hot.log import Completion
+
+    Data = bytes | bytearray | memoryview
+
+__all__ = ["NO_SLOT", "Book", "Piece", "Queued", "Track"]
+
+NO_SLOT = -1
+NOT_FENCED = -1
+
+
+class Piece(NamedTuple):
+    """Confirmed entries of one group commit that are not flushed yet."""
+
+    first: int
+    """Id of the first entry."""
+
+    sizes: list[int]
+    """Bytes of each frame."""
+
+    frames: memoryview
+    """The frames."""
+
+
+class Queued(NamedTuple):
+    """What of one ledger goes into one group commit."""
+
+    track: Track
+    pieces: list[Data]
+    """Frame headers and parts of entries, to be joined."""
+
+    sizes: list[int]
+    """Bytes of each frame."""
+
+    dones: list[Completion]
+    frame_bytes: int
+    """Sum of the sizes."""
+
+
+class Track:
+    """One ledger."""
+
+    __slots__ = (
+        "closed",
+        "created",
+        "dones",
+        "durably_closed",
+        "ending",
+        "entries",
+        "fenced_in",
+        "flushed_bytes",
+        "flushed_entries",
+        "frame_bytes",
+        "head_closed",
+        "ledger_id",
+        "next_entry",
+        "pieces",
+        "queued_bytes",
+        "sizes",
+        "slot",
+        "suspect",
+        "synced_bytes",
+        "synced_entries",
+        "tail",
+        "unsynced",
+    )
+
+    def __init__(self, ledger_id: int, entries: int = 0, frame_bytes: int = 0, *, closed: bool = False) -> None:
+        """Know a ledger whose first ``entries`` entries are durable in its own files."""
+        self.ledger_id = ledger_id
+        self.slot = NO_SLOT
+        # appended
+        self.next_entry = entries
+        self.pieces: list[Data] = []
+        self.sizes: list[int] = []
+        self.dones: list[Completion] = []
+        self.queued_bytes = 0
+        # confirmed
+        self.entries = entries
+        self.frame_bytes = frame_bytes
+        self.tail: list[Piece] = []
+        # flushed
+        self.flushed_entries = entries
+        self.flushed_bytes = frame_bytes
+        # synced
+        self.synced_entries = entries
+        self.synced_bytes = frame_bytes
+
+        self.created = True
+        """Whether its creation is durable."""
+        self.closed = closed
+        """Whether it takes no more entries."""
+        self.fenced_in = NOT_FENCED
+        """Number of the journal file in which an append failed; until another is begun a crash may bring it back."""
+        self.ending = closed
+        """Whether its end is known, so that its file may say that it is closed."""
+        self.head_closed = closed
+        """Whether its file says so."""
+        self.durably_closed = False
+        """Whether that is durable."""
+        self.unsynced = False
+        """Whether its files changed since they were last synced."""
+        self.suspect = False
+        """Whether a sync failed: what was written since the last good one may be gone without a trace."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether no append is under way."""
+        return self.next_entry == self.entries
+
+    def take(self) -> Queued:
+        """Take what is queued, to be committed."""
+        queued = Queued(self, self.pieces, self.sizes, self.dones, self.queued_bytes)
+        self.pieces, self.sizes, self.dones, self.queued_bytes = [], [], [], 0
+        return queued
+
+    def confirm(self, sizes: list[int], frames: memoryview) -> bool:
+        """Make the next entries readable; tell whether they are the first to be flushed."""
+        tail = self.tail
+        tail.append(Piece(self.entries, sizes, frames))
+        self.entries += len(sizes)
+        self.frame_bytes += len(frames)
+        return len(tail) == 1
+
+    def fence(self, journal: int) -> list[Completion]:
+        """End the ledger at its last confirmed entry; gives the completions of what was queued."""
+        self.closed = True
+        self.fenced_in = journal
+        self.next_entry = self.entries
+        return self.take().dones
+
+    def flushed(self, pieces: int, entries: int, frame_bytes: int) -> None:
+        """Note that the first pieces of the tail are in the ledger's files."""
+        del self.tail[:pieces]
+        self.flushed_entries += entries
+        self.flushed_bytes += frame_bytes
+        self.unsynced = True
+
+
+class Book:
+    """All ledgers of a log, and its keyed state."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Guards all that the log's threads share."""
+        self.active: dict[int, Track] = {}
+        """Every ledger that is not durably closed."""
+        self.ids: set[int] = set()
+        """Every ledger."""
+        self.next_ledger_id = FIRST_LEDGER_ID
+        self.state: dict[bytes, bytes] = {}
+        self.closing = False
+        """Whether the log takes nothing new."""
+        self.closed = False
+        """Whether it gives nothing any more."""
