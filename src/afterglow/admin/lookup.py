@@ -18,10 +18,11 @@ async def lookup(call: Call) -> dict[str, str]:
     """Where a topic is served: here. It need not exist."""
     service, name = call.service, call.topic
     await service.blocking(service.catalog.policies, name.namespace)
-    urls = {
+    return {
         "brokerUrl": service.service_url,
+        # Under either name, and empty rather than absent: the C++ client and those built on it crash without.
         "brokerUrlTls": service.service_url_tls,
+        "brokerUrlSsl": service.service_url_tls,
         "httpUrlTls" if call.secure else "httpUrl": call.web_url,
         "nativeUrl": service.service_url,
     }
-    return {key: url for key, url in urls.items() if url}

@@ -1,0 +1,166 @@
+"""A broker with its admin API on a real port, in an event loop of its own, and a plain HTTP client."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from afterglow.admin.app import admin_app
+from afterglow.admin.server import serve_http
+from afterglow.broker.auth import Authenticator
+from afterglow.broker.schemas import SchemaRegistry
+from afterglow.broker.service import BrokerService
+from afterglow.config import BrokerConfig
+from afterglow.hot.delivery import call_each
+from afterglow.hot.local.log import LocalLog
+from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.metadata.paths import AfterglowPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """Why a call was refused; fails where the answer has another form."""
+        assert set(self.json) == {"reason"}
+        assert isinstance(self.json["reason"], str)
+        return str(self.json["reason"])
+
+
+class Admin:
+    """A running broker and a client of its admin API."""
+
+    def __init__(self, service: BrokerService, metadata: MemoryMetadataStore, loop: asyncio.AbstractEventLoop) -> None:
+        self.service = service
+        self.metadata = metadata
+        self.port = 0
+        self._loop = loop
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run something in the broker's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
+        """Call below ``/admin/v2``; a path that begins with a slash is whole."""
+        data = None if body is None else json.dumps(body).encode()
+        return self.send(method, path if path.startswith("/") else f"/admin/v2/{path}", data, headers)
+
+    def send(self, method: str, path: str, data: bytes | None, headers: dict[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, data, headers or {})
+            found = connection.getresponse()
+            return Answer(found.status, found.read(), {key.lower(): value for key, value in found.getheaders()})
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        """The JSON of a call that must succeed."""
+        answer = self.call("GET", path)
+        assert answer.status == 200, answer
+        return answer.json
+
+    def do(self, method: str, path: str, body: object = None) -> None:
+        """A call that must succeed without content."""
+        answer = self.call(method, path, body)
+        assert (answer.status, answer.body) == (204, b""), answer
+
+    def refused(self, status: int, method: str, path: str, body: object = None) -> str:
+        """The reason of a call that must be refused."""
+        answer = self.call(method, path, body)
+        assert answer.status == status, answer
+        return answer.reason
+
+    def state(self) -> dict[str, bytes]:
+        """All metadata: what a refused call must not change."""
+        found: dict[str, bytes] = {}
+
+        def walk(path: str) -> None:
+            for name in self.metadata.children(path or "/"):
+                child = f"{path}/{name}"
+                stored = self.metadata.get(child)
+                found[child] = b"" if stored is None else stored.value
+                walk(child)
+
+        walk("")
+        return found
+
+
+@contextmanager
+def running(home: Path, **settings: Any) -> Iterator[Admin]:
+    with ExitStack() as stack:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="broker")
+        thread.start()
+        stack.callback(loop.close)
+        stack.callback(thread.join)
+        stack.callback(loop.call_soon_threadsafe, loop.stop)
+        config = BrokerConfig(**settings)
+        pool = ThreadPoolExecutor(4)
+        stack.callback(pool.shutdown)
+        hot = LocalLog(home, deliver=lambda dones, error: loop.call_soon_threadsafe(call_each, dones, error))
+        stack.callback(hot.close)
+        metadata = MemoryMetadataStore()
+        catalog = Catalog(metadata, config.cluster_name)
+        catalog.ensure_defaults()
+        store = LedgerStore(hot=hot, states=hot, metadata=metadata, config=config, executor=pool)
+        stack.callback(store.close)
+        authenticator = Authenticator.from_config(config)
+        service = BrokerService(
+            config=config,
+            store=store,
+            catalog=catalog,
+            schemas=SchemaRegistry(metadata, AfterglowPaths(config.cluster_name)),
+            authenticator=authenticator,
+            pool=pool,
+            instance="test",
+        )
+        admin = Admin(service, metadata, loop)
+        stack.callback(lambda: admin.run(service.close()))
+        port = admin.run(service.listen("127.0.0.1", 0))
+        service.service_url = f"pulsar://127.0.0.1:{port}"
+        server = admin.run(serve_http(admin_app(service, authenticator), "127.0.0.1", 0))
+        stack.callback(lambda: admin.run(server.stop()))
+        admin.port = server.port
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
+    """A broker for many examples of one test."""
+    with running(tmp_path_factory.mktemp("home"), max_num_partitions_per_partitioned_topic=3) as admin:
+        yield admin
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Admin]]:
+    """Starts a broker with settings."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(running(tmp_path / "home", **settings))
+
+
+@pytest.fixture
+def admin(start: Callable[..., Admin]) -> Admin:
+    return start()

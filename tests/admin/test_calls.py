@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.admin.errors import status_of
+from afterglow.errors import AfterglowError, CommitUnknown, CorruptMetadata, DiskFull, MetadataUnavailable, NotEmpty
+from afterglow.metadata.memory import MemoryMetadataStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.admin.conftest import Admin
+
+TTL = "/admin/v2/namespaces/public/default/messageTTL"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"NaN",
+        b"[1,]",
+        b"\xff\xfe",
+        b'"\\ud800"',
+        b"[" * 100_000,
+        b"9" * 10_000,
+        b'{"a":' * 5_000,
+    ],
+)
+def test_a_body_that_is_no_json_is_refused(admin: Admin, body: bytes) -> None:
+    answer = admin.send("POST", TTL, body)
+    assert answer.status == 400
+    assert answer.reason
+    assert admin.send("PUT", "/admin/v2/tenants/acme", body).status == 400
+
+
+def test_a_body_that_is_too_long_is_refused(start: Callable[..., Admin]) -> None:
+    admin = start(http_max_request_size=1000)
+    assert admin.send("POST", TTL, b" " * 999 + b"5").status == 204
+    answer = admin.send("POST", TTL, b" " * 1000 + b"5")
+    assert answer.status == 413
+    assert "httpMaxRequestSize" in answer.reason
+
+
+def test_a_body_is_bounded_without_a_setting(start: Callable[..., Admin]) -> None:
+    admin = start(max_message_size=2000)
+    assert admin.send("POST", TTL, b" " * 2000 + b"5").status == 413
+
+
+def test_unknown_paths_and_methods_have_a_reason(admin: Admin) -> None:
+    for path in ("/", "/admin/v2", "/admin/v2/nothing", "/admin/v2/persistent/a", "/admin/v2//tenants", "/%"):
+        answer = admin.call("GET", path)
+        assert answer.status == 404
+        assert path.rstrip("/") in answer.reason
+    answer = admin.call("POST", "clusters")
+    assert answer.status == 405
+    assert "POST" in answer.reason
+    assert "GET" in answer.headers["allow"]
+    assert admin.call("BREW", "tenants/acme").status == 405
+
+
+def test_a_slash_at_the_end_changes_nothing(admin: Admin) -> None:
+    assert admin.get("tenants/") == ["public"]
+
+
+def test_head_is_get_without_a_body(admin: Admin) -> None:
+    answer = admin.call("HEAD", "tenants")
+    assert (answer.status, answer.body) == (200, b"")
+    assert admin.call("HEAD", "tenants/nobody").status == 404
+
+
+def test_a_fault_inside_is_logged_and_not_told(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_self: object, _path: str) -> tuple[str, ...]:
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr(MemoryMetadataStore, "children", broken)
+    with caplog.at_level(logging.ERROR):
+        answer = admin.call("GET", "tenants")
+    monkeypatch.undo()
+    assert answer.status == 500
+    assert "swordfish" not in answer.reason
+    assert "swordfish" in caplog.text
+    assert "GET /admin/v2/tenants" in caplog.text
+
+
+def test_metadata_out_of_reach_is_no_fault_of_the_broker(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(_self: object, _path: str) -> tuple[str, ...]:
+        raise MetadataUnavailable("the metadata store cannot be reached")
+
+    monkeypatch.setattr(MemoryMetadataStore, "children", unreachable)
+    assert "cannot be reached" in admin.refused(503, "GET", "tenants")
+    admin.refused(503, "GET", "brokers/health")
+    monkeypatch.undo()
+    admin.get("tenants")
+
+
+def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+    before = admin.state()
+    with caplog.at_level(logging.WARNING):
+        with socket.create_connection(("127.0.0.1", admin.port)) as caller:
+            caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n5".encode())
+        admin.get("tenants")  # on another connection, after which the first is dealt with
+        admin.run(asyncio.sleep(0))
+    assert admin.state() == before
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (NotEmpty("x"), 409),
+        (CommitUnknown("x"), 503),
+        (DiskFull("x"), 507),
+        (CorruptMetadata("x"), 500),
+        (AfterglowError("x"), 500),
+        (ValueError("x"), 500),
+    ],
+)
+def test_errors_have_their_status(error: Exception, status: int) -> None:
+    assert status_of(error) == status

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.admin.conftest import Admin
+
+TENANT = {"adminRoles": ["ops"], "allowedClusters": ["standalone"]}
+
+
+def test_there_is_one_cluster(admin: Admin) -> None:
+    assert admin.get("clusters") == ["standalone"]
+    cluster = admin.get("clusters/standalone")
+    assert cluster["brokerServiceUrl"] == admin.service.service_url
+    assert cluster["serviceUrl"] == f"http://127.0.0.1:{admin.port}"
+    assert "mars" in admin.refused(404, "GET", "clusters/mars")
+
+
+def test_a_tenant_lives(admin: Admin) -> None:
+    admin.do("PUT", "tenants/acme", TENANT)
+    assert admin.get("tenants") == ["acme", "public"]
+    assert admin.get("tenants/acme") == TENANT
+    admin.do("POST", "tenants/acme", {**TENANT, "adminRoles": ["dev", "dev"]})
+    assert admin.get("tenants/acme")["adminRoles"] == ["dev"]
+    admin.refused(409, "PUT", "tenants/acme", TENANT)
+    admin.do("DELETE", "tenants/acme")
+    for method in ("GET", "DELETE"):
+        admin.refused(404, method, "tenants/acme")
+    admin.refused(404, "POST", "tenants/acme", TENANT)
+
+
+def test_a_tenant_is_refused(admin: Admin) -> None:
+    before = admin.state()
+    assert "allowedClusters" in admin.refused(412, "PUT", "tenants/acme")
+    assert "standalone" in admin.refused(412, "PUT", "tenants/acme", {"allowedClusters": ["mars"]})
+    assert "adminRole" in admin.refused(400, "PUT", "tenants/acme", {**TENANT, "adminRole": []})
+    assert "adminRoles" in admin.refused(400, "PUT", "tenants/acme", {**TENANT, "adminRoles": [1]})
+    assert "a b" in admin.refused(412, "PUT", "tenants/a%20b", TENANT)
+    admin.refused(412, "PUT", "tenants/..", TENANT)
+    admin.refused(409, "DELETE", "tenants/public")
+    assert "namespaces first" in admin.refused(405, "DELETE", "tenants/public?force=true")
+    assert admin.state() == before
+
+
+def test_a_namespace_lives(admin: Admin) -> None:
+    admin.do("PUT", "tenants/acme", TENANT)
+    admin.do("PUT", "namespaces/acme/orders")
+    assert admin.get("namespaces/acme") == ["acme/orders"]
+    assert admin.get("namespaces/acme/orders/topics") == []
+    admin.refused(409, "PUT", "namespaces/acme/orders")
+    admin.do("PUT", "namespaces/acme/orders/unload")
+    admin.do("DELETE", "namespaces/acme/orders")
+    for method in ("GET", "DELETE"):
+        admin.refused(404, method, "namespaces/acme/orders")
+    for path in ("topics", "retention"):
+        admin.refused(404, "GET", f"namespaces/acme/orders/{path}")
+    admin.refused(404, "GET", "namespaces/nobody")
+    admin.refused(404, "PUT", "namespaces/nobody/orders")
+
+
+def test_policies_are_shown_with_their_defaults_and_without_nulls(admin: Admin) -> None:
+    policies = admin.get("namespaces/public/default")
+    assert policies["replication_clusters"] == ["standalone"]
+    assert policies["bundles"]["numBundles"] == len(policies["bundles"]["boundaries"]) - 1 == 4
+    assert policies["auth_policies"] == {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}}
+    assert policies["offload_threshold"] == -1
+    assert "retention_policies" not in policies
+    assert None not in policies.values()
+
+
+def test_a_namespace_is_created_with_what_the_stock_client_sends(admin: Admin) -> None:
+    body = {
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "replication_clusters": ["standalone"],
+        "bundles": {"numBundles": 8},
+        "backlog_quota_map": {},
+        "message_ttl_in_seconds": 5,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "deleted": False,
+        "of_a_newer_release": None,
+        "another_of_a_newer_release": False,
+    }
+    admin.do("PUT", "namespaces/public/new", body)
+    policies = admin.get("namespaces/public/new")
+    assert policies["bundles"]["boundaries"][1] == "0x20000000"
+    assert policies["bundles"]["numBundles"] == 8
+    assert admin.get("namespaces/public/new/messageTTL") == 5
+
+
+def test_policies_that_cannot_be_taken_create_no_namespace(admin: Admin) -> None:
+    before = admin.state()
+    for status, body in (
+        (400, {"retention": 5}),
+        (400, ["not", "an", "object"]),
+        (400, {"message_ttl_in_seconds": "5"}),
+        (412, {"message_ttl_in_seconds": -5}),
+        (412, {"replication_clusters": ["mars"]}),
+        (412, {"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}}),
+        (412, {"bundles": {"numBundles": 1_000_000}}),
+    ):
+        admin.refused(status, "PUT", "namespaces/public/new", body)
+    assert admin.state() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("retention", {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}),
+        (
+            "persistence",
+            {
+                "bookkeeperEnsemble": 3,
+                "bookkeeperWriteQuorum": 2,
+                "bookkeeperAckQuorum": 1,
+                "managedLedgerMaxMarkDeleteRate": 0.5,
+            },
+        ),
+        ("messageTTL", 3600),
+    ],
+)
+def test_a_policy_is_set_shown_and_removed(admin: Admin, path: str, value: object) -> None:
+    path = f"namespaces/public/default/{path}"
+    admin.do("GET", path)
+    admin.do("POST", path, value)
+    assert admin.get(path) == value
+    admin.do("DELETE", path)
+    admin.do("GET", path)
+    admin.refused(404, "POST", path.replace("default", "nowhere"), value)
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "value"),
+    [
+        (412, "retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
+        (412, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
+        (400, "retention", {"retentionTimeInMinutes": "1d", "retentionSizeInMB": 1}),
+        (400, "retention", {"retentionTime": 1}),
+        (400, "retention", None),
+        (412, "persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2}),
+        (412, "persistence", {"bookkeeperEnsemble": 0}),
+        (412, "messageTTL", -1),
+        (412, "messageTTL", 2**31),
+        (400, "messageTTL", True),
+        (400, "messageTTL", "5"),
+        (400, "messageTTL", None),
+    ],
+)
+def test_a_policy_that_cannot_hold_is_refused(admin: Admin, status: int, path: str, value: object) -> None:
+    before = admin.state()
+    admin.refused(status, "POST", f"namespaces/public/default/{path}", value)
+    assert admin.state() == before

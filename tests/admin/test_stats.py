@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+import pytest
+
+from afterglow.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.admin.conftest import Admin
+
+NAMESPACE = "persistent/public/default"
+TOPIC = f"{NAMESPACE}/t"
+
+# Fields and types that Pulsar 4.0's client reads; a float field also takes a whole number, never the reverse.
+TOPIC_FIELDS = {
+    float: "msgRateIn msgThroughputIn msgRateOut msgThroughputOut averageMsgSize",
+    int: "bytesInCounter msgInCounter systemTopicBytesInCounter bytesOutCounter msgOutCounter bytesOutInternalCounter "
+    "storageSize backlogSize backlogQuotaLimitSize backlogQuotaLimitTime oldestBacklogMessageAgeSeconds "
+    "publishRateLimitedTimes earliestMsgPublishTimeInBacklogs offloadedStorageSize lastOffloadLedgerId "
+    "lastOffloadSuccessTimeStamp lastOffloadFailureTimeStamp ongoingTxnCount abortedTxnCount committedTxnCount "
+    "waitingPublishers nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize "
+    "delayedMessageIndexSizeInBytes topicCreationTimeStamp lastPublishTimeStamp",
+    bool: "msgChunkPublished",
+    str: "deduplicationStatus ownerBroker",
+    list: "publishers",
+    dict: "subscriptions replication compaction",
+}
+PUBLISHER_FIELDS = {
+    float: "msgRateIn msgThroughputIn averageMsgSize chunkedMessageRate",
+    int: "producerId",
+    bool: "supportsPartialProducer",
+    str: "accessMode producerName address clientVersion",
+    dict: "metadata",
+}
+SUBSCRIPTION_FIELDS = {
+    float: "msgRateOut msgThroughputOut msgRateRedeliver messageAckRate msgRateExpired",
+    int: "bytesOutCounter msgOutCounter chunkedMessageRate msgBacklog backlogSize earliestMsgPublishTimeInBacklog "
+    "msgBacklogNoDelayed msgDelayed msgInReplay unackedMessages totalMsgExpired lastExpireTimestamp "
+    "lastConsumedFlowTimestamp lastConsumedTimestamp lastAckedTimestamp lastMarkDeleteAdvancedTimestamp "
+    "nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize "
+    "delayedMessageIndexSizeInBytes filterProcessedMsgCount filterAcceptedMsgCount filterRejectedMsgCount "
+    "filterRescheduledMsgCount",
+    bool: "blockedSubscriptionOnUnackedMsgs isDurable isReplicated allowOutOfOrderDelivery",
+    str: "type",
+    list: "consumers",
+    dict: "consumersAfterMarkDeletePosition subscriptionProperties",
+}
+CONSUMER_FIELDS = {
+    float: "msgRateOut msgThroughputOut msgRateRedeliver messageAckRate chunkedMessageRate",
+    int: "bytesOutCounter msgOutCounter availablePermits unackedMessages avgMessagesPerEntry lastAckedTimestamp "
+    "lastConsumedTimestamp lastConsumedFlowTimestamp",
+    bool: "blockedConsumerOnUnackedMsgs",
+    str: "consumerName address clientVersion",
+    dict: "metadata",
+}
+INTERNAL_FIELDS = {
+    int: "entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize waitingCursorsCount "
+    "pendingAddEntriesCount",
+    str: "lastLedgerCreatedTimestamp lastConfirmedEntry state",
+    list: "ledgers schemaLedgers",
+    dict: "cursors compactedLedger properties",
+}
+CURSOR_FIELDS = {
+    int: "pendingReadOps messagesConsumedCounter cursorLedger cursorLedgerLastEntry "
+    "numberOfEntriesSinceFirstNotAckedMessage totalNonContiguousDeletedMessagesRange",
+    str: "markDeletePosition readPosition individuallyDeletedMessages lastLedgerSwitchTimestamp state",
+    bool: "waitingReadOp active subscriptionHavePendingRead subscriptionHavePendingReplayRead",
+    dict: "properties",
+}
+
+
+def check_types(found: dict[str, Any], fields: dict[type, str]) -> None:
+    for kind, names in fields.items():
+        for name in names.split():
+            assert type(found[name]) is kind, (name, found[name])
+
+
+@pytest.fixture
+def client(admin: Admin) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+def test_every_field_that_clients_read_is_there(admin: Admin, client: pulsar.Client) -> None:
+    consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
+    client.create_producer("t").send(b"x")
+    consumer.receive(10_000)
+    stats = admin.get(f"{TOPIC}/stats?getPreciseBacklog=false&subscriptionBacklogSize=true&authoritative=false")
+    check_types(stats, TOPIC_FIELDS)
+    check_types(stats["publishers"][0], PUBLISHER_FIELDS)
+    check_types(stats["subscriptions"]["s"], SUBSCRIPTION_FIELDS)
+    check_types(stats["subscriptions"]["s"]["consumers"][0], CONSUMER_FIELDS)
+    assert set(stats["compaction"].values()) == {0}
+    internal = admin.get(f"{TOPIC}/internalStats?metadata=false")
+    check_types(internal, INTERNAL_FIELDS)
+    check_types(internal["cursors"]["s"], CURSOR_FIELDS)
+
+
+def test_what_is_counted_is_right(admin: Admin, client: pulsar.Client) -> None:
+    producer = client.create_producer("t", producer_name="p")
+    consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, consumer_name="c")
+    for _ in range(3):
+        producer.send(b"x" * 100)
+    received = [consumer.receive(10_000) for _ in range(3)]
+    consumer.acknowledge(received[1])
+    consumer.acknowledge(received[2])
+    while (stats := admin.get(f"{TOPIC}/stats"))["subscriptions"]["s"]["msgBacklog"] != 1:
+        pass
+    subscription = stats["subscriptions"]["s"]
+    (publisher,) = stats["publishers"]
+    (connected,) = subscription["consumers"]
+    assert stats["msgInCounter"] == stats["msgOutCounter"] == connected["msgOutCounter"] == 3
+    assert stats["storageSize"] > 300
+    assert 0 < stats["backlogSize"] == subscription["backlogSize"] <= stats["storageSize"] // 3 + 1
+    assert stats["nonContiguousDeletedMessagesRanges"] == 1
+    assert publisher["producerName"] == "p"
+    assert publisher["averageMsgSize"] == stats["averageMsgSize"] > 100
+    assert subscription["type"] == "Shared"
+    assert "activeConsumerName" not in subscription
+    assert connected["consumerName"] == "c"
+    assert connected["unackedMessages"] == subscription["unackedMessages"] == 1
+    assert stats["ownerBroker"] == f"127.0.0.1:{admin.port}"
+
+
+def test_statistics_of_a_topic_create_none(admin: Admin) -> None:
+    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
+    admin.do("DELETE", f"{NAMESPACE}/p-partition-0")
+    before = admin.state()
+    for operation in ("stats", "internalStats", "internal-info", "lastMessageId", "subscriptions"):
+        admin.refused(404, "GET", f"{TOPIC}/{operation}")
+        admin.refused(404, "GET", f"{NAMESPACE}/p-partition-0/{operation}")
+    admin.refused(404, "GET", f"{TOPIC}/partitioned-stats")
+    admin.get(f"{NAMESPACE}/p/subscriptions")
+    assert set(admin.state()) == set(before)
+
+
+def test_partitions_are_summed(admin: Admin, client: pulsar.Client) -> None:
+    admin.do("PUT", f"{NAMESPACE}/p/partitions", 3)
+    admin.do("PUT", f"{NAMESPACE}/p/subscription/s")
+    admin.do("PUT", f"{NAMESPACE}/p-partition-2/subscription/only-here")
+    for index in (0, 0, 1):
+        client.create_producer(f"p-partition-{index}").send(b"x")
+    stats = admin.get(f"{NAMESPACE}/p/partitioned-stats")
+    check_types({**stats}, {kind: names for kind, names in TOPIC_FIELDS.items() if kind is not str})
+    assert stats["metadata"]["partitions"] == 3
+    assert stats["subscriptions"]["s"]["msgBacklog"] == stats["msgInCounter"] == 3
+    assert set(stats["subscriptions"]) == {"s", "only-here"}
+    assert len(stats["publishers"]) == 3
+    assert stats["partitions"]["persistent://public/default/p-partition-0"]["msgInCounter"] == 2
+    assert stats["storageSize"] == sum(part["storageSize"] for part in stats["partitions"].values())
+    assert admin.get(f"{NAMESPACE}/p/partitioned-stats?perPartition=false")["partitions"] == {}
+    internal = admin.get(f"{NAMESPACE}/p/partitioned-internalStats")["partitions"]
+    assert [internal[name]["numberOfEntries"] for name in sorted(internal)] == [2, 1, 0]
+    admin.do("PUT", TOPIC)
+    admin.refused(404, "GET", f"{TOPIC}/partitioned-stats")
+
+
+def test_the_open_ledger_stands_apart(start: Callable[..., Admin]) -> None:
+    admin = start(
+        managed_ledger_max_entries_per_ledger=2,
+        managed_ledger_min_ledger_rollover_time_minutes=0,
+        default_retention_time_in_minutes=-1,
+        default_retention_size_in_mb=-1,
+    )
+    client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer("t", batching_enabled=False)
+    for _ in range(5):
+        producer.send(b"x")
+    client.close()
+    stats = admin.get(f"{TOPIC}/internalStats")
+    while len(stats["ledgers"]) < 3 or not all(row["entries"] for row in stats["ledgers"][:-1]):
+        stats = admin.get(f"{TOPIC}/internalStats")  # the end of a ledger is recorded soon after the next has begun
+    listed = stats["ledgers"]
+    assert stats["numberOfEntries"] == 5 == sum(row["entries"] for row in listed) + stats["currentLedgerEntries"]
+    assert stats["totalSize"] == sum(row["size"] for row in listed) + stats["currentLedgerSize"]
+    assert (listed[-1]["entries"], listed[-1]["size"]) == (0, 0)
+    assert stats["state"] == "LedgerOpened"
+    admin.do("PUT", f"{TOPIC}/unload")
+    stats = admin.get(f"{TOPIC}/internalStats")
+    assert stats["currentLedgerSize"] == stats["ledgers"][-1]["size"]
+    assert sum(row["size"] for row in stats["ledgers"]) == stats["totalSize"]
+    admin.call("POST", f"{TOPIC}/terminate")
+    assert admin.get(f"{TOPIC}/internalStats")["state"] == "Terminated"
+
+
+def test_metadata_is_shown(admin: Admin, client: pulsar.Client) -> None:
+    consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer("t", batching_enabled=False)
+    sent = [producer.send(b"x") for _ in range(3)]
+    received = [consumer.receive(10_000) for _ in range(3)]
+    consumer.acknowledge(received[1])
+    while admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["msgBacklog"] != 2:
+        pass
+    info = admin.get(f"{TOPIC}/internal-info")
+    ledger_id = sent[0].ledger_id()
+    assert info["ledgers"] == [{"ledgerId": ledger_id, "isOffloaded": False}]
+    assert info["version"] > 0
+    (acked,) = info["cursors"]["s"]["individualDeletedMessages"]
+    assert acked == {"from": {"ledgerId": ledger_id, "entryId": 0}, "to": {"ledgerId": ledger_id, "entryId": 1}}
+    internal = admin.get(f"{TOPIC}/internalStats")["cursors"]["s"]
+    assert internal["markDeletePosition"] == "{ledgerId}:{entryId}".format(**info["cursors"]["s"]["markDelete"])
+    assert internal["numberOfEntriesSinceFirstNotAckedMessage"] == 3
+    assert internal["individuallyDeletedMessages"] == f"[({ledger_id}:0..{ledger_id}:1]]"
+    admin.call("POST", f"{TOPIC}/terminate")
+    info = admin.get(f"{TOPIC}/internal-info")
+    assert info["terminatedPosition"] == {"ledgerId": ledger_id, "entryId": 2}
+    assert (info["ledgers"][0]["entries"], info["ledgers"][0]["isOffloaded"]) == (3, False)
+    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
+    assert len(admin.get(f"{NAMESPACE}/p/internal-info")["partitions"]) == 2
+
+
+def test_settings_are_shown_without_secrets(start: Callable[..., Admin]) -> None:
+    admin = start(token_secret_key="c2VjcmV0LXNlY3JldA==")
+    shown = admin.get("brokers/configuration/runtime")
+    assert shown["clusterName"] == "standalone"
+    assert shown["brokerServicePort"] == "6650"
+    assert "c2VjcmV0" not in str(shown)
+    assert len(shown) == len(list(BrokerConfig().rows()))
+    assert admin.get("brokers/configuration") == []
+    assert admin.get("brokers/configuration/values") == {}
+
+
+def test_the_broker_says_that_it_is_well(admin: Admin) -> None:
+    for path in ("brokers/health", "brokers/ready"):
+        answer = admin.call("GET", path)
+        assert (answer.status, answer.body) == (200, b"ok")
+    assert admin.call("GET", "/status.html").body == b"OK"
+    assert admin.get("brokers") == admin.get("brokers/standalone") == [f"127.0.0.1:{admin.port}"]
+    assert admin.get("brokers/leaderBroker")["serviceUrl"] == f"http://127.0.0.1:{admin.port}"
+    admin.refused(404, "GET", "brokers/mars")
