@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,6 +112,32 @@ def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog
         admin.run(asyncio.sleep(0))
     assert admin.state() == before
     assert caplog.records == []
+
+
+def test_a_body_that_takes_for_ever_is_refused(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afterglow.admin.call._BODY_S", 0.05)
+    with socket.create_connection(("127.0.0.1", admin.port), timeout=30) as caller:
+        caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n5".encode())
+        assert caller.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_call_that_waits_for_metadata_holds_up_no_other(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+    children = MemoryMetadataStore.children
+
+    def slow(self: MemoryMetadataStore, path: str) -> tuple[str, ...]:
+        asked.set()
+        assert go_on.wait(30)
+        return children(self, path)
+
+    monkeypatch.setattr(MemoryMetadataStore, "children", slow)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(admin.get, "tenants")
+        assert asked.wait(30)
+        assert admin.call("GET", "brokers/ready").body == b"ok"
+        assert not waiting.done()
+        go_on.set()
+        assert waiting.result(30) == ["public"]
 
 
 @pytest.mark.parametrize(

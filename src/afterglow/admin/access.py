@@ -51,15 +51,15 @@ class Gate:
         """
         if access is Access.ANYONE:
             return
-        role = self._authenticator.authenticate_header(request.headers.get("authorization"))
+        role = self._authenticator.authenticate_header(request.headers.get("authorization")).role
         if access is Access.KNOWN or not self._service.config.super_user_roles:
             return
-        if self._authenticator.is_super_user(role.role):
+        if self._authenticator.is_super_user(role):
             return
-        if access is Access.TENANT and role.role in await self._admins(request):
+        if access is Access.TENANT and role in await self._admins(request):
             return
         needed = "superUserRoles" if access is Access.SUPER_USER else "superUserRoles or the tenant's adminRoles"
-        raise AdminError(HTTPStatus.FORBIDDEN, f"the role {role.role!r} may not do this: it is not among {needed}")
+        raise AdminError(HTTPStatus.FORBIDDEN, f"the role {role!r} may not do this: it is not among {needed}")
 
     async def _admins(self, request: Request) -> list[str]:
         try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
 
-_ALL = (
+ALL_RESOURCES = (
     clusters.RESOURCES,
     tenants.RESOURCES,
     namespaces.RESOURCES,
@@ -47,13 +47,14 @@ _ALL = (
     brokers.PROBES,
     lookup.RESOURCES,
 )
+"""Everything that is served, in the order in which paths are matched."""
 
 
 def admin_app(service: BrokerService, authenticator: Authenticator) -> Starlette:
     """The admin API of a broker, to be served in the broker's own event loop."""
     gate = Gate(service, authenticator)
     app = Starlette(
-        routes=[route for resources in _ALL for route in resources.routes(service, gate)],
+        routes=[route for resources in ALL_RESOURCES for route in resources.routes(service, gate)],
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _unknown, Exception: _fault},
     )

@@ -20,6 +20,8 @@ from afterglow.admin.call import Call
 from afterglow.admin.errors import FAULT, status_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.requests import Request
 
     from afterglow.admin.access import Access, Gate
@@ -75,9 +77,12 @@ class Resources:
 
         return register
 
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self._by_path.values())
+
     def routes(self, service: BrokerService, gate: Gate) -> list[Route]:
         """The routes that serve them."""
-        return [resource.route(service, gate) for resource in self._by_path.values()]
+        return [resource.route(service, gate) for resource in self]
 
 
 async def _answer(action: Action, service: BrokerService, gate: Gate, request: Request) -> Response:

@@ -33,8 +33,8 @@ async def list_subscriptions(call: Call) -> list[str]:
     """The names of a topic's subscriptions, over all partitions."""
     target = await targets.find(call.service, call.topic)
     found: set[str] = set()
-    for name in target.topics:
-        found.update((await call.service.topic(name, create=False)).subscriptions)
+    async for topic in targets.each(call.service, target):
+        found.update(topic.subscriptions)
     return sorted(found)
 
 
@@ -137,8 +137,8 @@ async def _subscriptions(call: Call) -> list[Subscription]:
         AdminError: One has no such subscription; then none is touched.
     """
     target = await targets.find(call.service, call.topic)
-    topics = [await call.service.topic(name, create=False) for name in target.topics]
-    return [targets.subscription_of(topic, call.segment("subscription")) for topic in topics]
+    name = call.segment("subscription")
+    return [targets.subscription_of(topic, name) async for topic in targets.each(call.service, target)]
 
 
 async def _one_subscription(call: Call, what: str) -> Subscription:

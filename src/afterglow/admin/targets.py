@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afterglow.admin.errors import not_found, precondition_failed
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
@@ -48,11 +51,17 @@ async def find(service: BrokerService, name: TopicName) -> Target:
     """
     count = await partitions_of(service, name)
     if count:
-        partitions = [name.partition(index) for index in range(count)]
-        return Target(name, count, tuple([topic for topic in partitions if await exists(service, topic)]))
+        return Target(name, count, await service.blocking(_existing, service, name, count))
     if not await exists(service, name):
         raise not_found(f"topic {name} does not exist")
     return Target(name, 0, (name,))
+
+
+async def each(service: BrokerService, target: Target) -> AsyncIterator[Topic]:
+    """The topics of a name, opened; between two of them others have their turn."""
+    for name in target.topics:
+        yield await service.topic(name, create=False)
+        await asyncio.sleep(0)
 
 
 async def open_one(service: BrokerService, name: TopicName) -> Topic:
@@ -101,3 +110,8 @@ def settle(subscription: Subscription) -> None:
         for position in [held for held in consumer.pending if subscription.cursor.is_acked(held)]:
             consumer.release(position)
     subscription.wake()
+
+
+def _existing(service: BrokerService, name: TopicName, count: int) -> tuple[TopicName, ...]:
+    partitions = (name.partition(index) for index in range(count))
+    return tuple(topic for topic in partitions if service.store.exists(topic.managed_ledger_name))

@@ -31,8 +31,7 @@ async def get_partitioned_stats(call: Call) -> dict[str, Any]:
     target = await _partitioned(call)
     each = call.flag("perPartition", default=True)
     found = {
-        str(name): stats.topic_stats(await call.service.topic(name, create=False), call.broker_id)
-        for name in target.topics
+        str(topic.name): stats.topic_stats(topic, call.broker_id) async for topic in targets.each(call.service, target)
     }
     return stats.partitioned_stats(found, target.partitions, each=each)
 
@@ -48,7 +47,7 @@ async def get_internal_stats(call: Call) -> dict[str, Any]:
 async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
     """Ledgers and cursors of each partition."""
     target = await _partitioned(call)
-    found = {str(name): _inside(await call.service.topic(name, create=False)) for name in target.topics}
+    found = {str(topic.name): _inside(topic) async for topic in targets.each(call.service, target)}
     return {"metadata": metadata(target.partitions), "partitions": found}
 
 
@@ -56,10 +55,10 @@ async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
 async def get_internal_info(call: Call) -> dict[str, Any]:
     """The metadata of a topic, or of each partition."""
     target = await targets.find(call.service, call.topic)
-    found = {}
-    for name in target.topics:
-        topic = await call.service.topic(name, create=False)
-        found[str(name)] = ledger_stats.internal_info(topic.ledger, await _snapshot(call, topic))
+    found = {
+        str(topic.name): ledger_stats.internal_info(topic.ledger, await _snapshot(call, topic))
+        async for topic in targets.each(call.service, target)
+    }
     return {"version": 0, "partitions": found} if target.partitioned else found[str(target.name)]
 
 

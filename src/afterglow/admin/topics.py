@@ -79,8 +79,7 @@ async def terminate_topic(call: Call) -> dict[str, int]:
 async def truncate_topic(call: Call) -> None:
     """Acknowledge all messages for all subscriptions and let go of them."""
     target = await targets.find(call.service, call.topic)
-    for name in target.topics:
-        topic = await call.service.topic(name, create=False)
+    async for topic in targets.each(call.service, target):
         await call.service.blocking(topic.ledger.truncate)
         for subscription in topic.subscriptions.values():
             targets.settle(subscription)
