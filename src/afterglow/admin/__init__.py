@@ -2,5 +2,15 @@
 
 ``app.admin_app`` makes an ASGI application over a broker, ``server.serve_http`` serves it in the broker's own event
 loop. One module per resource; everything that waits for a disk or the metadata store runs on a thread, so that no call
-holds up dispatch. Needs the extra ``serve``. Nothing here knows Spark or tiers.
+holds up dispatch. Nothing here knows Spark or tiers.
 """
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from afterglow.errors import MissingDependency
+
+for _library in ("starlette", "uvicorn"):
+    if find_spec(_library) is None:
+        raise MissingDependency(f"the admin API needs {_library}: pip install 'afterglow[serve]'")

@@ -10,12 +10,9 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from afterglow.errors import ConfigError, MissingDependency
+import uvicorn
 
-try:
-    import uvicorn
-except ImportError as error:
-    raise MissingDependency("the admin API needs uvicorn and starlette: pip install 'afterglow[serve]'") from error
+from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl
