@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _MANY_BYTES = 16 << 20  # unflushed bytes at which a round does not wait for its time
 _REST = 4  # a round may take a fifth of the time: with very many ledgers rounds come less often
-_RETRY_S = 5.0  # between tries where the disk refuses
+_RETRY_S = 1.0  # between tries where the disk refuses
 
 
 class Background:
@@ -89,7 +89,7 @@ class Background:
                     self._flush()
             except Exception:  # noqa: BLE001 - the thread must not end: memory would fill up unseen
                 _log.exception("the hot log could not write behind; it will try again")
-                self._later(_RETRY_S)
+                self._later()
 
     def _wait_s(self) -> float:
         now = time.monotonic()
@@ -131,10 +131,9 @@ class Background:
         if not self._failing:
             _log.warning("%s; the journal keeps everything, and it is tried again", error)
         self._failing = True
-        self._later(_RETRY_S)
+        self._later()
 
-    def _later(self, wait_s: float) -> None:
+    def _later(self) -> None:
         with self._committer.lock:
-            now = time.monotonic()
-            self._flush_at = now + min(wait_s, max(self._flush_interval_s * 10, 0.01))
-            self._checkpoint_at = min(self._checkpoint_at, now + min(wait_s, self._checkpoint_interval_s))
+            self._flush_at = time.monotonic() + _RETRY_S
+            self._checkpoint_at = min(self._checkpoint_at, self._flush_at)

@@ -39,7 +39,7 @@ class Part(IntEnum):
 
 
 class OpenFiles:
-    """Files of ledgers. Safe for threads; more than the limit are open only while more than that are in use at once."""
+    """Files of ledgers. Safe for threads. Those in use stay open, be they more than the limit."""
 
     def __init__(self, disk: Disk, layout: Layout, limit: int) -> None:
         self._disk = disk

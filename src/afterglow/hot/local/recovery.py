@@ -103,7 +103,8 @@ class Recovery:
                 )
 
     def _make(self, track: Track) -> None:
-        if track.ledger_id not in self._book.ids:
+        """Make the files of a ledger of which none or one may be there; with durable entries both are."""
+        if not track.entries:
             self._writeback.create(track)
             self._book.ids.add(track.ledger_id)
 

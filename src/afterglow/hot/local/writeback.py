@@ -135,9 +135,9 @@ class Writeback:
         with self._round:
             for ledger_id in list(self._doomed):
                 self._drop(ledger_id)
-                self._files.forget(ledger_id)
                 self._disk.unlink(self._layout.frames(ledger_id))
                 self._disk.unlink(self._layout.offsets(ledger_id))
+                self._files.forget(ledger_id)  # now that nobody can open them again: open files would keep their room
                 with self._lock:
                     self._doomed.discard(ledger_id)
 
