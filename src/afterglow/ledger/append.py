@@ -27,7 +27,7 @@ from afterglow.ledger.ledger_list import Progress
 from afterglow.ledger.limits import RolloverLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from afterglow.errors import AfterglowError
@@ -206,18 +206,14 @@ class Appender:
 
     # --- what the roll-over brings ------------------------------------------------------------------------------------
 
-    def switch_to(self, ledger: HotLedger, finished: Collection[int]) -> bool:
-        """Use a new ledger that the list names, as soon as nothing is in flight in the old one.
-
-        Args:
-            ledger: New and empty.
-            finished: Ledgers of which the list says how they ended.
+    def switch_to(self, ledger: HotLedger) -> bool:
+        """Use a new, empty ledger that the list names, as soon as nothing is in flight in the old one.
 
         Returns:
             Whether it will be used; if not, a ledger has failed of which the list must be told first.
         """
         with self._lock:
-            if self._broken is not None and self._broken.ledger_id not in finished:
+            if self._broken is not None and self._state.has_ended(self._broken.ledger_id):
                 return False
             self._broken = None
             self._failure = None

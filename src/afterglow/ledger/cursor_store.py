@@ -54,7 +54,15 @@ class CursorStore:
             MetadataError: The store failed; the cursor may be there.
         """
         with self._lock:
-            self._put(record)
+            for _ in range(_TRIES):
+                try:
+                    self._put(record)
+                except VersionConflict:
+                    if self._metadata.get(self._path) is not None:
+                        raise
+                else:
+                    return
+            raise VersionConflict(f"{self._path} was not created: the store finds a conflict with nothing")
 
     def load(self) -> CursorRecord:
         """The newer of snapshot and state.

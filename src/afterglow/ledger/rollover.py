@@ -103,9 +103,8 @@ class Roller:
                 if self._prepared is None:
                     self._prepared = self._hot.create()
                 ledger = self._prepared
-                ended = self._state.ended()
                 self.commit(partial(_add, ledger_id=ledger.ledger_id, name=self._name))
-                if self.appender.switch_to(ledger, [end.ledger_id for end in ended]):
+                if self.appender.switch_to(ledger):
                     self._prepared = None
                     return
 

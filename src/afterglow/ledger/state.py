@@ -67,14 +67,10 @@ class TopicState:
         with self.lock:
             return tuple(self._ended.values())
 
-    def size_of(self, ledger_id: int) -> int:
-        """Bytes of one ledger's entries; 0 where it is not in the list."""
+    def has_ended(self, ledger_id: int) -> bool:
+        """Whether a ledger is among :meth:`ended`."""
         with self.lock:
-            if ledger_id == self._tail_id:
-                return self._tail_bytes
-            if ledger_id in self._ended:
-                return self._ended[ledger_id].size_bytes
-            return next((row.size_bytes or 0 for row in self._records if row.ledger_id == ledger_id), 0)
+            return ledger_id in self._ended
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a newer list; an older one than is known is ignored."""
