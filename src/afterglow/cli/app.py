@@ -55,7 +55,8 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line and exit."""
     import afterglow.cli.demo  # noqa: PLC0415 - commands register themselves
     import afterglow.cli.doctor  # noqa: PLC0415
-    import afterglow.cli.inspect  # noqa: F401, PLC0415
+    import afterglow.cli.inspect  # noqa: PLC0415
+    import afterglow.cli.serve  # noqa: F401, PLC0415
 
     sys.exit(_run(args))
 

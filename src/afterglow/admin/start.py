@@ -1,0 +1,42 @@
+"""Starting the admin API of a broker on the ports that its settings name."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from afterglow.admin.app import admin_app
+from afterglow.admin.server import serve_http
+from afterglow.engine.server import host_in_address
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable
+
+    from afterglow.broker.service import BrokerService
+
+
+async def start_admin(service: BrokerService, tls: ssl.SSLContext | None) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve the admin API, plain, protected, or both.
+
+    Returns:
+        The address of the first port that is open, and what stops all of them.
+
+    Raises:
+        ConfigError: A port cannot be had.
+    """
+    config = service.config
+    app = admin_app(service, service.authenticator)
+    host = host_in_address(config.advertised_address or config.bind_address)
+    urls: list[str] = []
+    async with AsyncExitStack() as stack:
+        for port, scheme, context in (
+            (config.web_service_port, "http", None),
+            (config.web_service_port_tls, "https", tls),
+        ):
+            if port is not None:
+                running = await serve_http(app, config.bind_address, port, context)
+                stack.push_async_callback(running.stop)
+                urls.append(f"{scheme}://{host}:{running.port}")
+        return (urls[0] if urls else "", stack.pop_all().aclose)
+    raise AssertionError("unreachable: the block returns or raises")

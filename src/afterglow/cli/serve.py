@@ -1,0 +1,68 @@
+"""``afterglow serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afterglow.cli.app import DONE, app
+
+if TYPE_CHECKING:
+    from afterglow.config import BrokerConfig
+
+
+@app.command()
+def serve(
+    *,
+    home: Annotated[Path, typer.Option(help="Directory that holds everything; made if absent.")],
+    conf: Annotated[Path | None, typer.Option(help="A broker.conf, Pulsar's own or ours.")] = None,
+    listen: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the binary protocol; 0 picks a free one.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Port of the admin API; 0 picks a free one.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="sqlite:PATH or zk://host:2181[/chroot].")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")
+    ] = False,
+) -> int:
+    """Serve topics to stock Pulsar clients, durably, from one process.
+
+    Example: afterglow serve --home ./home --port 6650 --http-port 8080
+    """
+    from afterglow.broker.auth import check_exposure  # noqa: PLC0415 - not needed for --help
+    from afterglow.config import load_conf  # noqa: PLC0415
+
+    given = {
+        "bindAddress": listen,
+        "brokerServicePort": port,
+        "webServicePort": http_port,
+        "metadataStoreUrl": metadata,
+    }
+    overrides = {key: str(value) for key, value in given.items() if value is not None}
+    config = load_conf(conf, environ=os.environ, overrides=overrides)
+    check_exposure(config, insecure=insecure)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(_serve(home, config))
+    return DONE
+
+
+async def _serve(home: Path, config: BrokerConfig) -> None:
+    from afterglow.admin.start import start_admin  # noqa: PLC0415 - not needed for --help
+    from afterglow.engine.server import Server  # noqa: PLC0415
+
+    server = await Server.start(home, config, start_admin)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    url = server.service.service_url or server.service.service_url_tls
+    typer.echo(f"ready {url} {server.admin_url}")
+    retention = f"{config.default_retention_time_in_minutes} min, {config.default_retention_size_in_mb} MB"
+    typer.echo(f"home {home}, offload none, retention {retention} (-1: for ever, 0: until acknowledged)")
+    await stop.wait()
+    await server.stop()

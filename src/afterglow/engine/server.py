@@ -1,0 +1,157 @@
+"""A running engine: hot log, metadata, topics and the broker, put together in one process and one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from afterglow.broker.auth import Authenticator
+from afterglow.broker.schemas import SchemaRegistry
+from afterglow.broker.service import BrokerService
+from afterglow.broker.tls import server_context
+from afterglow.hot.delivery import call_each
+from afterglow.hot.local.log import LocalLog
+from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.address import open_metadata
+from afterglow.metadata.paths import AfterglowPaths
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from afterglow.config import BrokerConfig
+    from afterglow.errors import HotLogError
+    from afterglow.hot.log import Completion
+
+    StartAdmin: TypeAlias = Callable[
+        [BrokerService, ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
+    ]
+    """Starts to serve the admin API; gives its address and what stops it."""
+
+log = logging.getLogger(__name__)
+
+_THREADS: Final = 8
+"""For reads from disk and metadata: more than cores, since they wait."""
+_TICK_S: Final = 1.0
+
+
+class Server:
+    """An engine that serves clients. Made by :meth:`start`."""
+
+    def __init__(self, service: BrokerService, stack: AsyncExitStack, admin_url: str) -> None:
+        self.service = service
+        self.admin_url = admin_url
+        """Where the admin API is; empty where there is none."""
+        self._stack = stack
+
+    @classmethod
+    async def start(cls, home: Path, config: BrokerConfig, admin: StartAdmin | None = None) -> Self:
+        """Start an engine on a home, made where there is none, and wait until clients can connect.
+
+        Args:
+            home: The directory that holds everything.
+            config: The settings.
+            admin: Serves the admin API of the broker, in the same event loop; it knows the rooms below, not they it.
+
+        Raises:
+            ConfigError: A setting cannot be obeyed.
+            HotLogError: The home is in use, or its disk refuses.
+            MetadataError: The metadata cannot be read.
+            OSError: A port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow")
+            stack.callback(pool.shutdown)
+            hot = await loop.run_in_executor(pool, partial(_open_log, home, config, _deliver(loop)))
+            stack.push_async_callback(loop.run_in_executor, pool, hot.close)
+            metadata = open_metadata(config.metadata_store_url or f"sqlite:{home / 'metadata.db'}")
+            stack.callback(metadata.close)
+            catalog = Catalog(metadata, config.cluster_name)
+            await loop.run_in_executor(pool, catalog.ensure_defaults)
+            store = LedgerStore(hot=hot, states=hot, metadata=metadata, config=config, executor=pool)
+            stack.push_async_callback(loop.run_in_executor, pool, store.close)
+            await loop.run_in_executor(pool, store.start)
+            service = BrokerService(
+                config=config,
+                store=store,
+                catalog=catalog,
+                schemas=SchemaRegistry(metadata, AfterglowPaths(config.cluster_name)),
+                authenticator=Authenticator.from_config(config),
+                pool=pool,
+                instance=uuid.uuid4().hex[:8],
+            )
+            stack.push_async_callback(service.close)
+            tls = server_context(config)
+            await _listen(service, config, tls)
+            admin_url = ""
+            if admin is not None:
+                admin_url, stop = await admin(service, tls)
+                stack.push_async_callback(stop)
+            upkeep = loop.create_task(_upkeep(service, config))
+            stack.push_async_callback(_cancel, upkeep)
+            return cls(service, stack.pop_all(), admin_url)
+        raise AssertionError("unreachable: the block returns or raises")
+
+    async def stop(self) -> None:
+        """Stop serving, in the reverse order of the start: everything acknowledged is on disk already."""
+        await self._stack.aclose()
+
+
+def _open_log(
+    home: Path, config: BrokerConfig, deliver: Callable[[list[Completion], HotLogError | None], None]
+) -> LocalLog:
+    return LocalLog(home, journal_max_bytes=config.journal_max_size_mb << 20, deliver=deliver)
+
+
+def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], HotLogError | None], None]:
+    def deliver(dones: list[Completion], error: HotLogError | None) -> None:
+        try:
+            loop.call_soon_threadsafe(call_each, dones, error)
+        except RuntimeError:  # the loop has ended before the log: nobody waits for these any more
+            call_each(dones, error)
+
+    return deliver
+
+
+async def _listen(service: BrokerService, config: BrokerConfig, tls: ssl.SSLContext | None) -> None:
+    advertised = config.advertised_address or config.bind_address
+    if config.broker_service_port is not None:
+        port = await service.listen(config.bind_address, config.broker_service_port)
+        service.service_url = f"pulsar://{host_in_address(advertised)}:{port}"
+    if config.broker_service_port_tls is not None:
+        port = await service.listen(config.bind_address, config.broker_service_port_tls, tls=tls)
+        service.service_url_tls = f"pulsar+ssl://{host_in_address(advertised)}:{port}"
+
+
+def host_in_address(name: str) -> str:
+    """A host as it stands in an address: the wildcard becomes a name that clients can use."""
+    if name in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return os.uname().nodename
+    return f"[{name}]" if ":" in name else name
+
+
+async def _upkeep(service: BrokerService, config: BrokerConfig) -> None:
+    """Roll-over by age and cursors' states every second; retention at its own pace."""
+    since_trim = 0.0
+    while True:
+        await asyncio.sleep(_TICK_S)
+        since_trim += _TICK_S
+        await service.blocking(service.store.tick)
+        if since_trim >= config.retention_check_interval_in_seconds:
+            since_trim = 0.0
+            await service.blocking(service.store.trim)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,99 @@
+"""A real ``afterglow serve`` process for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_READY = re.compile(r"ready (pulsar://\S+) (http://\S+)")
+_START_S = 60.0
+
+
+@dataclass(slots=True)
+class Served:
+    """A running engine."""
+
+    process: subprocess.Popen[str]
+    service_url: str
+    admin_url: str
+    lines: list[str] = field(default_factory=list)
+    """What it has printed."""
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(30)
+
+    def stop(self) -> int:
+        """End it cleanly; returns its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def admin(self, method: str, path: str, body: object = None) -> Any:
+        """Call the admin API; returns the parsed JSON, or None where there is none."""
+        data = None if body is None else json.dumps(body).encode()
+        call = urllib.request.Request(  # noqa: S310 - an address of our own
+            f"{self.admin_url}/admin/v2/{path}", data, {"Content-Type": "application/json"}, method=method
+        )
+        with urllib.request.urlopen(call, timeout=30) as answer:  # noqa: S310
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+def start(home: Path, *options: str, environ: dict[str, str] | None = None) -> Served:
+    """Start an engine on free ports and wait until it is ready.
+
+    Raises:
+        RuntimeError: It did not start; the message has what it said.
+    """
+    command = [sys.executable, "-u", "-m", "afterglow", "serve", "--home", str(home), "--port", "0", "--http-port", "0"]
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(environ or {})},
+    )
+    lines: list[str] = []
+    ready = threading.Event()
+    addresses: list[str] = []
+
+    def listen() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            match = _READY.search(line)
+            if match and not addresses:
+                addresses.extend(match.groups())
+                ready.set()
+        ready.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    if not ready.wait(_START_S) or not addresses:
+        process.kill()
+        raise RuntimeError("afterglow serve did not start:\n" + "\n".join(lines))
+    return Served(process, addresses[0], addresses[1], lines)
+
+
+@contextlib.contextmanager
+def serving(home: Path, *options: str) -> Iterator[Served]:
+    """An engine for the time of a ``with``."""
+    served = start(home, *options)
+    try:
+        yield served
+    finally:
+        if served.process.poll() is None:
+            served.kill()
