@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import threading
@@ -322,6 +323,24 @@ def test_what_a_failed_group_left_never_comes_back_once_others_were_acknowledged
     log.close()
 
 
+def test_what_stands_behind_the_last_entry_of_an_open_ledger_is_cut_off(tmp_path: Path) -> None:
+    home, crashed = tmp_path / "home", tmp_path / "crashed"
+    home.mkdir()
+    disk = RecordedDisk(home)
+    with _quiet(home, disk) as log:
+        ledger = log.create()
+        append_all(ledger, [b"0", b"1"])
+        log.flush()
+        rebuild(disk.ops, home, crashed, "all", random.Random(_SEED))
+    path = crashed / "hot" / "ledgers" / f"{ledger.ledger_id}.ledger"
+    for name in (path, path.with_suffix(".offsets")):
+        name.write_bytes(name.read_bytes() + b"rest" * 10)
+    with LocalLog(crashed) as recovered:
+        assert read_all(recovered.open(ledger.ledger_id)) == [b"0", b"1"]
+    assert path.read_bytes() == frame_entries([b"0", b"1"])
+    assert path.with_suffix(".offsets").stat().st_size == HEAD_BYTES + 16
+
+
 def test_ids_are_never_reused_even_when_all_ledgers_are_gone(tmp_path: Path) -> None:
     ids = []
     for _ in range(3):
@@ -331,3 +350,39 @@ def test_ids_are_never_reused_even_when_all_ledgers_are_gone(tmp_path: Path) -> 
     assert ids == sorted(set(ids))
     with LocalLog(tmp_path) as log, pytest.raises(LedgerMissing):
         log.open(ids[0])
+
+
+def _kill_at(disk: RecordedDisk, journal_sync: int) -> None:
+    """From that sync of a journal on nothing has any effect any more, as if the process had ended before it."""
+    count = 0
+
+    def fault(method: str, path: Path) -> OSError | None:
+        nonlocal count
+        count += method == "sync" and path.suffix == ".journal"
+        return OSError(errno.EIO, "the process is dead") if count >= journal_sync else None
+
+    disk.fault = fault
+
+
+@pytest.mark.parametrize("journal_sync", range(1, 20, 2))
+def test_what_recovery_serves_survives_the_machine_though_the_killed_process_had_not_synced_it(
+    tmp_path: Path, journal_sync: int
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    disk = RecordedDisk(home)
+    killed = _quiet(home, disk)
+    _kill_at(disk, journal_sync)
+    with contextlib.suppress(HotLogError):
+        _work(_Witness(killed, disk))
+    killed.close()
+    disk.fault = lambda _method, _path: None
+    before = len(disk.ops)
+    with LocalLog(home, disk=disk) as log:
+        for ledger_id in log.ledgers():
+            disk.mark(("ended", ledger_id, log.open(ledger_id).confirmed + 1))
+        log.create()
+    for end in range(before, len(disk.ops) + 1):
+        for survival in ("synced", "some"):
+            target = tmp_path / f"{end}-{survival}"
+            _recover_after(disk.ops[:end], home, target, survival, _SEED + end)

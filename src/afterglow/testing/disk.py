@@ -153,6 +153,9 @@ class RecordedDisk(UnsyncedDisk):
         with self._guard:
             super().rename(source, target)
             self._numbers[target] = self._numbers.pop(source)
+            for descriptor, (number, path) in self._files.items():
+                if path == source:
+                    self._files[descriptor] = (number, target)
             self.ops.append(Op("rename", source.parent, (source.name, target.name)))
 
     def unlink(self, path: Path) -> None:

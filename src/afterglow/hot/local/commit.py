@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from afterglow.errors import HotLogError
-from afterglow.hot.local.journal import SECTION, JournalFile, Kind
+from afterglow.hot.local.journal import SECTION, JournalFile, Kind, Start
 from afterglow.hot.local.layout import explain
 
 if TYPE_CHECKING:
@@ -130,27 +130,27 @@ class Committer:
         self._rotations: list[Outcome] = []
         self._journal: JournalFile | None = None
         self._newest = 0  # the greatest number ever tried
-        self._previous = (0, 0)  # the last file that was used, and how much of it counts
+        self._start = Start()  # how the next file goes on from the last
         self._thread = threading.Thread(target=self._run, name="afterglow-journal", daemon=True)
 
     @property
     def number(self) -> int:
         """Number of the file that is written, or was last. Everything confirmed before it stands in files before."""
-        return self._previous[0]
+        return self._start.previous
 
     @property
     def fresh(self) -> bool:
         """Whether nothing was written since the file was begun."""
         return self._journal is not None and self._journal.empty
 
-    def start(self, newest: int, previous: int, previous_end: int) -> None:
+    def start(self, newest: int, start: Start) -> None:
         """Begin a journal file behind those that are there, and the thread.
 
         Raises:
             OSError: The file could not be made.
         """
         self._newest = newest
-        self._previous = (previous, previous_end)
+        self._start = start
         self._begin()
         self._thread.start()
 
@@ -347,8 +347,8 @@ class Committer:
 
     def _begin(self) -> JournalFile:
         self._newest += 1
-        journal = JournalFile(self._disk, self._layout, self._newest, *self._previous)
-        self._previous = (journal.number, journal.end)
+        journal = JournalFile(self._disk, self._layout, self._newest, self._start)
+        self._start = Start(journal.number, journal.end)
         self._journal = journal
         return journal
 
@@ -356,7 +356,7 @@ class Committer:
         """Never write the present file again; what is synced in it counts."""
         journal, self._journal = self._journal, None
         if journal is not None:
-            self._previous = (journal.number, journal.end)
+            self._start = Start(journal.number, journal.end)
             with suppress(OSError):
                 journal.close()
 

@@ -10,7 +10,8 @@ where they belong, so that replaying is copying, and replaying twice does no har
 
 The header of each file names the file before it and **how much of that counts**. After a failed write or sync a file is
 never written or synced again; what of the failed batch may have reached the disk is void from the moment at which the
-next file is durable, which is before anything in that is acknowledged.
+next file is durable, which is before anything in that is acknowledged. A file gets its name when its header is durable:
+one with a damaged header was damaged later.
 
 | header | | batch | | section | |
 |---|---|---|---|---|---|
@@ -47,6 +48,7 @@ __all__ = [
     "JournalHeader",
     "Kind",
     "Section",
+    "Start",
     "batch_crc",
     "created_section",
     "deleted_section",
@@ -108,13 +110,26 @@ class JournalHeader:
 
     @classmethod
     def decode(cls, data: bytes) -> JournalHeader | None:
-        """The header in a file's first bytes, or None where it is torn."""
+        """The header in a file's first bytes, or None where it is damaged."""
         if len(data) < HEADER_BYTES:
             return None
         magic, number, file_id, previous, previous_end, crc = _HEADER.unpack_from(data)
         if magic != JOURNAL_MAGIC or crc != crc32c(data[: HEADER_BYTES - 4]):
             return None
         return cls(number, file_id, previous, previous_end)
+
+
+class Start(NamedTuple):
+    """How a new file goes on from those before it."""
+
+    previous: int = 0
+    """Number of the file before it; 0: none."""
+
+    previous_end: int = 0
+    """Bytes of that file that count."""
+
+    carried: bytes | None = None
+    """A batch that stood behind them and is carried over."""
 
 
 def batch_crc(head: bytes, body: bytes | memoryview) -> int:
@@ -152,32 +167,39 @@ def state_section(key: bytes, value: bytes | None) -> bytes:
 class JournalFile:
     """The journal file that is being written. One thread uses it."""
 
-    def __init__(self, disk: Disk, layout: Layout, number: int, previous: int, previous_end: int) -> None:
+    def __init__(self, disk: Disk, layout: Layout, number: int, start: Start) -> None:
         """Begin a file; it is durable when this returns.
 
-        1. Write and sync the header. *Crash: a file with a torn header, or with no batch; it means nothing.*
-        2. Sync its name. *Crash after: what is void of the file before stays void.*
+        1. Write and sync it under another name. *Crash: it means nothing.*
+        2. Give it its name, sync that. *Crash: all of it is there or nothing. Once it is, what it leaves out of the
+           file before is void, and what it carries over is here.*
 
         Raises:
             OSError: It could not be made; what is left of it means nothing. Its number must not be used again.
         """
         self._disk = disk
-        header = JournalHeader(number, secrets.randbits(63), previous, previous_end)
-        path = layout.journal(number)
-        self._file = disk.open(path, write=True, create=True, empty=True)
-        try:
-            disk.write(self._file, header.encode(), 0)
-            disk.sync(self._file)
-            disk.sync_directory(layout.journals)
-        except OSError:
-            self.close()
-            with suppress(OSError):
-                disk.unlink(path)
-            raise
         self.number = number
         self.end = HEADER_BYTES
         """Bytes that are durable."""
-        self._file_id = header.file_id
+        self._file_id = secrets.randbits(63)
+        draft, path = layout.journals / "next.journal", layout.journal(number)
+        disk.unlink(draft)
+        self._file = disk.open(draft, write=True, create=True)
+        try:
+            header = JournalHeader(number, self._file_id, start.previous, start.previous_end)
+            disk.write(self._file, header.encode(), 0)
+            if start.carried is None:
+                disk.sync(self._file)
+            else:
+                self.append(start.carried)
+            disk.rename(draft, path)
+            disk.sync_directory(layout.journals)
+        except OSError:
+            self.close()
+            for name in (draft, path):
+                with suppress(OSError):
+                    disk.unlink(name)
+            raise
 
     @property
     def empty(self) -> bool:

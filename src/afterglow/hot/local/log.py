@@ -253,7 +253,6 @@ class LocalLog:
             self._checkpointer.make(rotate=True)
         except HotLogError as error:
             _log.warning("%s; the next start replays the journal", error)
-        self._committer.stop()
         with self._book.lock:
             self._book.closed = True
         self._held.close()
@@ -263,9 +262,10 @@ class LocalLog:
     def _open(self, held: ExitStack) -> str:
         """Recover, and begin a journal; gives the instance id.
 
-        1. Hold the home. Recover (:mod:`afterglow.hot.local.recovery`). *Crash: done again.*
-        2. Empty the table of published ends: readers learn that their ledgers are closed.
-        3. Begin a journal file behind the old ones. *Crash: done again; the new file is one of those to replay.*
+        1. Hold the home. Replay the journals (:mod:`afterglow.hot.local.recovery`). *Crash: done again.*
+        2. Begin a journal file behind them. *Crash: done again; the new file is one of those to replay.* What was
+           recovered is durable from here on.
+        3. Close the ledgers, which readers learn from their files. Begin a table of published ends.
         """
         disk, layout = self._disk, self._layout
         for path in (layout.home, layout.root, layout.journals, layout.ledgers):
@@ -281,11 +281,13 @@ class LocalLog:
         held.callback(self._files.close)
         instance = self._identity()
         recovery = Recovery(disk, layout, self._book, self._writeback)
-        replay = recovery.run()
+        start = recovery.replay()
+        self._committer.start(recovery.newest_journal, start)
+        held.callback(self._committer.stop)
+        recovery.finish(start.carried)
         self._checkpointer.journal = recovery.journal
         published = self._writeback.published = PublishedEnds(disk, layout)
         held.callback(published.close)
-        self._committer.start(replay.newest, replay.last, replay.last_end)
         self._writeback.nudge = self._background.nudge
         self._committer.rotated = self._background.rotated
         self._background.start()

@@ -5,8 +5,8 @@ It is written, not mapped: a store into a mapped page of a full disk kills the p
 slot that a reader meets half-written fails its CRC, and is read again.
 
 The file is made anew by each process that writes a home, which holds a lock on it: a table whose maker is gone says
-nothing, since after a crash of the machine it may be newer than the ledgers. Its successor empties it, so that readers
-that still have it open learn that their ledgers were closed.
+nothing, since after a crash of the machine it may be newer than the ledgers. Readers that still have it open look at
+the head of a ledger's file first, which tells that the ledger was closed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PublishedEnds:
     """The table of the process that writes. One thread at a time uses it."""
 
     def __init__(self, disk: Disk, layout: Layout) -> None:
-        """Make a new table and empty the one before it.
+        """Make a new table in the place of the one before it.
 
         Raises:
             OSError: The disk does not take it.
@@ -57,7 +57,6 @@ class PublishedEnds:
         try:
             if not disk.lock(self._file):
                 raise HotLogError(f"{draft} is held by another process; two must not write the same home")
-            _empty(disk, layout)
             disk.rename(draft, layout.published)
         except OSError:
             disk.close(self._file)
@@ -130,11 +129,3 @@ class PublishedView:
     def close(self) -> None:
         """Close the table."""
         self._disk.close(self._file)
-
-
-def _empty(disk: Disk, layout: Layout) -> None:
-    try:
-        with disk.opened(layout.published, write=True) as file:
-            disk.write(file, bytes(disk.size(file)), 0)
-    except FileNotFoundError:
-        pass

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import HotLogError
 from afterglow.hot.local.checkpoint import load_checkpoint
-from afterglow.hot.local.journal import Kind
+from afterglow.hot.local.journal import Kind, sections
 from afterglow.hot.local.layout import numbered
 from afterglow.hot.local.replay import Replay, frame_sizes
 from afterglow.hot.local.track import Track
@@ -23,7 +23,7 @@ from afterglow.hot.local.track import Track
 if TYPE_CHECKING:
     from afterglow.hot.local.checkpoint import Checkpoint, Durable
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.journal import Section
+    from afterglow.hot.local.journal import Section, Start
     from afterglow.hot.local.layout import Layout
     from afterglow.hot.local.track import Book
     from afterglow.hot.local.writeback import Writeback
@@ -44,18 +44,17 @@ class Recovery:
         self._book = book
         self._writeback = writeback
         self._checkpoint: Checkpoint = load_checkpoint(disk, layout)
-
-    @property
-    def journal(self) -> int:
+        self.journal = self._checkpoint.journal
         """The journal file at which the last checkpoint begins."""
-        return self._checkpoint.journal
+        self._replay = Replay(disk, layout, self.journal)
+        self.newest_journal = self._replay.newest
+        """The greatest number of a journal file."""
 
-    def run(self) -> Replay:
-        """Recover; gives the journals that were read.
+    def replay(self) -> Start:
+        """Replay what is certainly durable; gives how a new journal file has to go on from it.
 
         1. Know the ledgers that the checkpoint lists, as far as they are durable.
-        2. Replay the journals.
-        3. Write what was replayed, cut the files behind it, close the ledgers.
+        2. Replay the journals. *Crash: done again.*
 
         Raises:
             HotLogError: Something that was acknowledged cannot be brought back.
@@ -67,19 +66,29 @@ class Recovery:
         book.state.update(checkpoint.state)
         for ledger_id, durable in checkpoint.ledgers.items():
             self._know(ledger_id, durable)
-        replay = Replay(self._disk, self._layout, checkpoint.journal)
-        for section in replay.sections():
+        for section in self._replay.sections():
             self._apply(section)
             if self._writeback.unflushed_bytes >= _ROUND_BYTES:
                 self._writeback.flush()
+        return self._replay.resume()
+
+    def finish(self, carried: bytes | None) -> None:
+        """Replay the batch that the new journal file carries over, now that it is durable, and close all ledgers.
+
+        Raises:
+            HotLogError: Something that was acknowledged cannot be brought back.
+            OSError: The disk does not take it. A later try begins again.
+        """
+        for section in sections(memoryview(carried or b"")):
+            self._apply(section)
         self._refuse_unknown()
         self._writeback.flush()
-        for ledger_id in [track.ledger_id for track in book.active.values() if not track.created]:
-            del book.active[ledger_id]
-        for track in book.active.values():
+        active = self._book.active
+        for ledger_id in [track.ledger_id for track in active.values() if not track.created]:
+            del active[ledger_id]
+        for track in active.values():
             self._writeback.end(track)
         self._remove_rests()
-        return replay
 
     def _know(self, ledger_id: int, durable: Durable) -> None:
         """Take up a ledger that the checkpoint lists."""

@@ -16,6 +16,7 @@ from afterglow.hot.local.journal import (
     BATCH_MAGIC,
     HEADER_BYTES,
     JournalHeader,
+    Start,
     batch_crc,
     sections,
 )
@@ -71,10 +72,8 @@ class Replay:
         self._layout = layout
         self._numbers = numbered(disk, layout.journals, ".journal")
         self._stretches = self._chain(first)
-        self.last = self._stretches[-1].header.number if self._stretches else 0
-        """Number of the last file that counts, 0: none."""
-        self.last_end = 0
-        """Bytes of it that count; known once all sections were read."""
+        self._first = first
+        self._last_batch: tuple[int, bytes] | None = None
 
     @property
     def newest(self) -> int:
@@ -82,7 +81,10 @@ class Replay:
         return self._numbers[-1] if self._numbers else 0
 
     def sections(self, *, before: int | None = None) -> Iterator[Section]:
-        """Everything the journals tell, oldest first; of files before a number, where one is given.
+        """Everything that the journals tell, oldest first, but for the last batch of the last file.
+
+        Args:
+            before: Read only files before this number.
 
         Raises:
             HotLogError: A batch that was acknowledged is damaged.
@@ -90,12 +92,36 @@ class Replay:
         for stretch in self._stretches:
             if before is not None and stretch.header.number >= before:
                 return
-            for body in self._batches(stretch):
-                yield from sections(memoryview(body))
+            held: tuple[int, bytes] | None = None
+            for batch in self._batches(stretch):
+                if held is not None:
+                    yield from sections(memoryview(held[1]))
+                held = batch
+            if stretch.end is None:
+                self._last_batch = held
+            elif held is not None:
+                yield from sections(memoryview(held[1]))
+
+    def resume(self) -> Start:
+        """How a new file goes on from what is certainly durable, once all sections were read.
+
+        A process that was killed may have written its last batch, or begun its last file, without having synced it: we
+        read it from memory, and the machine may still lose it. So the batch is carried over to the new file, and counts
+        when that is durable; and a file without a batch is left out, unless the checkpoint, which came after it, says
+        to begin there.
+        """
+        if not self._stretches:
+            return Start()
+        header = self._stretches[-1].header
+        if self._last_batch is not None:
+            return Start(header.number, *self._last_batch)
+        if header.number == self._first:
+            return Start(header.number, HEADER_BYTES)
+        return Start(header.previous, header.previous_end)
 
     def _chain(self, first: int) -> list[_Stretch]:
-        """Walk back from the last file with a whole header, each naming the one before."""
-        headers = {n: header for n in self._numbers if n >= first and (header := self._header(n)) is not None}
+        """Walk back from the last file, each naming the one before; a file that none names was given up."""
+        headers = {number: self._header(number) for number in self._numbers if number >= first}
         chain: list[_Stretch] = []
         number, end = max(headers, default=first), None
         while number and number >= first:
@@ -115,17 +141,16 @@ class Replay:
             )
         return chain
 
-    def _header(self, number: int) -> JournalHeader | None:
+    def _header(self, number: int) -> JournalHeader:
         path = self._layout.journal(number)
         with self._disk.opened(path) as file:
             header = JournalHeader.decode(self._disk.read(file, HEADER_BYTES, 0))
-            # The header was durable before anything was written behind it: a torn one has nothing behind it.
-            if header is None and self._disk.size(file) > HEADER_BYTES:
-                raise HotLogError(f"the header of the journal file {path} is damaged; bring it back from a copy")
+        if header is None:
+            raise HotLogError(f"the header of the journal file {path} is damaged; bring it back from a copy")
         return header
 
-    def _batches(self, stretch: _Stretch) -> Iterator[bytes]:
-        """The sections of each batch of a file."""
+    def _batches(self, stretch: _Stretch) -> Iterator[tuple[int, bytes]]:
+        """The offset and the sections of each batch of a file."""
         header = stretch.header
         path = self._layout.journal(header.number)
         with self._disk.opened(path) as file:
@@ -133,14 +158,13 @@ class Replay:
             limit = size if stretch.end is None else stretch.end
             at = HEADER_BYTES
             while at < limit and (body := self._batch(file, header, at, min(size, limit))) is not None:
-                yield body
+                yield at, body
                 at += BATCH.size + len(body)
             if at != limit and (stretch.end is not None or self._begun_behind(file, header, at, size)):
                 raise HotLogError(
                     f"the journal file {path} is damaged at offset {at}, where entries stand that were acknowledged; "
                     "bring it back from a copy"
                 )
-        self.last_end = at
 
     def _batch(self, file: int, header: JournalHeader, at: int, limit: int) -> bytes | None:
         """The sections of the batch at an offset, or None where there is no whole one."""
