@@ -74,7 +74,9 @@ class Cursor:
     def backlog(self) -> int:
         """Entries that are not acknowledged as a whole."""
         with self._lock:
-            return self._acks.backlog(self._source.layout)
+            layout = self._source.layout
+            self._acks.trimmed(layout)
+            return self._acks.backlog(layout)
 
     @property
     def individually_acked(self) -> tuple[tuple[int, int, int], ...]:

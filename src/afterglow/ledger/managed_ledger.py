@@ -352,7 +352,7 @@ class ManagedLedger:
                 self._appender.accept()
                 raise
         self._listeners.call()
-        return last
+        return self.terminated or last  # an attempt that was not heard of may have committed it before
 
     @property
     def terminated(self) -> Position | None:
