@@ -76,10 +76,10 @@ def _policy(path: str, name: str, check: Callable[[object], Any]) -> None:
 
     async def put(call: Call) -> None:
         value = check(await call.body())
-        await call.service.blocking(call.service.catalog.update_policies, call.namespace, partial(_with, name, value))
+        await call.service.update_policies(call.namespace, partial(_with, name, value))
 
     async def remove(call: Call) -> None:
-        await call.service.blocking(call.service.catalog.update_policies, call.namespace, partial(_with, name, None))
+        await call.service.update_policies(call.namespace, partial(_with, name, None))
 
     RESOURCES.on("GET", f"/{{tenant}}/{{namespace}}/{path}", Access.KNOWN)(get)
     RESOURCES.on("POST", f"/{{tenant}}/{{namespace}}/{path}", Access.TENANT)(put)

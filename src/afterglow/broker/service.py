@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from afterglow.broker import replies, requests
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits
+from afterglow.broker.policies import resolve
 from afterglow.broker.replies import Refused
 from afterglow.broker.topic import Topic
 from afterglow.config.choices import TopicType
-from afterglow.errors import NotSupported, NotThere
+from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
+    from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.schemas import SchemaRegistry
     from afterglow.config import BrokerConfig
     from afterglow.ledger.catalog import Catalog
     from afterglow.ledger.store import LedgerStore
-    from afterglow.metadata.names import TopicName
+    from afterglow.metadata.names import NamespaceName, TopicName
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +165,36 @@ class BrokerService:
         if not exists:
             await self._may_create(name, create=create)
         ledger = await self.blocking(self.store.open, name.managed_ledger_name)
-        return Topic(self, name, ledger)
+        topic = Topic(self, name, ledger)
+        topic.obey(await self._policies(name.namespace))
+        return topic
+
+    # --- policies ---
+
+    async def update_policies(
+        self, namespace: NamespaceName, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Change a namespace's policies, and have its open topics obey them.
+
+        Raises:
+            NotThere: There is no such namespace.
+        """
+        await self.blocking(self.catalog.update_policies, namespace, change)
+        policies = await self._policies(namespace)
+        for topic in self.open_topics.values():
+            if topic.name.namespace == namespace:
+                topic.obey(policies)
+
+    async def _policies(self, namespace: NamespaceName) -> TopicPolicies:
+        return resolve(await self.blocking(self.catalog.policies, namespace), self.config)
+
+    async def expire_messages(self) -> None:
+        """Let every open topic acknowledge what has grown older than its namespace's time to live."""
+        for topic in list(self.open_topics.values()):
+            try:
+                await topic.expire_messages()
+            except AfterglowError as error:
+                log.warning("messages of %s expire later: %s", topic.name, error)
 
     async def _may_create(self, name: TopicName, *, create: bool) -> None:
         try:

@@ -18,6 +18,7 @@ from afterglow.format.proto import pulsar_api_pb2 as wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.producers import Producer
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import SubTypeValue
@@ -44,6 +45,7 @@ class Topic:
         self._thread = threading.get_ident()
         self._waking = False
         self._named = 0
+        self._policies: TopicPolicies | None = None
         ledger.on_append(self._appended)
         for cursor in ledger.cursors():
             self.subscriptions[cursor.name] = Subscription(
@@ -146,6 +148,29 @@ class Topic:
         for subscription in self.subscriptions.values():
             if subscription.consumers:
                 subscription.wake()
+
+    # --- policies ---
+
+    def obey(self, policies: TopicPolicies) -> None:
+        """Take other policies over from now on."""
+        self._policies = policies
+        self.ledger.retention = policies.retention
+
+    async def expire_messages(self) -> None:
+        """Acknowledge, for every subscription, what is older than the time to live; by broker time where there is one.
+
+        Raises:
+            AfterglowError: The topic cannot be read.
+        """
+        if self._policies is None or not self._policies.ttl_ms or not self.ledger.cursors():
+            return
+        oldest_kept = self.service.store.clock.now_ms() - self._policies.ttl_ms
+        expired = await self.service.blocking(self.ledger.last_before, oldest_kept)
+        if expired is None:
+            return
+        for cursor in self.ledger.cursors():
+            if cursor.mark_delete < expired:
+                cursor.ack_through(expired)
 
     # --- subscribing ---
 

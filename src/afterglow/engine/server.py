@@ -141,14 +141,17 @@ def host_in_address(name: str) -> str:
 
 
 async def _upkeep(service: BrokerService, config: BrokerConfig) -> None:
-    """Roll-over by age and cursors' states every second; retention at its own pace."""
-    since_trim = 0.0
+    """Roll-over by age and cursors' states every second; retention and expiry at their own pace."""
+    due = {"trim": 0.0, "expire": 0.0}
     while True:
         await asyncio.sleep(_TICK_S)
-        since_trim += _TICK_S
+        due = {name: since + _TICK_S for name, since in due.items()}
         await service.blocking(service.store.tick)
-        if since_trim >= config.retention_check_interval_in_seconds:
-            since_trim = 0.0
+        if due["expire"] >= 60 * config.message_expiry_check_interval_in_minutes:
+            due["expire"] = 0.0
+            await service.expire_messages()
+        if due["trim"] >= config.retention_check_interval_in_seconds:
+            due["trim"] = 0.0
             await service.blocking(service.store.trim)
 
 
