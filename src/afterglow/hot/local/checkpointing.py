@@ -125,7 +125,7 @@ class Checkpointer:
             track = suspects.get(section.ledger_id)
             if section.kind == Kind.APPENDED and track is not None:
                 sizes = frame_sizes(section.data)
-                self._writeback.write_frames(track.ledger_id, section.data, section.start)
+                self._writeback.write_frames(track.ledger_id, [section.data], section.start)
                 self._writeback.write_offsets(track.ledger_id, section.first, section.start, sizes)
         for track in suspects.values():
             self._writeback.write_head(track)

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["Disk"]
 
 _ONE_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB at once
+_ONE_CALL_PIECES = 1024  # IOV_MAX
 
 
 class Disk:
@@ -55,11 +56,15 @@ class Disk:
             while done < len(view):
                 done += os.pwrite(descriptor, view[done:], offset + done)
 
-    def write_pieces(self, descriptor: int, pieces: tuple[bytes, ...], offset: int) -> None:
-        """Write pieces one behind the other, by one call: each may cost a wait for the interpreter."""
-        done = os.pwritev(descriptor, pieces, offset)
-        if done < sum(map(len, pieces)):
-            self.write(descriptor, b"".join(pieces)[done:], offset + done)
+    def write_pieces(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+        """Write pieces one behind the other, by few calls: each may cost a wait for the interpreter."""
+        for first in range(0, len(pieces), _ONE_CALL_PIECES):
+            some = pieces[first : first + _ONE_CALL_PIECES]
+            length = sum(map(len, some))
+            done = os.pwritev(descriptor, some, offset)
+            if done < length:
+                self.write(descriptor, b"".join(some)[done:], offset + done)
+            offset += length
 
     def truncate(self, descriptor: int, length: int) -> None:
         """Cut a file to a length, or fill it up to it with zeros."""

@@ -163,14 +163,14 @@ class Writeback:
         with self._files.use(ledger_id, Part.OFFSETS, write=True) as file:
             self._disk.write(file, ends.tobytes(), end_offset(first))
 
-    def write_frames(self, ledger_id: int, frames: bytes | memoryview, start: int) -> None:
+    def write_frames(self, ledger_id: int, frames: list[memoryview], start: int) -> None:
         """Write frames to their place in a ledger's file.
 
         Raises:
             OSError: The file cannot be written.
         """
         with self._files.use(ledger_id, Part.FRAMES, write=True) as file:
-            self._disk.write(file, frames, start)
+            self._disk.write_pieces(file, frames, start)
 
     def write_head(self, track: Track) -> None:
         """Write the head again, as it should be.
@@ -201,18 +201,19 @@ class Writeback:
         if not pieces:
             return  # deleted meanwhile
         sizes = list(chain.from_iterable(piece.sizes for piece in pieces))
-        frames = pieces[0].frames if len(pieces) == 1 else b"".join(piece.frames for piece in pieces)
+        frames = [piece.frames for piece in pieces]
+        frame_bytes = sum(map(len, frames))
         try:
             self.write_frames(track.ledger_id, frames, track.flushed_bytes)
             self.write_offsets(track.ledger_id, track.flushed_entries, track.flushed_bytes, sizes)
         except OSError:
             # The pieces are views of whole groups, of which each holds every ledger's entries in memory.
             with self._lock:
-                track.tail[: len(pieces)] = [Piece(pieces[0].first, sizes, memoryview(bytes(frames)))]
+                track.tail[: len(pieces)] = [Piece(pieces[0].first, sizes, memoryview(b"".join(frames)))]
             raise
         with self._lock:
-            track.flushed(len(pieces), len(sizes), len(frames))
-            self.unflushed_bytes -= len(frames)
+            track.flushed(len(pieces), len(sizes), frame_bytes)
+            self.unflushed_bytes -= frame_bytes
             if track.tail:
                 self._unflushed.append(track)
         if self.published is not None and track.slot != NO_SLOT:
