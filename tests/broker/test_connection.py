@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.broker.auth import Principal
-from afterglow.broker.connection import Connection, ConnectionLimits
+from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.replies import Refused
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_command, encode_head
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 Kind = wire.BaseCommand
-LIMITS = ConnectionLimits(max_message_bytes=1 << 20, keep_alive_s=30, pending_publish_bytes=1000)
+LIMITS = ConnectionLimits(
+    max_message_bytes=1 << 20, keep_alive_s=30, pending_publish_bytes=1000, budget=PublishBudget(1 << 30)
+)
 WAIT_S = 10
 
 
@@ -282,6 +284,34 @@ def test_too_many_bytes_on_their_way_to_the_disk_stop_the_reading() -> None:
             assert taken < 1_000
             connection.publish_ended(400 * taken)
             await recorder.until(lambda: len(recorder.commands) > taken)
+
+    run(test())
+
+
+def test_one_budget_holds_all_connections_together() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        limits = replace(LIMITS, pending_publish_bytes=1 << 20, budget=PublishBudget(1000))
+        async with listening(recorder, limits) as port:
+            clients = [await connect(port) for _ in range(2)]
+            for client in clients:
+                await client.handshake()
+            first, second = recorder.connections
+            send = wire.BaseCommand(type=Kind.SEND)
+            send.send.producer_id = 1
+            send.send.sequence_id = 1
+            frame = encode_head(send.SerializeToString(), 600) + bytes(600)
+            clients[0].writer.write(frame)
+            await recorder.until(lambda: len(recorder.commands) == 1)
+            assert first._reading
+            clients[1].writer.write(frame)
+            await recorder.until(lambda: not second._reading)
+            assert first._reading
+            # What the first has made durable lets the second go on.
+            first.publish_ended(600)
+            assert not second._reading
+            second.publish_ended(600)
+            assert second._reading
 
     run(test())
 

@@ -37,6 +37,42 @@ _PING = encode_command(wire.BaseCommand(type=wire.BaseCommand.PING, ping=wire.Co
 _PONG = encode_command(wire.BaseCommand(type=wire.BaseCommand.PONG, pong=wire.CommandPong()))
 
 
+class PublishBudget:
+    """Bytes that all connections have sent and that are not durable yet.
+
+    Above its limit nobody who sends is read from, until half of it is durable.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held = 0
+        self._waiting: set[Connection] = set()
+
+    def take(self, connection: Connection, size: int) -> bool:
+        """Count bytes; False if the connection has to wait, and will be told."""
+        self._held += size
+        if self._held <= self._limit_bytes:
+            return True
+        self._waiting.add(connection)
+        return False
+
+    def give_back(self, size: int) -> None:
+        """Count bytes off."""
+        self._held -= size
+        if self._waiting and self._held <= self._limit_bytes // 2:
+            waiting, self._waiting = self._waiting, set()
+            for connection in waiting:
+                connection.read_again()
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._waiting.discard(connection)
+
+    def is_waiting(self, connection: Connection) -> bool:
+        """Whether a connection has to wait."""
+        return connection in self._waiting
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """What one connection may ask for."""
@@ -46,6 +82,8 @@ class ConnectionLimits:
     """Silence after which a PING is sent; as much again without an answer closes the connection."""
     pending_publish_bytes: int
     """Bytes sent and not yet durable above which nothing more is read from the client."""
+    budget: PublishBudget
+    """Of all connections together."""
     write_buffer_bytes: int = 4 << 20
     """Bytes waiting for the client above which it gets no more messages; four times as many answers close it."""
 
@@ -135,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         for task in self._tasks:
             task.cancel()
         self._out.clear()
+        self._limits.budget.forget(self)
         self._handler.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer knows what it needs
@@ -191,14 +230,24 @@ class Connection(asyncio.BufferedProtocol):
     def publish_started(self, size: int) -> None:
         """Count bytes that are not durable yet, and stop reading where there are too many."""
         self._pending_publish += size
-        if self._reading and self._pending_publish > self._limits.pending_publish_bytes and self._transport:
+        room = self._limits.budget.take(self, size)
+        if room and self._pending_publish <= self._limits.pending_publish_bytes:
+            return
+        if self._reading and self._transport is not None:
             self._reading = False
             self._transport.pause_reading()
 
     def publish_ended(self, size: int) -> None:
         """Count them off; read again once half is durable."""
         self._pending_publish -= size
-        if not self._reading and self._pending_publish <= self._limits.pending_publish_bytes // 2 and self._transport:
+        self._limits.budget.give_back(size)
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Read on, where neither this connection's own limit nor the budget of all forbids it."""
+        if self._reading or self._transport is None or self._limits.budget.is_waiting(self):
+            return
+        if self._pending_publish <= self._limits.pending_publish_bytes // 2:
             self._reading = True
             self._transport.resume_reading()
 

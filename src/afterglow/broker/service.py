@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from afterglow.broker import replies, requests
 from afterglow.broker.commands import Commands
-from afterglow.broker.connection import Connection, ConnectionLimits
+from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.policies import resolve
 from afterglow.broker.replies import Refused
 from afterglow.broker.topic import Topic
@@ -75,10 +75,12 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
+        buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._limits = ConnectionLimits(
             max_message_bytes=config.max_message_size,
             keep_alive_s=config.keep_alive_interval_seconds,
-            pending_publish_bytes=config.max_message_publish_buffer_size_in_mb * 1024 * 1024 // 8,
+            pending_publish_bytes=buffer_bytes // 8,
+            budget=PublishBudget(buffer_bytes),
         )
 
     # --- serving ---

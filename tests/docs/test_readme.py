@@ -1,0 +1,63 @@
+"""The README's programs run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.engine import demo
+from afterglow.engine.sample import sample_entries, sample_messages
+from afterglow.format.frames import frame_entries, scan_frames
+from afterglow.storage import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+README = Path(__file__).parents[2] / "README.md"
+PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def program(marker: str) -> str:
+    found: list[str] = [text for text in PROGRAMS if marker in text]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_every_program_is_run_here() -> None:
+    assert len(PROGRAMS) == 2
+
+
+def test_the_broker_program(tmp_path: Path) -> None:
+    pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
+    from afterglow.testing.serving import serving
+
+    with serving(tmp_path) as served:
+        text = program("import pulsar").replace("pulsar://127.0.0.1:6650", served.service_url)
+        assert "b'hello'" in run(text)
+
+
+def test_the_arrow_program(tmp_path: Path) -> None:
+    data = frame_entries(sample_entries(sample_messages(30, 1), 1))
+    write: Callable[..., str] = demo._write_v1
+    key = write(open_store(tmp_path.as_uri()), data, scan_frames(data, 0))
+    text = program("decode_messages")
+    text = text.replace("file:///var/tier", tmp_path.as_uri()).replace(
+        "457d7db4-cd64-462a-8bf4-884af839cf0a-ledger-4", key
+    )
+    assert run(text) == "30 messages all readable\n"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+        assert (README.parent / target).exists(), target
