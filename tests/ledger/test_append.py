@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.config import BrokerConfig
-from afterglow.errors import DiskFull, Fenced, LedgerClosed, MetadataUnavailable, TopicClosed, TopicTerminated
+from afterglow.errors import (
+    DiskFull,
+    Fenced,
+    HotLogError,
+    LedgerClosed,
+    MetadataUnavailable,
+    TopicClosed,
+    TopicTerminated,
+)
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST, Position
 from afterglow.ledger.properties import set_text
@@ -228,6 +236,28 @@ def test_a_failure_in_the_old_ledger_fails_what_waits_for_the_next() -> None:
     assert [index for _, index in stamps(ledger)] == [0, 1]
     world.crash()
     assert payloads(world.open()) == [b"0", b"3"]
+
+
+def test_a_failed_ledger_whose_end_is_not_sure_is_not_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    ledger = world.open()
+    world.append(ledger, b"a")
+    world.hot.full = True
+    with pytest.raises(DiskFull):
+        world.append(ledger, b"b")
+    world.hot.full = False
+
+    def not_yet() -> None:
+        raise HotLogError("what failed may come back")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.hot.open(1), "close", not_yet)
+        with pytest.raises(HotLogError, match="come back"):
+            world.append(ledger, b"c")
+        assert [row.ledger_id for row in ledger.ledgers if row.finished] == []
+    world.clock.advance(10)
+    world.append(ledger, b"d")
+    assert payloads(ledger) == [b"a", b"d"]
 
 
 @pytest.mark.parametrize(

@@ -8,31 +8,27 @@ thread.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from afterglow.errors import AfterglowError, Fenced, HotLogError, TopicClosed, TopicTerminated
-from afterglow.format.position import Position
+from afterglow.errors import AfterglowError, Fenced, TopicClosed, TopicTerminated
 from afterglow.ledger.append import Appender
 from afterglow.ledger.cursors import Cursors
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
-from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.ledger.listeners import Listeners
-from afterglow.ledger.properties import get_trash
 from afterglow.ledger.reader import EntryReader
 from afterglow.ledger.recovery import recover
-from afterglow.ledger.retention import Retention, consumed_before, to_trim, to_truncate
+from afterglow.ledger.retention import Retention
 from afterglow.ledger.rollover import Roller
 from afterglow.ledger.stamps import Stamper
 from afterglow.ledger.state import TopicState
 from afterglow.ledger.time_search import TimeSearch
-from afterglow.ledger.trash import empty_trash
+from afterglow.ledger.trimming import Trimmer
 from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.append import Done
     from afterglow.ledger.cursor import Cursor
@@ -78,13 +74,13 @@ class ManagedLedger:
         stamper = Stamper(environment.config.broker_entry_metadata_interceptors, reached, environment.clock)
         self._appender = Appender(environment, self._state, stamper, self._roller)
         self._roller.appender = self._appender
+        self._trimmer = Trimmer(str(self.topic), environment, metadata, self._state, self._roller)
         self._reader = EntryReader(str(self.topic), environment, self._state)
         self._cursors = Cursors(name, environment, metadata, self)
         self._cursors.load()
         if self.terminated is not None:
             self._appender.refuse(self._terminated())
-        if get_trash(snapshot.info):
-            self._empty_trash()
+        self._trimmer.empty_trash()
 
     def __repr__(self) -> str:
         return f"ManagedLedger({self.topic}, {self.first_position}..{self.last_confirmed})"
@@ -263,13 +259,7 @@ class ManagedLedger:
             Fenced: Another owner has taken over; appends are refused from now on.
             MetadataError: The store failed.
         """
-        try:
-            snapshot = self._metadata.update(edit)
-        except Fenced as error:
-            self._appender.refuse(error)
-            raise
-        self._state.apply(snapshot)
-        return snapshot
+        return self._roller.update(edit)
 
     def roll(self) -> None:
         """Go on in a new ledger, and put the one before on record. Waits for metadata and for appends in flight.
@@ -279,10 +269,7 @@ class ManagedLedger:
             MetadataError: The store failed.
             TopicTerminated: The topic takes no more entries.
         """
-        with self._roller.work:
-            self._roller.advance()
-            self._appender.wait_for_switch()
-            self._roller.commit(_nothing)
+        self._roller.roll()
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
@@ -294,15 +281,7 @@ class ManagedLedger:
         Raises:
             MetadataError: The store failed; nothing is lost, and the next call goes on.
         """
-        with self._roller.work:
-            rows = self.ledgers
-            below = consumed_before(self._cursors.mark_deletes(), rows)
-            now_ms = self._environment.clock.now_ms()
-            choose = partial(to_trim, below=below, retention=self.retention, now_ms=now_ms, in_use=self.in_use)
-            if self._last_could_go(rows) and rows[-1].ledger_id in choose([*rows, _open_after(rows[-1])]):
-                self._try_roll()
-                rows = self.ledgers
-            return self._drop(choose(rows))
+        return self._trimmer.trim(self._cursors, self.retention, self.in_use)
 
     def truncate(self) -> tuple[int, ...]:
         """Acknowledge everything for every cursor and let go of it; returns the ids. Waits as :meth:`roll` does.
@@ -311,16 +290,7 @@ class ManagedLedger:
             HotLogError: The hot log cannot take a new ledger now.
             MetadataError: The store failed; what was let go of so far stays so.
         """
-        with self._roller.work:
-            end = self.last_confirmed
-            if self.terminated is None and self.number_of_entries:
-                self.roll()
-                # Of what has come since then nothing is acknowledged.
-                end = min(Position(self.ledgers[-1].ledger_id, -1), self.last_confirmed)
-            rows = self.ledgers
-            for cursor in (*self._cursors.durable.values(), *self._cursors.readers):
-                cursor.ack_through(end)
-            return self._drop(to_truncate(rows, self.in_use))
+        return self._trimmer.truncate(self._cursors, self.in_use)
 
     def terminate(self) -> Position:
         """End the topic for good; returns its last entry. Waits for appends in flight and for metadata.
@@ -345,8 +315,7 @@ class ManagedLedger:
 
             try:
                 self._roller.commit(edit)
-            except Fenced as error:
-                self._appender.refuse(error)
+            except Fenced:
                 raise
             except AfterglowError:
                 self._appender.accept()
@@ -357,10 +326,7 @@ class ManagedLedger:
     @property
     def terminated(self) -> Position | None:
         """The last entry of a terminated topic; None where the topic goes on."""
-        info = self._state.snapshot.info
-        if not info.HasField("terminatedPosition"):
-            return None
-        return Position(info.terminatedPosition.ledgerId, info.terminatedPosition.entryId)
+        return self._state.terminated
 
     def delete(self) -> None:
         """Delete the topic with its cursors; see :mod:`afterglow.ledger.deletion`. Waits for all of it.
@@ -394,8 +360,7 @@ class ManagedLedger:
             self._closed = True
             self._appender.shut(TopicClosed(f"{self.topic} was closed: open it again"))
             try:
-                if self._state.ended():
-                    self._roller.commit(_nothing)
+                self._roller.commit_ends()
             except AfterglowError as error:
                 _log.warning("%s was closed but its last ledger is not on record: %s", self.topic, error)
             self._cursors.close()
@@ -421,48 +386,14 @@ class ManagedLedger:
     def rolled(self) -> None:
         """Told by the roll-over: a ledger has ended. Puts it on record where that failed, and trims."""
         try:
-            if self._state.ended():
-                self._roller.commit(_nothing)
+            self._roller.commit_ends()
             self.trim()
         except AfterglowError as error:
             _log.warning("%s is trimmed later: %s", self.topic, error)
-
-    def _last_could_go(self, rows: Sequence[LedgerRecord]) -> bool:
-        """Whether the last ledger only marks the end of the topic, and a new one could do that."""
-        return bool(rows and rows[-1].entries) and self.writing_to is None and self.terminated is None
-
-    def _try_roll(self) -> None:
-        try:
-            self.roll()
-        except HotLogError as error:
-            _log.warning("%s keeps its last ledger until there is a new one: %s", self.topic, error)
-
-    def _drop(self, ledger_ids: Sequence[int]) -> tuple[int, ...]:
-        if ledger_ids:
-            self.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
-            self._cursors.trimmed()
-        if get_trash(self.info):
-            self._empty_trash()
-        return tuple(ledger_ids)
-
-    def _empty_trash(self) -> None:
-        try:
-            self._state.apply(empty_trash(self._environment, self._metadata))
-        except AfterglowError as error:
-            _log.warning("%s strikes its deleted ledgers off later: %s", self.topic, error)
 
     def _terminated(self) -> TopicTerminated:
         return TopicTerminated(f"{self.topic} was terminated and takes no more entries")
 
 
-def _open_after(row: LedgerRecord) -> LedgerRecord:
-    """The ledger that would follow."""
-    return replace(row, ledger_id=row.ledger_id + 1, entries=None, size_bytes=None, closed_ms=0)
-
-
 def _never(_ledger_id: int) -> bool:
     return False
-
-
-def _nothing(_info: ManagedLedgerInfo) -> None:
-    """Commit only what the list does not know yet."""

@@ -108,6 +108,44 @@ class Roller:
                     self._prepared = None
                     return
 
+    def roll(self) -> None:
+        """Go on in a new ledger, and put the one before on record (steps 1 to 5). Waits for the appends in flight.
+
+        Raises:
+            HotLogError: The hot log cannot take a new ledger now.
+            MetadataError: The store failed.
+            TopicTerminated: The topic takes no more entries.
+        """
+        with self.work:
+            self.advance()
+            self.appender.wait_for_switch()
+            self.commit_ends()
+
+    def update(self, edit: Edit) -> Snapshot:
+        """Apply an edit to the list.
+
+        Raises:
+            Fenced: Another owner has taken over; appends are refused from now on.
+            MetadataError: See :meth:`TopicMetadata.update`.
+        """
+        try:
+            snapshot = self._metadata.update(edit)
+        except Fenced as error:
+            self.appender.refuse(error)
+            raise
+        self._state.apply(snapshot)
+        return snapshot
+
+    def commit_ends(self) -> None:
+        """Put ended ledgers on record, if there are any that are not.
+
+        Raises:
+            HotLogError: A failed ledger cannot be ended for sure yet.
+            MetadataError: See :meth:`TopicMetadata.update`.
+        """
+        if self._state.ended():
+            self.commit(_nothing)
+
     def commit(self, edit: Edit) -> Snapshot:
         """Apply an edit to the list, and with it what the list does not know yet: ended ledgers, index, broker time.
 
@@ -129,9 +167,7 @@ class Roller:
                 finish_ledger(info, end, now_ms)
             record_progress(info, reached)
 
-        snapshot = self._metadata.update(edit_all)
-        self._state.apply(snapshot)
-        return snapshot
+        return self.update(edit_all)
 
     def _submit(self, task: Callable[[], None]) -> None:
         try:
@@ -162,7 +198,7 @@ class Roller:
     def _finish_task(self, ledger: HotLedger, end: LedgerEnd) -> None:
         try:
             ledger.close()
-            self.commit(_nothing)
+            self.commit_ends()
         except AfterglowError as error:
             # The state keeps the end, and the next commit, or opening the topic, brings it to the list.
             _log.warning("ledger %d of %s has ended but is not on record yet: %s", end.ledger_id, self._name, error)

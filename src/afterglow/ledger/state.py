@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from afterglow.format.position import Position
 from afterglow.ledger.layout import Layout
 from afterglow.ledger.ledger_list import LedgerEnd, records
 
@@ -50,6 +51,14 @@ class TopicState:
     def records(self) -> tuple[LedgerRecord, ...]:
         """The ledgers of the list, ascending by id."""
         return self._records
+
+    @property
+    def terminated(self) -> Position | None:
+        """The last entry of a terminated topic; None where the topic goes on."""
+        info = self._snapshot.info
+        if not info.HasField("terminatedPosition"):
+            return None
+        return Position(info.terminatedPosition.ledgerId, info.terminatedPosition.entryId)
 
     @property
     def writing_to(self) -> int | None:

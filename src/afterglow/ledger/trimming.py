@@ -1,0 +1,120 @@
+"""Letting go of a topic's oldest ledgers: when retention no longer holds them, or all at once.
+
+Which ones may go is decided in :mod:`afterglow.ledger.retention`, how their copies go in :mod:`afterglow.ledger.trash`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from afterglow.errors import AfterglowError, HotLogError
+from afterglow.format.position import Position
+from afterglow.ledger.ledger_list import drop_ledgers
+from afterglow.ledger.properties import get_trash
+from afterglow.ledger.retention import consumed_before, to_trim, to_truncate
+from afterglow.ledger.trash import empty_trash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from afterglow.ledger.cursors import Cursors
+    from afterglow.ledger.environment import Environment
+    from afterglow.ledger.ledger_list import LedgerRecord
+    from afterglow.ledger.retention import Retention
+    from afterglow.ledger.rollover import Roller
+    from afterglow.ledger.state import TopicState
+    from afterglow.ledger.update import TopicMetadata
+
+_log = logging.getLogger(__name__)
+
+
+class Trimmer:
+    """Lets go of one topic's ledgers. Thread-safe; one call at a time does its work.
+
+    Args:
+        name: Of the topic, for messages.
+        environment: Hot log, cache, clock.
+        metadata: Where the list is.
+        state: Kept in step with the list.
+        roller: Changes the list, and makes the ledger that is to be the last.
+    """
+
+    def __init__(
+        self, name: str, environment: Environment, metadata: TopicMetadata, state: TopicState, roller: Roller
+    ) -> None:
+        self._name = name
+        self._environment = environment
+        self._metadata = metadata
+        self._state = state
+        self._roller = roller
+
+    def trim(self, cursors: Cursors, retention: Retention, in_use: Callable[[int], bool]) -> tuple[int, ...]:
+        """Let go of ledgers that are consumed and that retention no longer holds; returns their ids.
+
+        Raises:
+            MetadataError: The store failed; nothing is lost, and the next call goes on.
+        """
+        with self._roller.work:
+            rows = self._state.records
+            choose = partial(
+                to_trim,
+                below=consumed_before(cursors.mark_deletes(), rows),
+                retention=retention,
+                now_ms=self._environment.clock.now_ms(),
+                in_use=in_use,
+            )
+            if self._last_could_go(rows) and rows[-1].ledger_id in choose([*rows, _open_after(rows[-1])]):
+                self._try_roll()
+                rows = self._state.records
+            return self._drop(choose(rows), cursors)
+
+    def truncate(self, cursors: Cursors, in_use: Callable[[int], bool]) -> tuple[int, ...]:
+        """Acknowledge everything for every cursor and let go of it; returns the ids.
+
+        Raises:
+            HotLogError: The hot log cannot take a new ledger now.
+            MetadataError: The store failed; what was let go of so far stays so.
+        """
+        with self._roller.work:
+            end = self._state.layout.last
+            if self._state.terminated is None and self._state.layout.total_entries:
+                self._roller.roll()
+                # Of what has come since then nothing is acknowledged.
+                end = min(Position(self._state.records[-1].ledger_id, -1), self._state.layout.last)
+            for cursor in (*cursors.durable.values(), *cursors.readers):
+                cursor.ack_through(end)
+            return self._drop(to_truncate(self._state.records, in_use), cursors)
+
+    def empty_trash(self) -> None:
+        """Delete the hot copies of ledgers that have left the list; what fails is done later."""
+        if not get_trash(self._state.snapshot.info):
+            return
+        try:
+            self._state.apply(empty_trash(self._environment, self._metadata))
+        except AfterglowError as error:
+            _log.warning("%s strikes its deleted ledgers off later: %s", self._name, error)
+
+    def _last_could_go(self, rows: Sequence[LedgerRecord]) -> bool:
+        """Whether the last ledger only marks the end of the topic, and a new one could do that."""
+        return bool(rows and rows[-1].entries) and self._state.writing_to is None and self._state.terminated is None
+
+    def _try_roll(self) -> None:
+        try:
+            self._roller.roll()
+        except HotLogError as error:
+            _log.warning("%s keeps its last ledger until there is a new one: %s", self._name, error)
+
+    def _drop(self, ledger_ids: Sequence[int], cursors: Cursors) -> tuple[int, ...]:
+        if ledger_ids:
+            self._roller.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
+            cursors.trimmed()
+        self.empty_trash()
+        return tuple(ledger_ids)
+
+
+def _open_after(row: LedgerRecord) -> LedgerRecord:
+    """The ledger that would follow."""
+    return replace(row, ledger_id=row.ledger_id + 1, entries=None, size_bytes=None, closed_ms=0)
