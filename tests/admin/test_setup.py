@@ -79,6 +79,7 @@ def test_a_namespace_is_created_with_what_the_stock_client_sends(admin: Admin) -
         "message_ttl_in_seconds": 5,
         "schema_compatibility_strategy": "UNDEFINED",
         "deleted": False,
+        "clusterThatCanDeleteNamespace": "standalone",
         "of_a_newer_release": None,
         "another_of_a_newer_release": False,
     }
@@ -87,6 +88,7 @@ def test_a_namespace_is_created_with_what_the_stock_client_sends(admin: Admin) -
     assert policies["bundles"]["boundaries"][1] == "0x20000000"
     assert policies["bundles"]["numBundles"] == 8
     assert admin.get("namespaces/public/new/messageTTL") == 5
+    assert "clusterThatCanDeleteNamespace" not in policies
 
 
 def test_policies_that_cannot_be_taken_create_no_namespace(admin: Admin) -> None:

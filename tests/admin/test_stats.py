@@ -214,6 +214,30 @@ def test_metadata_is_shown(admin: Admin, client: pulsar.Client) -> None:
     assert len(admin.get(f"{NAMESPACE}/p/internal-info")["partitions"]) == 2
 
 
+def test_what_was_counted_stays_when_those_who_sent_and_received_are_gone(admin: Admin, client: pulsar.Client) -> None:
+    consumer = client.subscribe("t", "s")
+    for _ in range(2):
+        producer = client.create_producer("t")
+        producer.send(b"x" * 100)
+        producer.close()
+    message = [consumer.receive(10_000) for _ in range(2)][-1]
+    consumer.acknowledge_cumulative(message)
+    consumer.close()
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    for _ in range(2):
+        reader.read_next(10_000)
+    reader.close()
+    while len((stats := admin.get(f"{TOPIC}/stats"))["subscriptions"]) > 1:
+        pass
+    assert stats["msgInCounter"] == stats["subscriptions"]["s"]["msgOutCounter"] == 2
+    assert stats["msgOutCounter"] == 4
+    assert stats["bytesOutCounter"] == 2 * stats["bytesInCounter"] == 2 * stats["subscriptions"]["s"]["bytesOutCounter"]
+    assert stats["averageMsgSize"] > 100
+    consumer = client.subscribe("t", "s")
+    consumer.unsubscribe()
+    assert admin.get(f"{TOPIC}/stats")["msgOutCounter"] == 4
+
+
 def test_settings_are_shown_without_secrets(start: Callable[..., Admin]) -> None:
     admin = start(token_secret_key="c2VjcmV0LXNlY3JldA==")
     shown = admin.get("brokers/configuration/runtime")
@@ -232,4 +256,5 @@ def test_the_broker_says_that_it_is_well(admin: Admin) -> None:
     assert admin.call("GET", "/status.html").body == b"OK"
     assert admin.get("brokers") == admin.get("brokers/standalone") == [f"127.0.0.1:{admin.port}"]
     assert admin.get("brokers/leaderBroker")["serviceUrl"] == f"http://127.0.0.1:{admin.port}"
+    assert admin.call("GET", "brokers/version").body == b"4.0.8"
     admin.refused(404, "GET", "brokers/mars")

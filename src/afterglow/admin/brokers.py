@@ -12,6 +12,7 @@ from afterglow.admin.access import Access
 from afterglow.admin.clusters import check_cluster
 from afterglow.admin.errors import AdminError
 from afterglow.admin.resource import Resources
+from afterglow.broker.replies import PULSAR_VERSION
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -48,6 +49,12 @@ async def health(call: Call) -> Response:
 async def ready(_call: Call) -> Response:
     """``ok`` once this answers: the binary port is opened first."""
     return PlainTextResponse("ok")
+
+
+@RESOURCES.on("GET", "/version", Access.KNOWN)
+async def version(_call: Call) -> Response:
+    """The release of Pulsar whose protocol and API are served, which is what tools ask for."""
+    return PlainTextResponse(PULSAR_VERSION)
 
 
 @RESOURCES.on("GET", "/leaderBroker", Access.KNOWN)

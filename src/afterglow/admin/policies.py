@@ -62,6 +62,9 @@ _NULL: Final = (
 )
 """Fields without a default."""
 
+_DERIVED: Final = ("clusterThatCanDeleteNamespace",)
+"""What Pulsar's client works out from the other fields and sends with them; it says nothing more, and is not kept."""
+
 
 def defaults(cluster: str) -> dict[str, Any]:
     """The policies of a namespace for which nothing was set."""
@@ -103,7 +106,7 @@ def created(body: object, cluster: str) -> dict[str, Any]:
         raise bad_request(f"policies must be an object, not {values.shown(body)}")
     known = {*defaults(cluster), *_NULL}
     for name, value in body.items():
-        if name not in known and value:
+        if name not in known and name not in _DERIVED and value:
             raise bad_request(f"policies have no field {values.shown(name)}")
     given = {name: value for name, value in body.items() if name in known and value is not None}
     for name, check in _CHECKS.items():

@@ -107,14 +107,14 @@ def topic_stats(topic: Topic, owner: str) -> Json:
     """The statistics of a topic."""
     subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}
     producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
-    messages_in = sum(producer.messages_in for producer in producers)
-    bytes_in = sum(producer.bytes_in for producer in producers)
+    messages_in = topic.past_in.messages + sum(producer.messages_in for producer in producers)
+    bytes_in = topic.past_in.size_bytes + sum(producer.bytes_in for producer in producers)
     return {
         **_TOPIC_ZEROS,
         "bytesInCounter": bytes_in,
         "msgInCounter": messages_in,
-        "bytesOutCounter": _total(subscriptions.values(), "bytesOutCounter"),
-        "msgOutCounter": _total(subscriptions.values(), "msgOutCounter"),
+        "bytesOutCounter": topic.past_out.size_bytes + _total(subscriptions.values(), "bytesOutCounter"),
+        "msgOutCounter": topic.past_out.messages + _total(subscriptions.values(), "msgOutCounter"),
         "averageMsgSize": _average(bytes_in, messages_in),
         "storageSize": topic.ledger.size_bytes,
         "backlogSize": max((found["backlogSize"] for found in subscriptions.values()), default=0),
@@ -151,12 +151,13 @@ def subscription_stats(subscription: Subscription) -> Json:
     cursor = subscription.cursor
     consumers = [consumer_stats(consumer) for consumer in subscription.consumers]
     backlog = cursor.backlog
+    out = subscription.out
     active = subscription.active
     shared = subscription.kind == wire.CommandSubscribe.Shared
     stats: Json = {
         **_SUBSCRIPTION_ZEROS,
-        "bytesOutCounter": _total(consumers, "bytesOutCounter"),
-        "msgOutCounter": _total(consumers, "msgOutCounter"),
+        "bytesOutCounter": out.size_bytes,
+        "msgOutCounter": out.messages,
         "msgBacklog": backlog,
         "msgBacklogNoDelayed": backlog,
         "backlogSize": _backlog_bytes(subscription.topic, backlog),

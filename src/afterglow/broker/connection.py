@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
             str(self._transport.get_extra_info("peername")),
         )
         command = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)
-        command.connected.server_version = "Pulsar Server 4.0.8 (Afterglow)"
+        command.connected.server_version = f"Pulsar Server {replies.PULSAR_VERSION} (Afterglow)"
         command.connected.protocol_version = self.peer.protocol_version
         command.connected.max_message_size = self._limits.max_message_bytes
         command.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True

@@ -20,6 +20,9 @@ from afterglow.format.proto import pulsar_api_pb2 as wire
 if TYPE_CHECKING:
     from afterglow.format.position import Position
 
+PULSAR_VERSION = "4.0.8"
+"""The release of Pulsar that this broker speaks like."""
+
 NO_REQUEST = 2**64 - 1
 """Request id of what the broker sends on its own accord: -1 in Java."""
 

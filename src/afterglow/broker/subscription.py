@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from afterglow.broker import replies
 from afterglow.broker.dispatch import DispatchTask, ExclusiveDispatcher, SharedDispatcher
 from afterglow.broker.replies import Refused, signed
+from afterglow.broker.traffic import Traffic
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
@@ -37,6 +38,7 @@ class Subscription:
         self.kind = kind
         self.durable = durable
         self.consumers: list[Consumer] = []
+        self._past_out = Traffic()
         self.max_unacknowledged = topic.service.config.max_unacked_messages_per_consumer
         self._told_end: set[Consumer] = set()
         start = cursor.read_position
@@ -52,6 +54,14 @@ class Subscription:
     def active(self) -> Consumer | None:
         """The consumer that an exclusive subscription sends to."""
         return self.consumers[0] if self.consumers else None
+
+    @property
+    def out(self) -> Traffic:
+        """What was sent to consumers, also to those that are gone."""
+        total = Traffic(self._past_out.messages, self._past_out.size_bytes)
+        for consumer in self.consumers:
+            total.add(consumer.messages_out, consumer.bytes_out)
+        return total
 
     @property
     def exposes_to_all(self) -> bool:
@@ -88,9 +98,8 @@ class Subscription:
         """Take a consumer out; what it has not acknowledged goes to others."""
         if consumer not in self.consumers:
             return
-        self.consumers.remove(consumer)
+        self._take_out(consumer)
         self._told_end.discard(consumer)
-        self._dispatcher.left(consumer)
         self.wake()
         self.topic.consumer_left(self)
 
@@ -99,9 +108,13 @@ class Subscription:
         for consumer in list(self.consumers):
             consumer.connection.send(replies.close_consumer(consumer.consumer_id))
             consumer.connection.session.consumers.pop(consumer.consumer_id, None)
-            self.consumers.remove(consumer)
-            self._dispatcher.left(consumer)
+            self._take_out(consumer)
         self._told_end.clear()
+
+    def _take_out(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        self._past_out.add(consumer.messages_out, consumer.bytes_out)
+        self._dispatcher.left(consumer)
 
     def _change_kind(self, kind: SubTypeValue) -> None:
         self.kind = kind

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from afterglow.broker import replies
 from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
+from afterglow.broker.traffic import Traffic
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -41,6 +42,8 @@ class Topic:
         self.partition = -1 if name.partition_index is None else name.partition_index
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.past_in = Traffic()
+        self.past_out = Traffic()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waking = False
@@ -82,6 +85,7 @@ class Topic:
         producer.closed = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+            self.past_in.add(producer.messages_in, producer.bytes_in)
 
     def disconnect_producer(self, producer: Producer) -> None:
         """Close a producer from the broker's side."""
@@ -202,8 +206,7 @@ class Topic:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription and its cursor."""
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
+        self._forget(subscription)
         await subscription.close()
         if subscription.durable:
             await self.service.blocking(self.ledger.delete_cursor, subscription.name)
@@ -211,8 +214,14 @@ class Topic:
     def consumer_left(self, subscription: Subscription) -> None:
         """A reader's subscription goes with its last consumer."""
         if not subscription.durable and not subscription.consumers:
-            self.subscriptions.pop(subscription.name, None)
+            self._forget(subscription)
             self.service.background(subscription.close())
+
+    def _forget(self, subscription: Subscription) -> None:
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            out = subscription.out
+            self.past_out.add(out.messages, out.size_bytes)
 
     async def close(self) -> None:
         """Disconnect everyone and close the log."""
