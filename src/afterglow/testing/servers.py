@@ -5,9 +5,7 @@ What cannot be had on this machine raises :class:`ServerUnavailable` with the re
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,11 +14,14 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import MissingDependency
+from afterglow.testing.go_tools import go_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["S3Server", "ServerUnavailable", "free_port", "running", "start_moto", "start_versitygw", "versitygw_binary"]
 
@@ -28,7 +29,6 @@ _START_S: Final = 60.0
 """A loaded machine takes long; a server that is up is noticed at once."""
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.02
-_BUILD_S: Final = 900.0
 _ATTEMPTS: Final = 3
 _VERSITYGW: Final = "v1.8.0"
 
@@ -110,31 +110,10 @@ def versitygw_binary() -> Path:
     Raises:
         ServerUnavailable: There is no Go, or the build fails.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "afterglow" / "bin"
-    binary = cache / f"versitygw-{_VERSITYGW}"
-    if binary.exists():
-        return binary
-    go = shutil.which("go")
-    if go is None:
-        raise ServerUnavailable("versitygw is not in the cache and there is no Go to build it with")
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes want it at once; one builds
-        if not binary.exists():
-            with tempfile.TemporaryDirectory(dir=cache) as scratch:
-                module = f"github.com/versity/versitygw/cmd/versitygw@{_VERSITYGW}"
-                built = subprocess.run(  # noqa: S603 - our own command
-                    [go, "install", module],
-                    env={**os.environ, "GOBIN": scratch},
-                    capture_output=True,
-                    text=True,
-                    timeout=_BUILD_S,
-                    check=False,
-                )
-                if built.returncode != 0:
-                    raise ServerUnavailable(f"versitygw does not build: {built.stderr[-500:]}")
-                (Path(scratch) / "versitygw").rename(binary)
-    return binary
+    try:
+        return go_program("versitygw", "github.com/versity/versitygw/cmd/versitygw", _VERSITYGW)
+    except MissingDependency as error:
+        raise ServerUnavailable(str(error)) from error
 
 
 def free_port() -> int:

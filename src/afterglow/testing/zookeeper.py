@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from afterglow.errors import MetadataUnavailable, MissingDependency
 from afterglow.spark.java import find_java
+from afterglow.testing.maven import maven_class_path
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,7 +34,6 @@ _MAVEN_ARTIFACTS: Final = (
 _SPARK_JARS: Final = ("zookeeper-", "slf4j-api-", "metrics-core-", "snappy-java-", "netty-", "commons-io-")
 
 _START_S: Final = 60.0  # a server is up in half a second; this is for machines that are busy beyond reason
-_FETCH_S: Final = 240.0
 _POLL_S: Final = 0.02
 _ATTEMPTS: Final = 3
 
@@ -60,20 +58,7 @@ def maven_jars() -> str:
     Raises:
         MissingDependency: There is no Maven, or it could not fetch.
     """
-    target = _cache_directory() / f"zookeeper-{MAVEN_VERSION}"
-    if not target.exists():
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise MissingDependency(f"ZooKeeper {MAVEN_VERSION} is fetched by Maven: install mvn")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as scratch:
-            _fetch(maven, Path(scratch))
-            try:
-                (Path(scratch) / "lib").rename(target)
-            except OSError:
-                if not target.exists():  # another process may have been faster
-                    raise
-    return str(target / "*")
+    return maven_class_path(f"zookeeper-{MAVEN_VERSION}", _MAVEN_ARTIFACTS)
 
 
 class ZooKeeperServer:
@@ -173,29 +158,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _cache_directory() -> Path:
-    if chosen := os.environ.get("AFTERGLOW_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "afterglow"
-
-
-def _fetch(maven: str, scratch: Path) -> None:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
-        for group, artifact, version in _MAVEN_ARTIFACTS
-    )
-    (scratch / "pom.xml").write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>afterglow</groupId><artifactId>zookeeper</artifactId>"
-        f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
-    )
-    command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib", "-DincludeScope=runtime"]
-    try:
-        subprocess.run(command, cwd=scratch, timeout=_FETCH_S, check=True, capture_output=True)  # noqa: S603  mvn itself
-    except (OSError, subprocess.SubprocessError) as error:
-        output = getattr(error, "stdout", None) or b""
-        raise MissingDependency(
-            f"Maven could not fetch ZooKeeper {MAVEN_VERSION}: {error} {output[-500:].decode(errors='replace')}"
-        ) from error
