@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_READY = re.compile(r"ready (pulsar://\S+) (http://\S+)")
+_READY = re.compile(r"ready (pulsar(?:\+ssl)?://\S+) (https?://\S+)")
 _START_S = 60.0
 
 
@@ -53,13 +53,21 @@ class Served:
         return json.loads(text) if text else None
 
 
-def start(home: Path, *options: str, environ: dict[str, str] | None = None) -> Served:
+def start(home: Path, *options: str, environ: dict[str, str] | None = None, plain: bool = True) -> Served:
     """Start an engine on free ports and wait until it is ready.
+
+    Args:
+        home: Its directory.
+        options: Further ones of ``afterglow serve``.
+        environ: Added to this process's own.
+        plain: Whether to open the ports without TLS; if not, the configuration names those to open.
 
     Raises:
         RuntimeError: It did not start; the message has what it said.
     """
-    command = [sys.executable, "-u", "-m", "afterglow", "serve", "--home", str(home), "--port", "0", "--http-port", "0"]
+    command = [sys.executable, "-u", "-m", "afterglow", "serve", "--home", str(home)]
+    if plain:
+        command += ["--port", "0", "--http-port", "0"]
     process = subprocess.Popen(  # noqa: S603 - our own interpreter
         [*command, *options],
         stdout=subprocess.PIPE,
@@ -89,9 +97,9 @@ def start(home: Path, *options: str, environ: dict[str, str] | None = None) -> S
 
 
 @contextlib.contextmanager
-def serving(home: Path, *options: str) -> Iterator[Served]:
-    """An engine for the time of a ``with``."""
-    served = start(home, *options)
+def serving(home: Path, *options: str, plain: bool = True) -> Iterator[Served]:
+    """An engine for the time of a ``with``; see :func:`start`."""
+    served = start(home, *options, plain=plain)
     try:
         yield served
     finally:
