@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -121,6 +122,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(CONF + RETENTION)
     home = tmp_path / "home"
+    complaints: list[str] = []
     acknowledged: dict[str, dict[int, int]] = {topic: {} for topic in TOPICS}
     for round_ in range(ROUNDS):
         served = start(home, "--conf", str(conf))
@@ -130,6 +132,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         served.kill()
         for topic, load in loads.items():
             acknowledged[topic][round_] = load.end()
+        complaints += [f"round {round_}: {line}" for line in served.lines if " WARNING " in line or " ERROR " in line]
         counts = [of_topic[round_] for of_topic in acknowledged.values()]
         log.info("seed %s, round %s: killed after %.3f s, last acknowledged %s", SEED, round_, moment_s, counts)
 
@@ -138,11 +141,14 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     for topic in TOPICS:
         found = values(served.service_url, topic)
         total += len(found)
-        assert found == sorted(set(found)), f"{topic}: out of order, or twice (seed {SEED})"
+        twice = [value for value, count in Counter(found).items() if count > 1]
+        said = f"{topic}, acknowledged {acknowledged[topic]}, {complaints}"
+        assert not twice, f"{len(twice)} came twice, from {twice[0]} to {twice[-1]}: {said}"
+        assert found == sorted(found), f"out of order: {said}"
         for round_, last in acknowledged[topic].items():
             numbers = [number for r, number in found if r == round_]
-            assert numbers == list(range(len(numbers))), f"{topic}: a gap in round {round_} (seed {SEED})"
-            assert len(numbers) > last, f"{topic}: message {round_}:{last} was acknowledged and is gone (seed {SEED})"
+            assert numbers == list(range(len(numbers))), f"a gap in round {round_}: {said}"
+            assert len(numbers) > last, f"{round_}:{last} is gone: {said}"
     assert served.stop() == 0
     assert check_stamps(home) > 0
     assert total > 100 * ROUNDS
