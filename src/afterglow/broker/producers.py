@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +41,10 @@ class Producer:
     closed: bool = False
     messages_in: int = 0
     bytes_in: int = 0
+    _unanswered: int = 0
+    """SENDs without a receipt or an error yet."""
+    _all_answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the last answer; of use only to those who wait for it."""
     _receipt: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.SEND_RECEIPT))
 
     def send(self, command: wire.CommandSend, payload: memoryview) -> None:
@@ -56,11 +61,21 @@ class Producer:
         messages = max(command.num_messages, 1)
         self.messages_in += messages
         self.bytes_in += len(data)
+        self._unanswered += 1
         self.connection.publish_started(len(data))
         self.topic.append(data, messages, partial(self._done, sequence_id, highest, len(data)))
 
+    async def answered(self) -> None:
+        """Wait until everything that was sent has its receipt or its error."""
+        while self._unanswered:
+            self._all_answered.clear()
+            await self._all_answered.wait()
+
     def _done(self, sequence_id: int, highest: int, size: int, result: Position | AfterglowError) -> None:
         self.connection.publish_ended(size)
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._all_answered.set()
         if self.closed:
             return
         if isinstance(result, Position):

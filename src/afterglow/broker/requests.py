@@ -110,8 +110,11 @@ async def close_producer(
     _service: BrokerService, _connection: Connection, session: Session, ask: wire.CommandCloseProducer
 ) -> wire.BaseCommand:
     """Close a producer; one that is not open is closed already."""
-    producer = session.producers.pop(ask.producer_id, None)
+    producer = session.producers.get(ask.producer_id)
     if producer is not None:
+        # The client takes what has no receipt by the time of our answer for lost.
+        await producer.answered()
+        session.producers.pop(ask.producer_id, None)
         producer.topic.remove_producer(producer)
     return replies.success(ask.request_id)
 

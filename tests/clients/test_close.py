@@ -1,0 +1,28 @@
+"""Closing, seen on the wire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.format.entry import encode_entry
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import encode_command
+from afterglow.testing.raw_client import RawClient, encode_send
+
+if TYPE_CHECKING:
+    from afterglow.testing.serving import Served
+
+Kind = wire.BaseCommand
+SENT = 50
+
+
+def test_a_producer_is_closed_after_the_receipts_of_all_that_it_sent(served: Served, topic: str) -> None:
+    entry = encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"payload")
+    with RawClient(served.service_url) as client:
+        producer = client.open_producer(topic)
+        close = wire.CommandCloseProducer(producer_id=producer, request_id=1_000)
+        sends = b"".join(encode_send(producer, sequence, entry) for sequence in range(SENT))
+        client.write(sends + encode_command(Kind(type=Kind.CLOSE_PRODUCER, close_producer=close)))
+        answers = [client.next(lambda _frame: True).command.type for _ in range(SENT + 1)]
+    assert answers == [Kind.SEND_RECEIPT] * SENT + [Kind.SUCCESS]
+    assert served.admin("GET", f"persistent/{topic.removeprefix('persistent://')}/stats")["msgInCounter"] == SENT
