@@ -135,7 +135,6 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = FrameBuffer(limits.max_message_bytes + COMMAND_ALLOWANCE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
-        self._out_bytes = 0
         self._flushing = False
         self._heard = False
         self._asked = False
@@ -216,7 +215,6 @@ class Connection(asyncio.BufferedProtocol):
         if self.closing:
             return
         self._out.extend(pieces)
-        self._out_bytes += sum(map(len, pieces))
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -353,7 +351,6 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport.get_write_buffer_size() > 4 * self._limits.write_buffer_bytes:
                 self.abort()
         self._out.clear()
-        self._out_bytes = 0
 
     def _keep_alive(self) -> None:
         if self.peer is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from afterglow.errors import AfterglowError
 
 log = logging.getLogger(__name__)
+
+_U32: Final = struct.Struct(">I")
+_CHECKSUM_END: Final = len(CHECKSUM_MAGIC) + _U32.size
 
 
 @dataclass(slots=True, eq=False)
@@ -83,9 +87,10 @@ class Producer:
             receipt.producer_id = self.producer_id
             receipt.sequence_id = sequence_id
             receipt.highest_sequence_id = highest
+            message_id = receipt.message_id
             # Ids of entries that exist are never negative: no sign to convert.
-            receipt.message_id.ledgerId = result.ledger_id
-            receipt.message_id.entryId = result.entry_id
+            message_id.ledgerId = result.ledger_id
+            message_id.entryId = result.entry_id
             self.connection.send_bytes(encode_command(self._receipt))
         elif isinstance(result, TopicTerminated):
             refused = Refused(wire.TopicTerminatedError, str(result))
@@ -97,12 +102,14 @@ class Producer:
 
 def check_payload(payload: memoryview) -> Refused | None:
     """What is wrong with an entry as a client sent it; its own checksum is verified where it has one."""
+    size, at = len(payload), 0
     if payload[:2] == CHECKSUM_MAGIC:
-        if len(payload) < 6:
+        if size < _CHECKSUM_END:
             return Refused(wire.ChecksumError, "the message ends inside its checksum")
-        if crc32c(payload[6:]) != int.from_bytes(payload[2:6], "big"):
+        if crc32c(payload[_CHECKSUM_END:]) != _U32.unpack_from(payload, len(CHECKSUM_MAGIC))[0]:
             return Refused(wire.ChecksumError, "Checksum failed on the broker")
-        payload = payload[6:]
-    if len(payload) < 4 or int.from_bytes(payload[:4], "big") > len(payload) - 4:
+        at = _CHECKSUM_END
+    metadata = at + _U32.size
+    if size < metadata or _U32.unpack_from(payload, at)[0] > size - metadata:
         return Refused(wire.UnknownError, "the message's metadata reaches beyond its frame")
     return None

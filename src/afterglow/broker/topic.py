@@ -138,8 +138,11 @@ class Topic:
         return last, batch
 
     def _appended(self) -> None:
-        """More can be read. Called from any thread; many calls make one wake-up."""
-        if self._waking:
+        """More can be read. Called from any thread; many calls make one wake-up.
+
+        Who subscribes later reads from the start on its own.
+        """
+        if self._waking or not self.subscriptions:
             return
         self._waking = True
         if threading.get_ident() == self._thread:
