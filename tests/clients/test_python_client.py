@@ -185,6 +185,24 @@ def test_seek_by_id_and_by_time(client: Any, topic: str) -> None:
     assert consumer.receive(WAIT_MS).data() == b"0"
 
 
+@pytest.mark.parametrize("start", [pulsar.MessageId.earliest, pulsar.MessageId.latest])
+def test_a_reader_seeks_by_id_and_by_time(client: Any, topic: str, start: Any) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = []
+    for i in range(10):
+        ids.append(producer.send(str(i).encode()))
+        if i == 4:
+            time.sleep(0.05)  # so that the times before and after differ
+            middle = int(time.time() * 1000)
+            time.sleep(0.05)
+    reader = client.create_reader(topic, start, start_message_id_inclusive=True)
+    for _ in range(2):
+        reader.seek(middle)
+        assert [reader.read_next(WAIT_MS).data() for _ in range(3)] == [b"5", b"6", b"7"]
+        reader.seek(ids[3])
+        assert [reader.read_next(WAIT_MS).data() for _ in range(3)] == [b"3", b"4", b"5"]
+
+
 def test_the_last_message_id_is_told(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from afterglow.broker import replies
 from afterglow.broker.dispatch import DispatchTask, ExclusiveDispatcher, SharedDispatcher
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from afterglow.ledger.cursor import Cursor
 
 log = logging.getLogger(__name__)
+
+READER_GRACE_S: Final = 60.0
+"""Clients come back from a seek at once; those that lost their connection meanwhile, after some seconds."""
 
 SubType = wire.CommandSubscribe
 SubTypeValue: TypeAlias = "wire.CommandSubscribe.SubType.ValueType"
@@ -177,8 +181,13 @@ class Subscription:
         self.wake()
 
     def reset(self, position: Position, ack_set: tuple[int, ...] | None = None) -> None:
-        """Make the entry at ``position``, or the next one that exists, the next to be sent."""
+        """Make the entry at ``position``, or the next one that exists, the next to be sent.
+
+        A reader's subscription waits for the reader to come back from this, and goes if it does not.
+        """
         self._dispatcher.rewind(self.cursor.reset(position, ack_set))
+        if not self.durable:
+            asyncio.get_running_loop().call_later(READER_GRACE_S, self.topic.consumer_left, self)
 
     def reached_end(self) -> None:
         """Nothing is left to read: where the topic has ended for good, consumers are told once."""

@@ -60,6 +60,11 @@ class Topic:
         """Whether it takes no more messages, for good."""
         return self.ledger.terminated is not None
 
+    @property
+    def in_use(self) -> bool:
+        """Whether clients are connected to it."""
+        return bool(self.producers) or any(found.consumers for found in self.subscriptions.values())
+
     # --- producing ---
 
     def add_producer(self, producer: Producer) -> None:
@@ -185,10 +190,12 @@ class Topic:
         """A durable subscription, made at the topic's end or its beginning where it is new.
 
         Raises:
-            Refused: It does not exist and may not be created.
+            Refused: It does not exist and may not be created, or a reader has the name.
         """
         found = self.subscriptions.get(name)
         if found is not None:
+            if not found.durable:
+                raise Refused(wire.NotAllowedError, f"{self.name}: a reader has the name {name!r}; choose another")
             return found
         if not create:
             raise Refused(wire.SubscriptionNotFound, f"{self.name} has no subscription {name!r}")
@@ -201,7 +208,16 @@ class Topic:
         return found
 
     def read_from(self, name: str, start: Position) -> Subscription:
-        """A subscription that only lives as long as its reader."""
+        """A subscription that only lives as long as its reader; one that a seek has moved is where it was moved to.
+
+        Raises:
+            Refused: A durable subscription has the name.
+        """
+        found = self.subscriptions.get(name)
+        if found is not None and found.durable:
+            raise Refused(wire.NotAllowedError, f"{self.name}: a durable subscription has the name {name!r}")
+        if found is not None and not found.consumers:
+            return found
         cursor = self.ledger.create_reader(name, start)
         subscription = Subscription(self, name, cursor, wire.CommandSubscribe.Exclusive, durable=False)
         self.subscriptions[name] = subscription

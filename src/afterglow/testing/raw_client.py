@@ -225,8 +225,14 @@ class RawClient:
         topic: str,
         subscription: str,
         kind: wire.CommandSubscribe.SubType.ValueType = wire.CommandSubscribe.Exclusive,
+        *,
+        durable: bool = True,
     ) -> int:
-        """Open a consumer of a durable subscription, made at the topic's beginning where it is new; returns its id."""
+        """Open a consumer, or a reader, of a subscription that begins with the topic where it is new; returns its id.
+
+        Raises:
+            ErrorAnswer: The broker refuses it.
+        """
         request_id = self._id()
         subscribe = wire.CommandSubscribe(
             topic=topic,
@@ -235,6 +241,7 @@ class RawClient:
             consumer_id=request_id,
             request_id=request_id,
             initialPosition=wire.CommandSubscribe.Earliest,
+            durable=durable,
         )
         self._ask(Kind(type=Kind.SUBSCRIBE, subscribe=subscribe), request_id)
         return request_id
