@@ -141,20 +141,29 @@ def test_a_topic_in_use_goes_by_force_only(admin: Admin, client: pulsar.Client) 
     producer.send(b"x")
     assert "producers" in admin.refused(412, "DELETE", f"{NAMESPACE}/t")
     producer.close()
-    admin.do("PUT", f"{NAMESPACE}/t/subscription/s")
-    admin.do("PUT", f"{NAMESPACE}/t/unload")
-    assert "subscriptions" in admin.refused(412, "DELETE", f"{NAMESPACE}/t")
+    consumer = client.subscribe("t", "s")
+    assert "consumers" in admin.refused(412, "DELETE", f"{NAMESPACE}/t")
     admin.do("DELETE", f"{NAMESPACE}/t?force=true")
+    # The consumer comes back, to a topic of the same name with nothing in it.
+    assert not client.create_reader("t", pulsar.MessageId.earliest).has_message_available()
+    consumer.close()
+
+
+def test_subscriptions_without_consumers_go_with_their_topic(admin: Admin, client: pulsar.Client) -> None:
+    client.subscribe("t", "s").close()
+    admin.do("PUT", f"{NAMESPACE}/t/subscription/other")
+    admin.do("DELETE", f"{NAMESPACE}/t")
     assert admin.get(NAMESPACE) == []
 
 
-def test_a_partitioned_topic_in_use_is_not_deleted_by_half(admin: Admin) -> None:
+def test_a_partitioned_topic_in_use_is_not_deleted_by_half(admin: Admin, client: pulsar.Client) -> None:
     admin.do("PUT", f"{NAMESPACE}/p/partitions", 3)
-    admin.do("PUT", f"{NAMESPACE}/p-partition-2/subscription/s")
+    consumer = client.subscribe("p-partition-2", "s")
     before = admin.state()
     admin.refused(412, "DELETE", f"{NAMESPACE}/p/partitions")
     assert admin.state() == before
-    admin.do("DELETE", f"{NAMESPACE}/p/partitions?force=true")
+    consumer.close()
+    admin.do("DELETE", f"{NAMESPACE}/p/partitions")
     assert admin.get(NAMESPACE) == []
 
 

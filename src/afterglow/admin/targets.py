@@ -78,18 +78,18 @@ async def open_one(service: BrokerService, name: TopicName) -> Topic:
 
 
 async def check_unused(service: BrokerService, name: TopicName) -> None:
-    """Check that nobody has a use for a topic: it has neither producers nor subscriptions, or is not there.
+    """Check that nobody uses a topic now: neither producers nor consumers are connected, or it is not there.
 
     Raises:
-        AdminError: Someone has.
+        AdminError: Someone does.
     """
     if not await exists(service, name):
         return
     topic = await service.topic(name, create=False)
     if topic.producers:
         raise precondition_failed(f"topic {name} has producers connected: close them, or delete it by force")
-    if topic.subscriptions:
-        raise precondition_failed(f"topic {name} has subscriptions: delete them, or delete the topic by force")
+    if any(subscription.consumers for subscription in topic.subscriptions.values()):
+        raise precondition_failed(f"topic {name} has consumers connected: close them, or delete it by force")
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:

@@ -243,10 +243,8 @@ class BrokerService:
         if not await self.blocking(self.store.exists, name.managed_ledger_name):
             raise NotThere(f"topic {name} does not exist")
         open_topic = self.open_topics.get(name)
-        if open_topic is not None and not force:
-            used = bool(open_topic.producers) or any(s.consumers for s in open_topic.subscriptions.values())
-            if used or open_topic.subscriptions:
-                raise Refused(wire.NotAllowedError, f"topic {name} has subscriptions or producers; use force")
+        if open_topic is not None and open_topic.in_use and not force:
+            raise Refused(wire.NotAllowedError, f"topic {name} has producers or consumers connected; use force")
         await self.unload(name)
         await self.blocking(self.store.delete, name.managed_ledger_name)
         await self.blocking(self.schemas.delete, name)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from afterglow.broker import replies
+from afterglow.broker.in_order import InOrder
 from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
 from afterglow.broker.traffic import Traffic
@@ -46,6 +47,7 @@ class Topic:
         self.past_out = Traffic()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._receipts = InOrder(self._loop)
         self._waking = False
         self._named = 0
         self._policies: TopicPolicies | None = None
@@ -110,14 +112,13 @@ class Topic:
 
     def append(self, data: bytes, messages: int, done: Callable[[Position | AfterglowError], None]) -> None:
         """Store an entry; ``done`` is called in the loop's thread, in the order of the appends."""
-        self.ledger.append((data,), messages, partial(self._hop, done))
+        self.ledger.append((data,), messages, partial(self._appended_one, done))
 
-    def _hop(self, done: Callable[[Position | AfterglowError], None], result: Position | AfterglowError) -> None:
-        # The hot log delivers in the loop's thread, a batch at a time; only failures come from elsewhere.
-        if threading.get_ident() == self._thread:
-            done(result)
-        else:
-            self._loop.call_soon_threadsafe(done, result)
+    def _appended_one(
+        self, done: Callable[[Position | AfterglowError], None], result: Position | AfterglowError
+    ) -> None:
+        # The hot log delivers in the loop's thread, a group at a time; around a roll-over other threads deliver too.
+        self._receipts.run(partial(done, result))
 
     # --- reading ---
 
