@@ -122,14 +122,16 @@ class Commands:
             consumer.subscription.acknowledge(consumer, ack)
         except AfterglowError as error:
             problem = replies.refusal(error)
-        if ack.HasField("request_id"):
-            answer = wire.BaseCommand(type=Kind.ACK_RESPONSE)
-            answer.ackResponse.consumer_id = ack.consumer_id
-            answer.ackResponse.request_id = ack.request_id
-            if problem is not None:
-                answer.ackResponse.error = problem.code
-                answer.ackResponse.message = str(problem)
-            connection.send(answer)
+        if not ack.HasField("request_id"):
+            return
+        answer = wire.BaseCommand(type=Kind.ACK_RESPONSE)
+        answer.ackResponse.consumer_id = ack.consumer_id
+        answer.ackResponse.request_id = ack.request_id
+        if problem is None:
+            # Who asks for an answer wants to know that the acknowledgement would survive.
+            consumer.subscription.persist(lambda error: connection.send(_with_problem(answer, error)))
+        else:
+            connection.send(_with_problem(answer, problem))
 
     def _ask(self, connection: Connection, session: Session, command: wire.BaseCommand) -> None:
         """A command that carries a request id and is answered."""
@@ -163,6 +165,14 @@ class Commands:
                 connection.send(replies.error(request_id, refused))
                 return
         log.info("%s: %s was passed over", connection, name)
+
+
+def _with_problem(answer: wire.BaseCommand, error: AfterglowError | None) -> wire.BaseCommand:
+    if error is not None:
+        refused = replies.refusal(error)
+        answer.ackResponse.error = refused.code
+        answer.ackResponse.message = str(refused)
+    return answer
 
 
 def _failure(request: Any, refused: Refused) -> wire.BaseCommand:

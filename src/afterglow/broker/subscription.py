@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from afterglow.broker import replies
 from afterglow.broker.dispatch import DispatchTask, ExclusiveDispatcher, SharedDispatcher
+from afterglow.broker.in_order import InOrder
 from afterglow.broker.replies import Refused, signed
 from afterglow.broker.traffic import Traffic
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.ledger.durable_cursor import DurableCursor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from afterglow.broker.consumers import Consumer
     from afterglow.broker.topic import Topic
+    from afterglow.errors import AfterglowError
     from afterglow.ledger.cursor import Cursor
 
 log = logging.getLogger(__name__)
@@ -45,6 +51,7 @@ class Subscription:
         self._past_out = Traffic()
         self.max_unacknowledged = topic.service.config.max_unacked_messages_per_consumer
         self._told_end: set[Consumer] = set()
+        self._persisted = InOrder(asyncio.get_running_loop())
         start = cursor.read_position
         self._dispatcher: ExclusiveDispatcher | SharedDispatcher = (
             SharedDispatcher(self, start) if kind == SubType.Shared else ExclusiveDispatcher(self, start)
@@ -159,6 +166,13 @@ class Subscription:
                     self._settled(consumer, position)
             if self.max_unacknowledged:
                 self.wake()
+
+    def persist(self, done: Callable[[AfterglowError | None], None]) -> None:
+        """Have what was acknowledged made durable; ``done`` is called in the loop's thread."""
+        if isinstance(self.cursor, DurableCursor):
+            self.cursor.flush(lambda error: self._persisted.run(partial(done, error)))
+        else:
+            done(None)
 
     def _settled(self, consumer: Consumer, position: Position) -> None:
         assert isinstance(self._dispatcher, SharedDispatcher)
