@@ -115,11 +115,12 @@ class ExclusiveDispatcher:
         if not entries:
             subscription.reached_end()
             return False
+        expose = subscription.exposes_to(consumer)
         for entry in entries:
             self._position = entry.position.next()
             if subscription.cursor.is_acked(entry.position):
                 continue
-            outgoing = prepare(entry, expose_broker_metadata=subscription.exposes_to(consumer))
+            outgoing = prepare(entry, expose_broker_metadata=expose)
             if outgoing.marker:
                 subscription.acknowledge_marker(entry.position)
             else:

@@ -30,11 +30,10 @@ def prepare(entry: StoredEntry, *, expose_broker_metadata: bool) -> Outgoing:
     """Make an entry ready to be sent. An entry that does not parse is sent as one message: its client will say so."""
     data = memoryview(entry.data)
     try:
-        parsed = decode_entry(data, check=False)
         _, stripped = split_broker_metadata(data)
+        metadata = decode_entry(stripped, check=False).metadata
     except CorruptEntry:
         return Outgoing(entry.position, data, 1, marker=False)
-    metadata = parsed.metadata
     messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
     return Outgoing(
         entry.position,
