@@ -67,7 +67,8 @@ class Load:
         """Stop; returns the number of the last message that was acknowledged."""
         self.broken.set()
         self._thread.join(30)
-        self._client.shutdown()
+        # A shutdown may wait as long as an operation may take, for a broker that is gone.
+        threading.Thread(target=self._client.shutdown, daemon=True).start()
         return self.acknowledged
 
 
