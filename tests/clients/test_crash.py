@@ -39,8 +39,9 @@ class Load:
         self._round = round_
         # Fewer than the client's own queue takes, so that no send ever waits inside the client.
         self._room = threading.Semaphore(500)
+        # Its shutdown may wait as long as an operation may take, for a broker that is gone.
         self._client = pulsar.Client(
-            service_url, operation_timeout_seconds=10, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            service_url, operation_timeout_seconds=3, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         self._producer = self._client.create_producer(topic, batching_enabled=batching, max_pending_messages=1000)
         self._thread = threading.Thread(target=self._run)
@@ -67,8 +68,7 @@ class Load:
         """Stop; returns the number of the last message that was acknowledged."""
         self.broken.set()
         self._thread.join(30)
-        # A shutdown may wait as long as an operation may take, for a broker that is gone.
-        threading.Thread(target=self._client.shutdown, daemon=True).start()
+        self._client.shutdown()
         return self.acknowledged
 
 
