@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from afterglow.config import BrokerConfig
@@ -71,6 +72,45 @@ def test_what_is_older_than_the_time_to_live_counts_as_acknowledged(tmp_path: Pa
         await service.expire_messages()
         assert cursor.mark_delete == positions[-1]
         assert cursor.backlog == len(young)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_the_oldest_open_message_is_told_by_its_broker_time(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        service = server.service
+        topic = await service.topic(TOPIC, create=True)
+        assert await topic.oldest_backlog() is None
+        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        before = service.store.clock.now_ms()
+        positions = await append(topic, 3)
+        after = service.store.clock.now_ms()
+        found = await topic.oldest_backlog()
+        assert found is not None
+        name, time_ms = found
+        assert name == "s"
+        assert before <= time_ms <= after  # the publish time of these entries is 1
+        cursor.ack_through(positions[-1])
+        assert await topic.oldest_backlog() is None
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_one_address_gets_only_so_many_connections(tmp_path: Path) -> None:
+    async def test() -> None:
+        config = BrokerConfig(broker_service_port=0, broker_max_connections_per_ip=2)
+        server = await Server.start(tmp_path, config)
+        port = int(server.service.service_url.rpartition(":")[2])
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(1), 10) == b""
+        assert len(server.service.connections) == 2
+        for _, other in [*opened, (reader, writer)]:
+            other.close()
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))

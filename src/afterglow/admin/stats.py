@@ -103,6 +103,17 @@ _PUBLISHER_ZEROS: Final[Mapping[str, Any]] = {
 }
 
 
+def oldest_backlog(oldest: tuple[str, int] | None, now_ms: int) -> Json:
+    """How old the oldest open message is, and whose it is: nothing where all is acknowledged."""
+    if oldest is None:
+        return {}
+    name, time_ms = oldest
+    return {
+        "oldestBacklogMessageAgeSeconds": max(now_ms - time_ms, 0) // 1000,
+        "oldestBacklogMessageSubscriptionName": name,
+    }
+
+
 def topic_stats(topic: Topic, owner: str) -> Json:
     """The statistics of a topic."""
     subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}

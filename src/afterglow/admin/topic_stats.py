@@ -22,7 +22,7 @@ RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 @RESOURCES.on("GET", "/stats", Access.KNOWN)
 async def get_stats(call: Call) -> dict[str, Any]:
     """Statistics of one topic."""
-    return stats.topic_stats(await targets.open_one(call.service, call.topic), call.broker_id)
+    return await _stats(call, await targets.open_one(call.service, call.topic))
 
 
 @RESOURCES.on("GET", "/partitioned-stats", Access.KNOWN)
@@ -30,9 +30,7 @@ async def get_partitioned_stats(call: Call) -> dict[str, Any]:
     """Statistics of a partitioned topic, and with ``perPartition`` of each partition."""
     target = await _partitioned(call)
     each = call.flag("perPartition", default=True)
-    found = {
-        str(topic.name): stats.topic_stats(topic, call.broker_id) async for topic in targets.each(call.service, target)
-    }
+    found = {str(topic.name): await _stats(call, topic) async for topic in targets.each(call.service, target)}
     return stats.partitioned_stats(found, target.partitions, each=each)
 
 
@@ -60,6 +58,11 @@ async def get_internal_info(call: Call) -> dict[str, Any]:
         async for topic in targets.each(call.service, target)
     }
     return {"version": 0, "partitions": found} if target.partitioned else found[str(target.name)]
+
+
+async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
+    oldest = await topic.oldest_backlog()
+    return stats.topic_stats(topic, call.broker_id) | stats.oldest_backlog(oldest, call.service.store.clock.now_ms())
 
 
 def _inside(topic: Topic) -> dict[str, Any]:

@@ -202,6 +202,12 @@ class Connection(asyncio.BufferedProtocol):
     # --- the handlers' side ---
 
     @property
+    def host(self) -> str:
+        """The client's address without its port; empty once it is gone."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
+    @property
     def closing(self) -> bool:
         """Whether nothing more can be sent."""
         return self._transport is None or self._transport.is_closing()

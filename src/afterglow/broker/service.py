@@ -113,6 +113,10 @@ class BrokerService:
         if most and len(self.connections) >= most:
             log.warning("%s was refused: brokerMaxConnections is %s", connection, most)
             return False
+        most = self.config.broker_max_connections_per_ip
+        if most and sum(other.host == connection.host for other in self.connections) >= most:
+            log.warning("%s was refused: brokerMaxConnectionsPerIp is %s", connection, most)
+            return False
         self.connections.add(connection)
         return True
 

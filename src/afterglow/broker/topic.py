@@ -16,6 +16,7 @@ from afterglow.broker.traffic import Traffic
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.ledger.timestamps import entry_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +133,21 @@ class Topic:
         if found is not None:
             return found
         return await self.service.blocking(self.ledger.read, position, max_entries, max_bytes)
+
+    async def oldest_backlog(self) -> tuple[str, int] | None:
+        """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.
+
+        By broker time where the entry has one, which is read from its envelope alone. None where nothing is open.
+
+        Raises:
+            AfterglowError: The entry cannot be read.
+        """
+        behind = [cursor for cursor in self.ledger.cursors() if cursor.backlog]
+        if not behind:
+            return None
+        slowest = min(behind, key=lambda cursor: cursor.mark_delete)
+        entries = await self.read(slowest.mark_delete.next(), 1, 1)
+        return (slowest.name, entry_time(entries[0].data).time_ms) if entries else None
 
     async def last_message(self) -> tuple[Position, int]:
         """Position of the last entry and the batch index of its last message, -1 if it is no batch."""
