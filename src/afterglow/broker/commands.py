@@ -7,8 +7,12 @@ client that wants an order waits for the answer, as the protocol has it. SEND, A
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from afterglow.broker import replies
 from afterglow.broker.replies import Refused
@@ -159,12 +163,26 @@ class Commands:
     def _unknown(connection: Connection, command: wire.BaseCommand) -> None:
         name = Kind.Type.Name(command.type)
         refused = Refused(wire.NotAllowedError, f"{name} is not supported by this broker")
-        for _, value in command.ListFields():
-            request_id = getattr(value, "request_id", None)
-            if request_id is not None:
-                connection.send(replies.error(request_id, refused))
-                return
-        log.info("%s: %s was passed over", connection, name)
+        request_id = _request_id(command)
+        if request_id is None:
+            log.info("%s: %s was passed over", connection, name)
+        else:
+            connection.send(replies.error(request_id, refused))
+
+
+def _request_id(command: wire.BaseCommand) -> int | None:
+    """The request id of a command that nobody here takes; None where it has none."""
+    for _, value in command.ListFields():
+        found: int | None = getattr(value, "request_id", None)
+        if found is not None:
+            return found
+    others: Any = UnknownFieldSet(command)
+    for other in others:
+        # Every request of the protocol has its id as field 1, as SUCCESS has: also those that we have no message for.
+        if isinstance(other.data, bytes):
+            with suppress(DecodeError):
+                return wire.CommandSuccess.FromString(other.data).request_id
+    return None
 
 
 def _with_problem(answer: wire.BaseCommand, error: AfterglowError | None) -> wire.BaseCommand:
