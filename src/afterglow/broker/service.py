@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from afterglow.broker import replies, requests
+from afterglow.broker import requests
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.policies import resolve
@@ -252,6 +252,3 @@ class BrokerService:
         await self.unload(name)
         await self.blocking(self.store.delete, name.managed_ledger_name)
         await self.blocking(self.schemas.delete, name)
-
-
-__all__ = ["BrokerService", "Refused", "replies"]

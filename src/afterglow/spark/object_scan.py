@@ -10,6 +10,7 @@ import pyarrow as pa
 from afterglow.format import schema
 from afterglow.format.checks import open_block
 from afterglow.format.columns import BLOCK_COLUMNS, decode_messages
+from afterglow.format.frames import check_whole
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX, parse_key
 from afterglow.storage import open_store
@@ -62,6 +63,7 @@ def run_task(task: BlockTask, columns: tuple[str, ...]) -> bytes:
     """
     data = open_store(task.tier).get(task.key, task.start, task.end)
     block = open_block(data, task.first_entry_id)
+    check_whole(block.frames, f"object {task.key} at {task.start}")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema.choose(schema.MESSAGES, columns)) as writer:
         for messages in decode_messages(data, block.frames, task.ledger_id, columns=columns, check=True, strict=True):
