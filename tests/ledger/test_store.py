@@ -20,12 +20,15 @@ from afterglow.format.metadata_envelope import serialize_managed_ledger
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, ManagedLedgerInfo
 from afterglow.ledger.ledger_list import LedgerEnd, finish_ledger
+from afterglow.ledger.offloading import NoOffloading
 from afterglow.ledger.retention import Retention
+from afterglow.ledger.source import EntryRun
 from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName
 from afterglow.metadata.paths import cursor_path, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.testing.crash_points import Crashed
 from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:
@@ -206,36 +209,48 @@ def test_positions_are_walked_and_counted() -> None:
     assert ledger.number_of_entries == 3
 
 
-class Tier:
+class Copies:
     """Holds copies of ledgers."""
 
     def __init__(self, ledgers: dict[int, list[bytes]]) -> None:
         self.ledgers = ledgers
         self.asked: list[tuple[int, int, int]] = []
 
-    def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Sequence[bytes]:
-        self.asked.append((ledger_id, first, last))
-        return self.ledgers[ledger_id][first : last + 1]
+    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        self.asked.append((row.ledgerId, first, last))
+        return EntryRun(first, self.ledgers[row.ledgerId][first : last + 1])
 
 
-def test_a_ledger_whose_hot_copy_is_gone_is_read_through_the_fallback() -> None:
-    world = World()
+def test_entries_that_are_not_cached_come_from_the_topics_source() -> None:
+    world = World(settings(managed_ledger_cache_size_mb=0))
     topic(world, 2, 1)
-    tier = Tier({1: list(world.hot.open(1).entries)})
-    world.fallback = tier
+    copies = Copies({ledger_id: list(world.hot.open(ledger_id).entries) for ledger_id in (1, 2)})
+    asked: list[str] = []
+    world.sources = lambda name: asked.append(name) or copies  # type: ignore[func-returns-value]
     world.crash()
-    ledger = world.open()
-
-    def let_go(info: ManagedLedgerInfo) -> None:
-        info.ledgerInfo[0].offloadContext.bookkeeperDeleted = True
-
-    ledger.update(let_go)
-    world.hot.delete(1)
-    assert payloads(ledger) == [b"0", b"1", b"2"]
-    assert tier.asked == [(1, 0, 1)]
+    assert payloads(world.open()) == [b"0", b"1", b"2"]
+    assert copies.asked == [(1, 0, 1), (2, 0, 0)]
+    assert asked == [TOPIC]
 
 
-def test_without_a_fallback_a_missing_hot_copy_is_a_clear_error() -> None:
+def test_damaged_entries_that_a_source_leaves_out_are_passed_over() -> None:
+    class Damaged(Copies):
+        def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+            if row.ledgerId == 2:
+                return EntryRun(last + 1, [])
+            if row.ledgerId == 1 and first < 2:
+                return EntryRun(2, self.ledgers[1][2:])
+            return super().read(row, first, last, max_bytes)
+
+    world = World(settings(managed_ledger_cache_size_mb=0))
+    topic(world, 4, 1, 1)
+    damaged = Damaged({ledger_id: list(world.hot.open(ledger_id).entries) for ledger_id in (1, 3)})
+    world.sources = lambda _name: damaged
+    world.crash()
+    assert payloads(world.open()) == [b"2", b"3", b"5"]
+
+
+def test_without_a_tier_a_missing_hot_copy_is_a_clear_error() -> None:
     world = World(settings(managed_ledger_cache_size_mb=0))
     ledger = topic(world, 2, 1)
     world.hot.delete(1)
@@ -280,16 +295,115 @@ def test_consumed_ledgers_go_when_the_next_is_in_use() -> None:
     assert ledger.number_of_entries == 0
 
 
-def test_a_ledger_in_use_elsewhere_is_not_trimmed() -> None:
-    world = World(settings(default_retention_time_in_minutes=0, default_retention_size_in_mb=0))
+class Recorder(NoOffloading):
+    """Notes what it is told."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.copying: set[int] = set()
+        self.told: list[tuple[object, ...]] = []
+        self.refuses = False
+
+    def in_use(self, name: str, ledger_id: int) -> bool:
+        return ledger_id in self.copying
+
+    def ended(self, name: str) -> None:
+        self.told.append(("ended", name))
+
+    def leaving(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+        if self.refuses:
+            raise MetadataUnavailable("not now")
+        self.told.append(("leaving", name, *(row.ledgerId for row in rows)))
+
+    def left(self, name: str) -> None:
+        self.told.append(("left", name, *self.world.hot.ledgers()))
+
+
+def observed(**changes: object) -> tuple[World, Recorder]:
+    world = World(settings(**changes))
+    world.offloading = recorder = Recorder(world)
+    world.boot()
+    return world, recorder
+
+
+def test_a_ledger_that_is_being_copied_is_not_trimmed() -> None:
+    world, recorder = observed(default_retention_time_in_minutes=0, default_retention_size_in_mb=0)
     ledger = world.open()
-    ledger.in_use = {1}.__contains__
+    recorder.copying = {1}
     world.append(ledger, b"x")
     ledger.roll()
     assert ledger.trim() == ()
     assert ledger.truncate() == ()
-    ledger.in_use = set[int]().__contains__
+    recorder.copying = set()
     assert ledger.trim() == (1,)
+
+
+def test_copies_are_on_record_before_a_ledger_leaves_and_go_after() -> None:
+    world, recorder = observed()
+    ledger = topic(world, 1, 1)
+    recorder.told.clear()
+    recorder.refuses = True
+    ledger.retention = Retention.of(0, 0)
+    with pytest.raises(MetadataUnavailable):
+        ledger.trim()
+    assert [row.ledger_id for row in ledger.ledgers] == [1, 2]
+    recorder.refuses = False
+    ledger.trim()
+    assert recorder.told == [("leaving", TOPIC, 1), ("left", TOPIC, 2)]
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_deleting_a_topic_tells_of_all_its_ledgers(opened: bool) -> None:  # noqa: FBT001
+    world, recorder = observed()
+    topic(world, 1, 1)
+    if not opened:
+        world.crash()
+    recorder.told.clear()
+    world.store.delete(TOPIC)
+    assert recorder.told == [("leaving", TOPIC, 1, 2), ("left", TOPIC)]
+
+
+def test_the_end_of_a_ledger_is_told() -> None:
+    world, recorder = observed(managed_ledger_max_entries_per_ledger=1)
+    ledger = world.open()
+    world.append(ledger, b"x", b"y")
+    assert recorder.told == [("ended", TOPIC)]
+    ledger.terminate()
+    assert recorder.told == [("ended", TOPIC)] * 2
+
+
+def test_only_a_ledger_that_is_offloaded_whole_is_freed() -> None:
+    world = World()
+    ledger = topic(world, 2, 2, 2, 2, 1)
+
+    def offload(info: ManagedLedgerInfo) -> None:
+        info.ledgerInfo[0].offloadContext.complete = True
+        for row, (end, complete) in zip(info.ledgerInfo[1:4], [(1, True), (0, True), (1, False)], strict=True):
+            row.offloadContext.offloadSegment.add(endEntryId=end, complete=complete)
+
+    ledger.update(offload)
+    assert ledger.free([1, 2, 3, 4, 5]) == (1, 2)
+    assert [row.ledger_id for row in ledger.ledgers if row.hot_deleted] == [1, 2]
+    assert world.hot.ledgers() == (3, 4, 5)
+    assert ledger.free([1]) == (1,)
+
+
+def test_freeing_goes_on_after_a_crash_between_its_steps() -> None:
+    world = World()
+    ledger = topic(world, 2, 1)
+    ledger.update(lambda info: setattr(info.ledgerInfo[0].offloadContext, "complete", True))
+
+    def die(effect: str) -> None:
+        if effect == "delete":
+            raise Crashed(effect)
+
+    world.hot.before = die
+    with pytest.raises(Crashed):
+        ledger.free([1])
+    world.crash()
+    assert world.hot.ledgers() == (1, 2)
+    assert world.open().ledgers[0].hot_deleted
+    assert world.hot.ledgers() == (2,)
 
 
 def test_the_last_ledger_of_an_idle_topic_goes_too_once_retention_ends() -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.cursor_states import CursorStates
     from afterglow.ledger.executor import Executor
-    from afterglow.ledger.reader import FallbackReader
+    from afterglow.ledger.offloading import Offloading
+    from afterglow.ledger.source import Sources
     from afterglow.metadata.store import MetadataStore
 
 
@@ -32,5 +33,7 @@ class Environment:
     executor: Executor
     """Runs what appends and acknowledgements do not wait for; several tasks may run at once."""
     cache: TailCache
-    fallback: FallbackReader | None = None
-    """Reads what the hot log has let go of; None: nothing does."""
+    sources: Sources
+    """Where entries are read from that the cache does not hold."""
+    offloading: Offloading
+    """Who copies ledgers out of the hot log."""

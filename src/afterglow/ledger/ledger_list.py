@@ -138,6 +138,29 @@ def drop_ledgers(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:
         set_trash(info, going.union(get_trash(info)))
 
 
+def offloaded_whole(row: ManagedLedgerInfo.LedgerInfo) -> bool:
+    """Whether a closed ledger is in the tier from its first entry to its last: by itself, or in segments."""
+    context = row.offloadContext
+    if not row.HasField("entries") or not row.entries:
+        return False
+    covered = max((part.endEntryId for part in context.offloadSegment if part.complete), default=-1)
+    return context.complete or (covered >= row.entries - 1 and all(part.complete for part in context.offloadSegment))
+
+
+def free_ledgers(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:
+    """Say that the hot copies of offloaded ledgers are gone, and remember that they are to be deleted."""
+    going = {
+        row.ledgerId
+        for row in info.ledgerInfo
+        if row.ledgerId in ledger_ids and offloaded_whole(row) and not row.offloadContext.bookkeeperDeleted
+    }
+    for row in info.ledgerInfo:
+        if row.ledgerId in going:
+            row.offloadContext.bookkeeperDeleted = True
+    if going:
+        set_trash(info, going.union(get_trash(info)))
+
+
 def forget_trash(info: ManagedLedgerInfo, ledger_ids: Iterable[int]) -> None:
     """Strike ledgers whose hot copies are gone off the list of those to be deleted."""
     set_trash(info, set(get_trash(info)).difference(ledger_ids))

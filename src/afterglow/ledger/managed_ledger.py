@@ -26,7 +26,7 @@ from afterglow.ledger.trimming import Trimmer
 from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -62,8 +62,6 @@ class ManagedLedger:
         self.topic = TopicName.from_managed_ledger_name(name)
         self.retention = Retention.from_config(environment.config)
         """How long consumed ledgers are kept; policies may set another."""
-        self.in_use: Callable[[int], bool] = _never
-        """Whether something besides cursors needs a ledger, which then is not trimmed; offload sets its own."""
         self._environment = environment
         self._metadata = metadata
         snapshot, reached = recover(str(self.topic), environment, metadata)
@@ -74,8 +72,8 @@ class ManagedLedger:
         stamper = Stamper(environment.config.broker_entry_metadata_interceptors, reached, environment.clock)
         self._appender = Appender(environment, self._state, stamper, self._roller)
         self._roller.appender = self._appender
-        self._trimmer = Trimmer(str(self.topic), environment, metadata, self._state, self._roller)
-        self._reader = EntryReader(str(self.topic), environment, self._state)
+        self._trimmer = Trimmer(name, environment, metadata, self._state, self._roller)
+        self._reader = EntryReader(environment.sources(name), environment, self._state)
         self._cursors = Cursors(name, environment, metadata, self)
         self._cursors.load()
         if self.terminated is not None:
@@ -281,7 +279,7 @@ class ManagedLedger:
         Raises:
             MetadataError: The store failed; nothing is lost, and the next call goes on.
         """
-        return self._trimmer.trim(self._cursors, self.retention, self.in_use)
+        return self._trimmer.trim(self._cursors, self.retention)
 
     def truncate(self) -> tuple[int, ...]:
         """Acknowledge everything for every cursor and let go of it; returns the ids. Waits as :meth:`roll` does.
@@ -290,7 +288,19 @@ class ManagedLedger:
             HotLogError: The hot log cannot take a new ledger now.
             MetadataError: The store failed; what was let go of so far stays so.
         """
-        return self._trimmer.truncate(self._cursors, self.in_use)
+        return self._trimmer.truncate(self._cursors)
+
+    def free(self, ledger_ids: Collection[int]) -> tuple[int, ...]:
+        """Delete the hot copies of ledgers that are offloaded whole; returns those that were.
+
+        1. Commit that the hot copies are gone, and note them as trash. *Crash: readers use the tier; opening the topic
+           goes on.*
+        2. Delete them; see :mod:`afterglow.ledger.trash`.
+
+        Raises:
+            MetadataError: The store failed; nothing is lost, and the next call goes on.
+        """
+        return self._trimmer.free(ledger_ids)
 
     def terminate(self) -> Position:
         """End the topic for good; returns its last entry. Waits for appends in flight and for metadata.
@@ -320,6 +330,7 @@ class ManagedLedger:
             except AfterglowError:
                 self._appender.accept()
                 raise
+        self._environment.offloading.ended(self.name)
         self._listeners.call()
         return self.terminated or last  # an attempt that was not heard of may have committed it before
 
@@ -338,6 +349,7 @@ class ManagedLedger:
         with self._roller.work:
             self._appender.shut(TopicClosed(f"{self.topic} is being deleted"))
             try:
+                self._environment.offloading.leaving(self.name, self.info.ledgerInfo)
                 self.update(mark_deleted)
             except Fenced:
                 raise
@@ -347,6 +359,7 @@ class ManagedLedger:
             self._closed = True
             self._cursors.abandon()
             finish_deletion(self._environment, self._metadata)
+        self._environment.offloading.left(self.name)
 
     def close(self) -> None:
         """Refuse appends, wait for those in flight, put the last ledger and the cursors on record.
@@ -387,13 +400,10 @@ class ManagedLedger:
         """Told by the roll-over: a ledger has ended. Puts it on record where that failed, and trims."""
         try:
             self._roller.commit_ends()
+            self._environment.offloading.ended(self.name)
             self.trim()
         except AfterglowError as error:
             _log.warning("%s is trimmed later: %s", self.topic, error)
 
     def _terminated(self) -> TopicTerminated:
         return TopicTerminated(f"{self.topic} was terminated and takes no more entries")
-
-
-def _never(_ledger_id: int) -> bool:
-    return False

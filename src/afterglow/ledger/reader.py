@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from afterglow.errors import LedgerMissing
 from afterglow.format.position import Position
+from afterglow.ledger.source import EntryRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from afterglow.ledger.environment import Environment
+    from afterglow.ledger.source import EntryData, EntrySource
     from afterglow.ledger.state import TopicState
-
-EntryData: TypeAlias = bytes | memoryview
-"""An entry as stored, with the broker's metadata in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +23,13 @@ class StoredEntry:
     data: EntryData
 
 
-class FallbackReader(Protocol):
-    """Reads ledgers whose hot copy is gone."""
-
-    def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Sequence[EntryData]:
-        """Entries from ``first`` to ``last``, both inclusive: at least one, further ones while within ``max_bytes``.
-
-        Raises:
-            AfterglowError: They cannot be read.
-        """
-        ...
-
-
 class EntryReader:
     """Reads one topic. Thread-safe."""
 
-    def __init__(self, name: str, environment: Environment, state: TopicState) -> None:
-        self._name = name
+    def __init__(self, source: EntrySource, environment: Environment, state: TopicState) -> None:
+        self._source = source
         self._state = state
-        self._hot = environment.hot
         self._cache = environment.cache
-        self._fallback = environment.fallback
 
     def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """Entries from ``position`` on, in order, as far as readers may see.
@@ -68,7 +51,11 @@ class EntryReader:
                 run = self._run(span.ledger_id, first, min(span.last, first + room - 1), left)
                 if run is None:  # trimmed meanwhile
                     break
-                for data in run:
+                if not run.entries:  # damaged up to the end of what was asked for, and left out
+                    first = max(run.first, first + 1)
+                    continue
+                first = run.first
+                for data in run.entries:
                     left -= len(data)
                     if found and left < 0:
                         return found
@@ -91,26 +78,19 @@ class EntryReader:
         found = self.read(position, 1, 1)
         return found[0].data if found and found[0].position == position else None
 
-    def _run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Sequence[EntryData] | None:
+    def _run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> EntryRun | None:
         """At least one entry of one ledger; None where the ledger has left the list."""
         if cached := self._cache.get_run(ledger_id, first, last, max_bytes):
-            return cached
-        hot_deleted = any(row.hot_deleted for row in self._state.records if row.ledger_id == ledger_id)
-        if not hot_deleted:
-            try:
-                ledger = self._hot.open(ledger_id)
-                # Of frames, which are a few bytes longer than the entries that are asked for.
-                ends = ledger.offsets(first, last)
-                fitting = int((ends[1:] - ends[0]).searchsorted(max_bytes, side="right"))
-                if run := ledger.read(first, min(last, first + max(fitting, 1) - 1)):
-                    return run
-            except LedgerMissing:
-                pass
-        if self._state.layout.entries_of(ledger_id) is None:
+            return EntryRun(first, cached)
+        row = self._state.row(ledger_id)
+        if row is None:
             return None
-        if self._fallback is None:
-            raise LedgerMissing(
-                f"{self._name} cannot read {ledger_id}:{first}: the hot copy of the ledger is gone and no tier is "
-                "configured to read it from; set managedLedgerOffloadDriver"
-            )
-        return self._fallback.read(ledger_id, first, last, max_bytes)
+        try:
+            return self._source.read(row, first, last, max_bytes)
+        except LedgerMissing:
+            newer = self._state.row(ledger_id)
+            if newer is None:
+                return None
+            if newer == row:
+                raise
+            return self._source.read(newer, first, last, max_bytes)  # freed from the hot log meanwhile

@@ -14,6 +14,7 @@ from afterglow.ledger.layout import Layout
 from afterglow.ledger.ledger_list import LedgerEnd, records
 
 if TYPE_CHECKING:
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.ledger_list import LedgerRecord
     from afterglow.ledger.update import Snapshot
 
@@ -30,6 +31,7 @@ class TopicState:
         """Guards this, and everything of the append path with it. Nobody waits for I/O while holding it."""
         self._snapshot = snapshot
         self._records = records(snapshot.info)
+        self._rows = _by_id(snapshot.info)
         self._ended: dict[int, LedgerEnd] = {}
         self._tail_id: int | None = None
         self._tail_bytes = 0
@@ -51,6 +53,10 @@ class TopicState:
     def records(self) -> tuple[LedgerRecord, ...]:
         """The ledgers of the list, ascending by id."""
         return self._records
+
+    def row(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
+        """A ledger as the list has it, not to be changed; None where it is not in the list."""
+        return self._rows.get(ledger_id)
 
     @property
     def terminated(self) -> Position | None:
@@ -88,6 +94,7 @@ class TopicState:
                 return
             self._snapshot = snapshot
             self._records = records(snapshot.info)
+            self._rows = _by_id(snapshot.info)
             open_ids = {record.ledger_id for record in self._records if not record.finished}
             self._ended = {id_: end for id_, end in self._ended.items() if id_ in open_ids}
             self._rebuild(self._tail_entries)
@@ -141,3 +148,7 @@ class TopicState:
                 visible.append((record.ledger_id, tail_entries))
         self._layout = Layout.of(visible)
         self._bytes_before_tail = size
+
+
+def _by_id(info: ManagedLedgerInfo) -> dict[int, ManagedLedgerInfo.LedgerInfo]:
+    return {row.ledgerId: row for row in info.ledgerInfo}

@@ -15,7 +15,9 @@ from afterglow.ledger.cursor_states import CursorStates
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
 from afterglow.ledger.environment import Environment
 from afterglow.ledger.managed_ledger import ManagedLedger
+from afterglow.ledger.offloading import NoOffloading
 from afterglow.ledger.properties import DELETING, get_text, get_trash
+from afterglow.ledger.source import HotSource
 from afterglow.ledger.update import TopicMetadata
 from afterglow.metadata.encoding import decode_name
 from afterglow.metadata.names import Domain, TopicName
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog, KeyedState
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
-    from afterglow.ledger.reader import FallbackReader
+    from afterglow.ledger.offloading import Offloading
+    from afterglow.ledger.source import Sources
     from afterglow.metadata.names import NamespaceName
     from afterglow.metadata.store import MetadataStore
 
@@ -59,7 +62,8 @@ class LedgerStore:
         config: The broker's settings.
         executor: Runs what nobody waits for.
         clock: Gives the time.
-        fallback: Reads what the hot log has let go of.
+        sources: Where entries are read from that the cache does not hold; by default the hot log alone.
+        offloading: Who copies ledgers out of the hot log; by default nobody.
     """
 
     def __init__(
@@ -71,7 +75,8 @@ class LedgerStore:
         config: BrokerConfig,
         executor: Executor,
         clock: Clock | None = None,
-        fallback: FallbackReader | None = None,
+        sources: Sources | None = None,
+        offloading: Offloading | None = None,
     ) -> None:
         self._environment = Environment(
             hot=hot,
@@ -81,7 +86,8 @@ class LedgerStore:
             clock=clock or SystemClock(),
             executor=executor,
             cache=TailCache(config.managed_ledger_cache_size_mb * _MIB),
-            fallback=fallback,
+            sources=sources or (lambda name: HotSource(name, hot)),
+            offloading=offloading or NoOffloading(),
         )
         self._lock = threading.Lock()
         self._names: dict[str, threading.RLock] = {}
@@ -171,9 +177,11 @@ class LedgerStore:
                 known.delete()
                 return
             metadata = self._metadata_of(name)
-            metadata.open(create=False)
+            snapshot = metadata.open(create=False)
+            self._environment.offloading.leaving(name, snapshot.info.ledgerInfo)
             metadata.update(mark_deleted)
             finish_deletion(self._environment, metadata)
+            self._environment.offloading.left(name)
 
     def start(self) -> StartReport:
         """Put right what a crash has left: deletions under way, empty ledgers that no list names, states of no cursor.

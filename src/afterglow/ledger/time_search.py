@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from afterglow.ledger.layout import Layout, Span
-    from afterglow.ledger.reader import EntryData, StoredEntry
+    from afterglow.ledger.reader import StoredEntry
+    from afterglow.ledger.source import EntryData
     from afterglow.ledger.timestamps import EntryTime
 
 _SCAN_ENTRIES: Final = 256

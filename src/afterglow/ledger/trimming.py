@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.position import Position
-from afterglow.ledger.ledger_list import drop_ledgers
+from afterglow.ledger.ledger_list import drop_ledgers, free_ledgers
 from afterglow.ledger.properties import get_trash
 from afterglow.ledger.retention import consumed_before, to_trim, to_truncate
 from afterglow.ledger.trash import empty_trash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Collection, Sequence
 
     from afterglow.ledger.cursors import Cursors
     from afterglow.ledger.environment import Environment
@@ -35,7 +35,7 @@ class Trimmer:
     """Lets go of one topic's ledgers. Thread-safe; one call at a time does its work.
 
     Args:
-        name: Of the topic, for messages.
+        name: The managed-ledger name.
         environment: Hot log, cache, clock.
         metadata: Where the list is.
         state: Kept in step with the list.
@@ -50,8 +50,9 @@ class Trimmer:
         self._metadata = metadata
         self._state = state
         self._roller = roller
+        self._offloading = environment.offloading
 
-    def trim(self, cursors: Cursors, retention: Retention, in_use: Callable[[int], bool]) -> tuple[int, ...]:
+    def trim(self, cursors: Cursors, retention: Retention) -> tuple[int, ...]:
         """Let go of ledgers that are consumed and that retention no longer holds; returns their ids.
 
         Raises:
@@ -64,14 +65,14 @@ class Trimmer:
                 below=consumed_before(cursors.mark_deletes(), rows),
                 retention=retention,
                 now_ms=self._environment.clock.now_ms(),
-                in_use=in_use,
+                in_use=self._in_use,
             )
             if self._last_could_go(rows) and rows[-1].ledger_id in choose([*rows, _open_after(rows[-1])]):
                 self._try_roll()
                 rows = self._state.records
             return self._drop(choose(rows), cursors)
 
-    def truncate(self, cursors: Cursors, in_use: Callable[[int], bool]) -> tuple[int, ...]:
+    def truncate(self, cursors: Cursors) -> tuple[int, ...]:
         """Acknowledge everything for every cursor and let go of it; returns the ids.
 
         Raises:
@@ -86,7 +87,20 @@ class Trimmer:
                 end = min(Position(self._state.records[-1].ledger_id, -1), self._state.layout.last)
             for cursor in (*cursors.durable.values(), *cursors.readers):
                 cursor.ack_through(end)
-            return self._drop(to_truncate(self._state.records, in_use), cursors)
+            return self._drop(to_truncate(self._state.records, self._in_use), cursors)
+
+    def free(self, ledger_ids: Collection[int]) -> tuple[int, ...]:
+        """Delete the hot copies of those of the ledgers that are offloaded whole; returns them.
+
+        Raises:
+            MetadataError: The store failed; nothing is lost, and the next call goes on.
+        """
+        with self._roller.work:
+            self._roller.update(partial(free_ledgers, ledger_ids=frozenset(ledger_ids)))
+            self.empty_trash()
+            return tuple(
+                row.ledger_id for row in self._state.records if row.hot_deleted and row.ledger_id in ledger_ids
+            )
 
     def empty_trash(self) -> None:
         """Delete the hot copies of ledgers that have left the list; what fails is done later."""
@@ -108,11 +122,25 @@ class Trimmer:
             _log.warning("%s keeps its last ledger until there is a new one: %s", self._name, error)
 
     def _drop(self, ledger_ids: Sequence[int], cursors: Cursors) -> tuple[int, ...]:
+        """Let go of ledgers, so that a crash anywhere forgets no copy of them.
+
+        1. Have their copies outside the hot log put on record as to be deleted. *Crash: the list still names them, and
+           copies that a list names are not deleted.*
+        2. Take them off the list; see :mod:`afterglow.ledger.trash` for the hot copies. *Crash: opening goes on.*
+        3. Have the copies outside deleted. *Crash: what is on record is done at the next start.*
+        """
         if ledger_ids:
+            rows = [row for row in map(self._state.row, ledger_ids) if row is not None]
+            self._offloading.leaving(self._name, rows)
             self._roller.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
             cursors.trimmed()
         self.empty_trash()
+        if ledger_ids:
+            self._offloading.left(self._name)
         return tuple(ledger_ids)
+
+    def _in_use(self, ledger_id: int) -> bool:
+        return self._offloading.in_use(self._name, ledger_id)
 
 
 def _open_after(row: LedgerRecord) -> LedgerRecord:

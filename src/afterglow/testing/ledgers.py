@@ -16,7 +16,8 @@ from afterglow.testing.manual_hot import ManualHotLog
 if TYPE_CHECKING:
     from afterglow.format.position import Position
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.reader import FallbackReader
+    from afterglow.ledger.offloading import Offloading
+    from afterglow.ledger.source import Sources
     from afterglow.metadata.store import MetadataStore
 
 TOPIC = "public/default/persistent/t"
@@ -65,20 +66,23 @@ class World:
     Args:
         config: The broker's settings; by default those of :func:`settings`.
         metadata: By default in memory.
-        fallback: Reads what the hot log has let go of.
+        sources: Where entries are read from that the cache does not hold; by default the hot log alone.
+        offloading: Who copies ledgers out of the hot log; by default nobody.
     """
 
     def __init__(
         self,
         config: BrokerConfig | None = None,
         metadata: MetadataStore | None = None,
-        fallback: FallbackReader | None = None,
+        sources: Sources | None = None,
+        offloading: Offloading | None = None,
     ) -> None:
         self.config = config or settings()
         self.metadata: MetadataStore = metadata or MemoryMetadataStore()
         self.hot = ManualHotLog()
         self.clock = ManualClock()
-        self.fallback = fallback
+        self.sources = sources
+        self.offloading = offloading
         self.boot()
 
     def boot(self) -> None:
@@ -91,7 +95,8 @@ class World:
             config=self.config,
             executor=self.executor,
             clock=self.clock,
-            fallback=self.fallback,
+            sources=self.sources,
+            offloading=self.offloading,
         )
 
     def crash(self, survivors: int = 0) -> None:

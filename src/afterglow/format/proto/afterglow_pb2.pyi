@@ -42,6 +42,8 @@ class BlockStatistics(_message.Message):
     CRC32C_FIELD_NUMBER: _builtins.int
     STRIPE_BYTES_FIELD_NUMBER: _builtins.int
     STRIPE_CRC32C_FIELD_NUMBER: _builtins.int
+    STRIPE_ENTRIES_BEFORE_FIELD_NUMBER: _builtins.int
+    STRIPE_FIRST_FRAME_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     stripe_bytes: _builtins.int
@@ -86,6 +88,14 @@ class BlockStatistics(_message.Message):
     def stripe_crc32c(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of each stripe of each block in turn, counted from the block's first byte; a block's last stripe may be shorter."""
 
+    @_builtins.property
+    def stripe_entries_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each stripe in turn: how many entries of its block begin before it, and where in the stripe the next one begins
+        (the stripe's length where none does). So one entry costs a stripe or two, not the block from its start.
+        """
+
+    @_builtins.property
+    def stripe_first_frame(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -101,10 +111,12 @@ class BlockStatistics(_message.Message):
         crc32c: _abc.Iterable[_builtins.int] | None = ...,
         stripe_bytes: _builtins.int = ...,
         stripe_crc32c: _abc.Iterable[_builtins.int] | None = ...,
+        stripe_entries_before: _abc.Iterable[_builtins.int] | None = ...,
+        stripe_first_frame: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "crc32c", b"crc32c", "entries", b"entries", "first_index", b"first_index", "last_index", b"last_index", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "stripe_bytes", b"stripe_bytes", "stripe_crc32c", b"stripe_crc32c", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "crc32c", b"crc32c", "entries", b"entries", "first_index", b"first_index", "last_index", b"last_index", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "stripe_bytes", b"stripe_bytes", "stripe_crc32c", b"stripe_crc32c", "stripe_entries_before", b"stripe_entries_before", "stripe_first_frame", b"stripe_first_frame", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -145,6 +157,7 @@ class Place(_message.Message):
     REGION_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
     driver: _builtins.str
     """as in the offload policy, such as aws-s3"""
     bucket: _builtins.str
@@ -155,6 +168,8 @@ class Place(_message.Message):
     """empty: the driver's own default"""
     key: _builtins.str
     """of the data object; the index has the same key with "-index" behind it"""
+    prefix: _builtins.str
+    """what stands before every key in the bucket, without slashes at its ends; empty: nothing"""
     def __init__(
         self,
         *,
@@ -163,10 +178,11 @@ class Place(_message.Message):
         region: _builtins.str = ...,
         endpoint: _builtins.str = ...,
         key: _builtins.str = ...,
+        prefix: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "driver", b"driver", "endpoint", b"endpoint", "key", b"key", "region", b"region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "driver", b"driver", "endpoint", b"endpoint", "key", b"key", "prefix", b"prefix", "region", b"region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -462,3 +478,52 @@ class UploadRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
 
 Global___UploadRecord: _TypeAlias = UploadRecord  # noqa: Y015
+
+@_typing.final
+class DeleteRecord(_message.Message):
+    """An object that is to go, with its index and any unfinished upload of its key. Recorded before whatever named the
+    object lets go of it; while anything still names it, nothing happens. Gone once a listing shows nothing any more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RECORDED_MS_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """1"""
+    uuid: _builtins.str
+    """of the object, lower-case canonical form"""
+    reason: _builtins.str
+    """one line, for people"""
+    recorded_ms: _builtins.int
+    instance: _builtins.str
+    """of the engine that wrote the object"""
+    ledger_id: _builtins.int
+    """present: the ledger whose own object it is (format V1)"""
+    @_builtins.property
+    def place(self) -> Global___Place: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        uuid: _builtins.str = ...,
+        place: Global___Place | None = ...,
+        reason: _builtins.str = ...,
+        recorded_ms: _builtins.int = ...,
+        instance: _builtins.str = ...,
+        ledger_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "ledger_id", b"ledger_id", "place", b"place"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "instance", b"instance", "ledger_id", b"ledger_id", "place", b"place", "reason", b"reason", "recorded_ms", b"recorded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
+    _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledger_id) -> _WhichOneofReturnType__ledger_id | None: ...
+
+Global___DeleteRecord: _TypeAlias = DeleteRecord  # noqa: Y015
