@@ -1,0 +1,294 @@
+"""Where offloaded objects lie, and how to get there.
+
+A place is everything about a tier but its credentials. It is made from an address (``--tier``), from a policy, or from
+what metadata recorded when an object was written: objects are looked for where they were put, so that a later change of
+bucket never strands old data. Credentials and time-outs always come from the policy of today.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+from afterglow.config.broker import SETTINGS
+from afterglow.config.sections.tier import driver_keys
+from afterglow.errors import ConfigError, CorruptMetadata, NotSupported
+from afterglow.format.proto import afterglow_pb2
+from afterglow.storage import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
+    from afterglow.storage import ObjectStore
+
+FILESYSTEM: Final = "filesystem"
+MEMORY: Final = "memory"
+
+_S3_FAMILY: Final = {"aws-s3": "AWS_S3", "S3": "S3", "aliyun-oss": "ALIYUN_OSS"}
+"""Drivers that speak S3's protocol, each with the constant by which Pulsar's metadata names it."""
+_RESERVED: Final = ("azureblob", "google-cloud-storage")
+_DRIVERS: Final = {name.lower(): name for name in (FILESYSTEM, MEMORY, *_S3_FAMILY, *_RESERVED)}
+
+_FORMAT_KEY: Final = "afterglowFormat"
+_FORMAT: Final = "blocks"
+"""Tells our directory of objects from the Hadoop MapFiles of Pulsar's own ``filesystem`` driver."""
+_PREFIX_KEY: Final = "afterglowPrefix"
+
+_MAX_OPEN: Final = 64
+"""Stores kept open. A store costs some sockets; few engines know more than a handful of places."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlace:
+    """Where objects lie: everything but credentials."""
+
+    driver: str
+    """As policies name it: ``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests."""
+    bucket: str
+    """The bucket; for ``filesystem`` the absolute path of the root directory."""
+    region: str = ""
+    """Empty: the SDK's own default."""
+    endpoint: str = ""
+    """URL of the service; empty: the provider's own."""
+    prefix: str = ""
+    """What stands before every key, without slashes at its ends."""
+
+    @property
+    def url(self) -> str:
+        """The address, as ``--tier`` takes it."""
+        below = f"/{self.prefix}" if self.prefix else ""
+        if self.driver == FILESYSTEM:
+            return f"file://{quote(self.bucket)}{quote(below)}"
+        return f"{'memory' if self.driver == MEMORY else 's3'}://{self.bucket}{below}"
+
+    def __str__(self) -> str:
+        return f"{self.url} at {self.endpoint}" if self.endpoint else self.url
+
+
+def place_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierPlace:
+    """The place that an address names.
+
+    Raises:
+        ConfigError: The address is malformed.
+        NotSupported: Its scheme is reserved.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise ConfigError(f"tier {url!r} is no address; write file:///path or s3://bucket[/prefix]")
+    if scheme == "file":
+        return TierPlace(FILESYSTEM, _root(url))
+    bucket, _, prefix = rest.partition("/")
+    if scheme == "memory":
+        return TierPlace(MEMORY, bucket, prefix=prefix.strip("/"))
+    if scheme in {"az", "gs"}:
+        raise NotSupported(f"tier {url!r}: az:// and gs:// are not available in this release; use s3:// or file://")
+    if scheme != "s3" or not bucket:
+        raise ConfigError(f"tier {url!r} names no place; write file:///path or s3://bucket[/prefix]")
+    return TierPlace("S3" if endpoint else "aws-s3", bucket, region, endpoint, prefix.strip("/"))
+
+
+def place_of_policy(policy: BrokerConfig, own: TierPlace | None) -> TierPlace:
+    """Where a topic's objects go by its policy.
+
+    Args:
+        policy: The topic's.
+        own: The engine's own tier, for policies that name no driver.
+
+    Raises:
+        ConfigError: The policy names an unknown driver, or none and there is no own tier, or lacks the driver's bucket.
+        NotSupported: The driver is reserved.
+    """
+    if policy.managed_ledger_offload_driver is None:
+        if own is None:
+            raise ConfigError("there is no tier: set managedLedgerOffloadDriver, or start with --tier")
+        return own
+    driver = _known_driver(policy.managed_ledger_offload_driver)
+    if driver == FILESYSTEM:
+        if policy.file_system_uri is None:
+            raise ConfigError("managedLedgerOffloadDriver=filesystem needs fileSystemURI, such as file:///path")
+        return TierPlace(FILESYSTEM, _root(policy.file_system_uri))
+    bucket = driver_setting(policy, driver, "Bucket")
+    if not bucket:
+        keys = " or ".join(driver_keys(driver, "Bucket"))
+        raise ConfigError(f"managedLedgerOffloadDriver={driver} needs a bucket: set {keys}")
+    region, endpoint = (driver_setting(policy, driver, suffix) or "" for suffix in ("Region", "ServiceEndpoint"))
+    return TierPlace(driver, bucket, region, endpoint)
+
+
+def driver_setting(policy: BrokerConfig, driver: str, suffix: str) -> Any:
+    """A property of a driver: of its keys the first that was given; see :func:`driver_keys`.
+
+    Args:
+        policy: The topic's.
+        driver: Name of the driver.
+        suffix: ``Bucket``, ``Region``, ``ServiceEndpoint``, ``MaxBlockSizeInBytes`` or ``ReadBufferSizeInBytes``.
+    """
+    rows = [SETTINGS[key] for key in driver_keys(driver, suffix) if key in SETTINGS]
+    for row in rows:
+        value = getattr(policy, row.attribute)
+        if row.key in policy.origins or value != row.default:
+            return value
+    return rows[0].default
+
+
+def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
+    """Where metadata says that an object was put.
+
+    Raises:
+        NotSupported: The driver is reserved or unknown, or it stored another format than blocks.
+        CorruptMetadata: The driver's properties do not tell a place.
+    """
+    properties = {pair.key: pair.value for pair in driver.properties}
+    try:
+        name = _known_driver(driver.name)
+    except ConfigError as error:
+        raise NotSupported(f"metadata names an offload driver that is not installed here: {error}") from error
+    if name == FILESYSTEM:
+        root = properties.get("storageBasePath", "")
+        if properties.get(_FORMAT_KEY) != _FORMAT:
+            raise NotSupported(
+                f"what Pulsar's filesystem driver wrote to {root or 'a directory'} are Hadoop MapFiles, which this "
+                f"release does not read; only directories with {_FORMAT_KEY}={_FORMAT} are read"
+            )
+        if not root.startswith("/"):
+            raise CorruptMetadata(f"the metadata of driver {name} has no absolute storageBasePath: {root!r}")
+        return TierPlace(FILESYSTEM, root, prefix=properties.get(_PREFIX_KEY, ""))
+    if not properties.get("bucket"):
+        raise CorruptMetadata(f"the metadata of driver {name} names no bucket: {properties}")
+    return TierPlace(
+        name,
+        properties["bucket"],
+        properties.get("region", ""),
+        properties.get("serviceEndpoint", ""),
+        properties.get(_PREFIX_KEY, ""),
+    )
+
+
+def driver_metadata(place: TierPlace) -> dict[str, str]:
+    """Properties of a place for ``OffloadDriverMetadata``, in Pulsar's order; the driver is its name."""
+    ours = {_PREFIX_KEY: place.prefix} if place.prefix else {}
+    if place.driver == FILESYSTEM:
+        return {"storageBasePath": place.bucket, _FORMAT_KEY: _FORMAT, **ours}
+    return {
+        "managedLedgerOffloadDriver": _S3_FAMILY.get(place.driver, place.driver.upper()),
+        "bucket": place.bucket,
+        "region": place.region,
+        "serviceEndpoint": place.endpoint,
+        **ours,
+    }
+
+
+def place_of_record(place: afterglow_pb2.Place) -> TierPlace:
+    """The place in a record of ours."""
+    return TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix)
+
+
+def place_record(place: TierPlace, key: str) -> afterglow_pb2.Place:
+    """A place and an object's key for a record of ours."""
+    return afterglow_pb2.Place(
+        driver=place.driver,
+        bucket=place.bucket,
+        region=place.region,
+        endpoint=place.endpoint,
+        key=key,
+        prefix=place.prefix,
+    )
+
+
+def store_options(place: TierPlace, policy: BrokerConfig) -> dict[str, str]:
+    """What :func:`~afterglow.storage.open_store` needs beside the place's address. Holds secrets: do not print it.
+
+    Raises:
+        NotSupported: The policy wants a role to be assumed.
+    """
+    if place.driver not in _S3_FAMILY:
+        return {}
+    timeout = str(policy.offload_request_timeout_seconds)
+    options = {"timeout_s": timeout, "read_timeout_s": timeout}
+    if place.endpoint:
+        options["endpoint"] = place.endpoint
+    if place.region:
+        options["region"] = place.region
+    if place.driver == "aliyun-oss":
+        options["path_style"] = "false"  # the service refuses buckets in the path
+    options |= _credentials(place, policy)
+    return options
+
+
+def _credentials(place: TierPlace, policy: BrokerConfig) -> dict[str, str]:
+    key = policy.s3_managed_ledger_offload_credential_id
+    secret = policy.s3_managed_ledger_offload_credential_secret
+    if not (key and secret) and place.driver != "aws-s3":
+        key, secret = os.environ.get("ACCESS_KEY_ID"), os.environ.get("ACCESS_KEY_SECRET")  # as Pulsar's drivers do
+    if key and secret:
+        return {"access_key": key, "secret_key": secret}
+    if policy.s3_managed_ledger_offload_role:
+        raise NotSupported(
+            "s3ManagedLedgerOffloadRole is not assumed by this release; give the role to the SDK instead, as role_arn "
+            "of an AWS profile, or set s3ManagedLedgerOffloadCredentialId and s3ManagedLedgerOffloadCredentialSecret"
+        )
+    return {}
+
+
+class Tiers:
+    """Opened stores by place. Thread-safe; the ones unused for longest are let go.
+
+    Args:
+        wrap: Put around every store that is opened, to count, throttle or spoil its requests.
+    """
+
+    def __init__(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> None:
+        self._wrap = wrap
+        self._lock = Lock()
+        self._open: OrderedDict[tuple[TierPlace, frozenset[tuple[str, str]]], ObjectStore] = OrderedDict()
+
+    def store(self, place: TierPlace, policy: BrokerConfig) -> ObjectStore:
+        """The store of a place, with the policy's credentials. Nothing is asked of it yet.
+
+        Raises:
+            ConfigError: Place and policy do not make a store.
+            MissingDependency: The store's SDK is not installed.
+            NotSupported: The policy asks for something that stores here do not offer.
+        """
+        options = store_options(place, policy)
+        key = (place, frozenset(options.items()))
+        with self._lock:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = self._wrap(_open(place, options))
+                if len(self._open) > _MAX_OPEN:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(key)
+            return found
+
+
+def _open(place: TierPlace, options: Mapping[str, str]) -> ObjectStore:
+    return open_store(place.url, **options)
+
+
+def _known_driver(name: str) -> str:
+    known = _DRIVERS.get(name.lower())
+    if known is None:
+        raise ConfigError(f"offload driver {name!r} is unknown; use one of {', '.join(_DRIVERS.values())}")
+    if known in _RESERVED:
+        raise NotSupported(f"offload driver {known} is not available in this release; use S3, aws-s3 or filesystem")
+    return known
+
+
+def _root(url: str) -> str:
+    """The absolute directory of a ``file`` URL; ``file:/path`` is written by Hadoop, ``file:///path`` by all others."""
+    scheme, _, rest = url.partition(":")
+    path = unquote(rest.removeprefix("//"))
+    if scheme != "file":
+        raise NotSupported(f"the directory {url!r} is not on a local file system; use file:///path")
+    if not path.startswith("/"):
+        raise ConfigError(f"{url!r} names no absolute path; write file:///path")
+    return str(PurePosixPath(path))
