@@ -111,17 +111,31 @@ def encode_block_into(out: bytearray | memoryview, offset: int, header: BlockHea
         CorruptBlock: The frames do not fit the block's length.
     """
     source = memoryview(frames).cast("B")
+    end = enclose_frames(out, offset, header, source.nbytes)
+    body = offset + header.header_bytes
+    memoryview(out)[body : body + source.nbytes] = source
+    return end
+
+
+def enclose_frames(out: bytearray | memoryview, offset: int, header: BlockHeader, frame_bytes: int) -> int:
+    """Write what stands around a block's frames, which are in their place already, or will be: header and padding.
+
+    Returns:
+        The offset behind the block.
+
+    Raises:
+        CorruptBlock: The frames do not fit the block's length.
+    """
     target = memoryview(out)
     body = offset + header.header_bytes
     end = offset + header.block_bytes
-    if body + source.nbytes > end:
+    missing = end - body - frame_bytes
+    if missing < 0:
         raise CorruptBlock(
-            f"{source.nbytes} bytes of entries do not fit a block of {header.block_bytes} "
+            f"{frame_bytes} bytes of entries do not fit a block of {header.block_bytes} "
             f"that begins with entry {header.first_entry_id}"
         )
     target[offset:body] = header.encode()
-    target[body : body + source.nbytes] = source
-    missing = end - body - source.nbytes
     if missing:
         target[end - missing : end] = (PADDING * (missing // len(PADDING) + 1))[:missing]
     return end

@@ -114,6 +114,14 @@ class RecordedDisk(UnsyncedDisk):
             self.read_bytes += len(data)
         return data
 
+    def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
+        """Read a file into a buffer."""
+        self._count("read_into", self._files[descriptor][1])
+        done = super().read_into(descriptor, target, offset)
+        with self._guard:
+            self.read_bytes += done
+        return done
+
     def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write to a file."""
         number, path = self._files[descriptor]

@@ -48,6 +48,16 @@ class Disk:
             pieces.append(data)
         return b"".join(pieces)
 
+    def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
+        """Fill a buffer; returns how many bytes came, fewer than fit only where the file ends."""
+        done = 0
+        while done < target.nbytes:
+            count = os.preadv(descriptor, [target[done : done + _ONE_CALL_BYTES]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
     def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of ``data``."""
         done = os.pwrite(descriptor, data, offset)

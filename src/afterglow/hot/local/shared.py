@@ -126,6 +126,22 @@ class SharedLedger:
         with self._told():
             return read_fitting(self._disk, self._frames, self._offsets, first, end=end, max_bytes=max_bytes)
 
+    def read_into(self, first: int, last: int, target: memoryview) -> None:
+        """Read the frames of the entries ``first`` to ``last``, both inclusive, into a buffer that they must fill.
+
+        The frames themselves are not looked at.
+
+        Raises:
+            IndexError: ``first`` to ``last`` is not a stretch of entries that may be read.
+            CorruptBlock: The frames have another length, or the file ends before them.
+        """
+        start, end = int(self.offsets(first, first)[0]), int(self.offsets(last, last)[1])
+        with self._told():
+            if end - start != target.nbytes:
+                raise CorruptBlock(f"entries {first} to {last} have {end - start} bytes of frames, not {target.nbytes}")
+            if (came := self._disk.read_into(self._frames, target, start)) < target.nbytes:
+                raise CorruptBlock(f"the file of frames ends at {start + came}, within entries that were confirmed")
+
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Offset of each frame from entry ``first`` to ``last`` in the ledger's file, and behind ``last``.
 

@@ -1,0 +1,201 @@
+"""One piece of bulk work: what it needs to know, how it is done, and what is told of it.
+
+A task is all that travels to a worker, and a result all that comes back; entry bytes do neither. The same task run
+again, anywhere, writes the same bytes under the same name, so that a worker may die at any moment and another may do
+its work over. A task decides nothing and changes no metadata: its results count only once somebody commits them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from crc32c import crc32c
+
+from afterglow.errors import AfterglowError, LedgerMissing, ObjectExists
+from afterglow.format.objects import INSTANCE_KEY
+from afterglow.hot.local.shared import open_shared, read_instance
+from afterglow.offload.parts import PartBuffer
+from afterglow.offload.workers import cached_store
+from afterglow.storage.store import Part, Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+    from uuid import UUID
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.plan import BlockPlan
+    from afterglow.format.statistics import BlockStatistics
+    from afterglow.offload.parts import ReadableLedger
+    from afterglow.read.places import TierPlace
+    from afterglow.storage.store import ObjectStore
+
+    OpenLedger: TypeAlias = Callable[[int], AbstractContextManager[ReadableLedger]]
+    """Opens a hot ledger by its id, for the length of a block."""
+    OpenStore: TypeAlias = Callable[[str, tuple[tuple[str, str], ...]], ObjectStore]
+    """Opens a store by its address and options."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPart:
+    """Consecutive blocks of one ledger within a part."""
+
+    ledger_id: int
+    plans: tuple[BlockPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """Write one part of an object, or a whole one: read these blocks' entries from the hot log, and upload them."""
+
+    topic: str
+    """The managed-ledger name; for people."""
+    key: str
+    """Of the object."""
+    number: int
+    """Of the part, from 1."""
+    upload_id: str | None
+    """The multipart upload that the part belongs to; None: the part is the whole object, put only where there is
+    none."""
+    url: str
+    """Address of the store, without secrets."""
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+    """Of the store; credentials may be among them."""
+    metadata: tuple[tuple[str, str], ...]
+    """User metadata of a whole object; that of an upload was given when it was created."""
+    home: str
+    """The engine's home directory, where the hot ledgers are."""
+    instance: str
+    """Id of the hot log in that home: a worker that finds it there shares the engine's disk."""
+    ledgers: tuple[LedgerPart, ...]
+    """What the part holds, in its order."""
+
+    @property
+    def task_id(self) -> str:
+        """Names the task among all others."""
+        return f"{self.key}/{self.number}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the part, and of the memory that the task takes."""
+        return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTask:
+    """Offload one whole ledger by a driver that is not ours, which knows no parts."""
+
+    topic: str
+    """The managed-ledger name."""
+    key: str
+    """For people: the driver names its objects as it likes."""
+    ledger_id: int
+    uuid: UUID
+    """Of this attempt."""
+    size_bytes: int
+    """Bytes of the ledger's entries."""
+    policy: BrokerConfig
+    """What the driver is made from; its repr hides secrets."""
+    own: TierPlace | None
+    """The engine's own tier."""
+    metadata: tuple[tuple[str, str], ...]
+    """For the objects: name of the managed ledger, and so on."""
+    home: str
+    """The engine's home directory, where the hot ledgers are."""
+    instance: str
+    """Id of the hot log in that home."""
+
+    @property
+    def task_id(self) -> str:
+        """Names the task among all others."""
+        return self.key
+
+
+Task: TypeAlias = PartTask | LedgerTask
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """How a task ended."""
+
+    task_id: str
+    part: Part | None
+    """What the store has, its tag empty for a whole object; None where the task failed, or had no parts."""
+    statistics: tuple[tuple[BlockStatistics, ...], ...]
+    """Of every block, for each ledger of the task."""
+    error: AfterglowError | None
+    """Why it failed; None where it did not."""
+    read_seconds: float = 0.0
+    """Spent on reading the hot log, and on checking and measuring what came."""
+    upload_seconds: float = 0.0
+    """Spent on the store."""
+
+
+def failed(task: Task, error: AfterglowError) -> PartResult:
+    """The result of a task that could not be done."""
+    return PartResult(task.task_id, None, (), error)
+
+
+def run_part(
+    task: PartTask, *, open_ledger: OpenLedger | None = None, open_store: OpenStore | None = None
+) -> PartResult:
+    """Do a task, holding one buffer of its size and nothing else that grows with it.
+
+    Args:
+        task: What to do.
+        open_ledger: Where entries come from; by default the files of the task's home.
+        open_store: Where they go; by default a store that this process keeps for further tasks.
+
+    Returns:
+        What was written, or the error that was to be expected; any other propagates.
+    """
+    opener = open_ledger or (lambda ledger_id: open_home_ledger(task.home, task.instance, ledger_id))
+    started = time.perf_counter()
+    try:
+        buffer = PartBuffer(task.size_bytes)
+        statistics = []
+        for piece in task.ledgers:
+            with opener(piece.ledger_id) as ledger:
+                statistics.append(tuple(buffer.add(ledger, plan) for plan in piece.plans))
+        read = time.perf_counter()
+        part = _upload((open_store or cached_store)(task.url, task.options), task, buffer.data)
+    except AfterglowError as error:
+        return failed(task, error)
+    return PartResult(task.task_id, part, tuple(statistics), None, read - started, time.perf_counter() - read)
+
+
+def open_home_ledger(home: str, instance: str, ledger_id: int) -> AbstractContextManager[ReadableLedger]:
+    """A ledger in the files of an engine's home.
+
+    Raises:
+        LedgerMissing: The home is not the engine's as seen from here, or the ledger is not there.
+        HotLogError: It cannot be read.
+    """
+    found = read_instance(Path(home))
+    if found != instance:
+        there = "no hot log" if found is None else f"hot log {found}"
+        raise LedgerMissing(
+            f"ledger {ledger_id} cannot be read here: {home} holds {there}, not {instance}; "
+            "run the workers on the engine's machine, or share its disk with them"
+        )
+    return open_shared(Path(home), ledger_id)
+
+
+def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:
+    if task.upload_id is not None:
+        return store.upload_part(Upload(task.key, task.upload_id), task.number, data)
+    try:
+        store.put(task.key, data, metadata=dict(task.metadata), if_absent=True)
+    except ObjectExists:
+        # The key is this attempt's alone: whoever was there before us ran this very task and was not heard.
+        found = store.head(task.key)
+        if found.size_bytes != data.nbytes or found.metadata.get(INSTANCE_KEY) != _instance_of(task.metadata):
+            raise
+    return Part(task.number, data.nbytes, "", crc32c(data))
+
+
+def _instance_of(metadata: Iterable[tuple[str, str]]) -> str | None:
+    return next((value for name, value in metadata if name == INSTANCE_KEY), None)

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import pickle
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+from crc32c import crc32c
+
+from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing, ObjectExists, UploadMissing
+from afterglow.format.assemble import assemble_blocks
+from afterglow.format.objects import INSTANCE_KEY, ObjectKey
+from afterglow.format.plan import plan_v1, plan_v2
+from afterglow.hot.local.log import LocalLog
+from afterglow.hot.local.shared import open_shared
+from afterglow.offload.parts import PartBuffer, group_blocks
+from afterglow.offload.task import LedgerPart, PartTask, run_part
+from afterglow.offload.workers import cached_store
+from afterglow.storage.memory import MemoryStore
+from afterglow.storage.store import Part
+from afterglow.testing.disk import RecordedDisk
+from afterglow.testing.manual_hot import ManualHotLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from afterglow.format.plan import BlockPlan
+    from afterglow.testing.manual_hot import ManualLedger
+
+KEY = str(ObjectKey(UUID(int=1), 1))
+BLOCK_BYTES = 400
+
+
+def task(plans: tuple[BlockPlan, ...], **changes: object) -> PartTask:
+    given: dict[str, object] = {
+        "topic": "public/default/persistent/t",
+        "key": KEY,
+        "number": 1,
+        "upload_id": None,
+        "url": "memory://bucket",
+        "options": (),
+        "metadata": ((INSTANCE_KEY, "i"),),
+        "home": "nowhere",
+        "instance": "i",
+        "ledgers": (LedgerPart(1, plans),),
+    }
+    return PartTask(**(given | changes))  # type: ignore[arg-type]  # fields by name
+
+
+@pytest.fixture
+def ledger() -> ManualLedger:
+    ledger = ManualHotLog().create()
+    for number in range(30):
+        ledger.append((b"%d" % number * 20,), lambda _error: None)
+    ledger.close()
+    return ledger
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(str(uuid4()))
+
+
+def plans_of(ledger: ManualLedger) -> tuple[BlockPlan, ...]:
+    return plan_v1(ledger.offsets(0, ledger.confirmed), BLOCK_BYTES)
+
+
+def test_a_part_is_what_the_format_says(ledger: ManualLedger) -> None:
+    plans = plans_of(ledger)
+    frames, _ = ledger.read_frames(0, 1 << 20)
+    expected, statistics = assemble_blocks(frames, ledger.offsets(0, ledger.confirmed), plans)
+
+    buffer = PartBuffer(len(expected))
+    measured = [buffer.add(ledger, plan) for plan in plans]
+
+    assert len(plans) > 2
+    assert bytes(buffer.data) == bytes(expected)
+    assert measured == statistics
+
+
+def test_the_files_of_a_home_give_the_same_part_as_the_log_itself(tmp_path: Path) -> None:
+    with LocalLog(tmp_path) as log:
+        ledger = log.create()
+        for number in range(200):
+            ledger.append((b"%d" % number * 10,), lambda _error: None)
+        ledger.close()
+        log.flush()
+        plans = plan_v1(ledger.offsets(0, ledger.confirmed), 4096)
+        whole = sum(plan.header.block_bytes for plan in plans)
+        direct, copied = PartBuffer(whole), PartBuffer(whole)
+        disk = RecordedDisk(tmp_path)
+
+        with open_shared(tmp_path, ledger.ledger_id, disk=disk) as shared:
+            for plan in plans:
+                assert direct.add(shared, plan) == copied.add(ledger, plan)
+
+        assert direct.data == copied.data
+        assert disk.calls["read_into"] == len(plans)
+
+
+def test_a_whole_object_is_put_once(ledger: ManualLedger, store: MemoryStore) -> None:
+    made = task(plans_of(ledger))
+
+    first = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    again = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+
+    stored = store.get(KEY)
+    assert first.error is None
+    assert first.part == again.part == Part(1, stored.nbytes, "", crc32c(stored))
+    assert first.statistics == again.statistics
+    assert stored.nbytes == made.size_bytes
+    assert store.head(KEY).metadata == {INSTANCE_KEY: "i"}
+
+
+@pytest.mark.parametrize("other", [(b"short", {INSTANCE_KEY: "i"}), (b"x" * 4096, {})])
+def test_an_object_of_another_is_not_taken_for_ours(
+    ledger: ManualLedger, store: MemoryStore, other: tuple[bytes, dict[str, str]]
+) -> None:
+    made = task(plans_of(ledger))
+    store.put(KEY, other[0].ljust(made.size_bytes if other[0] != b"short" else 5, b"x"), metadata=other[1])
+
+    result = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+
+    assert isinstance(result.error, ObjectExists)
+
+
+def test_parts_of_several_ledgers_become_one_object(store: MemoryStore) -> None:
+    log = ManualHotLog()
+    pieces = []
+    at = 0
+    for _ in range(2):
+        ledger = log.create()
+        for number in range(9):
+            ledger.append((b"%d" % number * 50,), lambda _error: None)
+        plans = plan_v2(ledger.offsets(0, 8), ledger.ledger_id, 0, block_bytes=300, offset=at)
+        at = plans[-1].offset + plans[-1].header.block_bytes
+        pieces.append(LedgerPart(ledger.ledger_id, plans))
+    upload = store.create_upload(KEY)
+    made = task((), ledgers=tuple(pieces), upload_id=upload.upload_id, number=3)
+
+    result = run_part(made, open_ledger=lambda id_: nullcontext(log.open(id_)), open_store=lambda *_: store)
+
+    assert result.part is not None
+    assert result.part.number == 3
+    assert [len(each) for each in result.statistics] == [len(piece.plans) for piece in pieces]
+    store.complete_upload(upload, [result.part])
+    assert store.head(KEY).size_bytes == at == made.size_bytes
+
+
+def test_expected_failures_come_back_and_others_propagate(ledger: ManualLedger, store: MemoryStore) -> None:
+    made = task(plans_of(ledger), upload_id="unknown")
+    gone = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    assert isinstance(gone.error, UploadMissing)
+    assert gone.part is None
+    assert gone.task_id == made.task_id
+
+    def broken(*_: object) -> MemoryStore:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=broken)
+
+
+def test_a_ledger_not_written_back_yet_is_an_error_to_try_again(ledger: ManualLedger, store: MemoryStore) -> None:
+    plans = plans_of(ledger)
+    ledger.entries.pop()
+
+    result = run_part(task(plans), open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+
+    assert type(result.error) is HotLogError
+    assert "entry 28 only, and 29 is wanted" in str(result.error)
+
+
+def _longer(ledger: ManualLedger) -> None:
+    ledger.entries[3] += b"x"
+
+
+def _shorter(ledger: ManualLedger) -> None:
+    ledger.entries[3] = b""
+
+
+@pytest.mark.parametrize("damage", [_longer, _shorter])
+def test_a_ledger_that_is_not_as_planned_is_not_uploaded(
+    ledger: ManualLedger, store: MemoryStore, damage: Callable[[ManualLedger], None]
+) -> None:
+    plans = plans_of(ledger)
+    damage(ledger)
+
+    result = run_part(task(plans), open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+
+    assert isinstance(result.error, CorruptBlock)
+    assert list(store.list()) == []
+
+
+def test_a_damaged_frame_in_the_file_is_noticed(tmp_path: Path) -> None:
+    with LocalLog(tmp_path) as log:
+        ledger = log.create()
+        for number in range(20):
+            ledger.append((b"%d" % number * 10,), lambda _error: None)
+        ledger.close()
+        log.flush()
+        plans = plan_v1(ledger.offsets(0, 19), 1 << 20)
+        path = tmp_path / "hot" / "ledgers" / f"{ledger.ledger_id}.ledger"
+        stored = bytearray(path.read_bytes())
+        stored[int(ledger.offsets(10, 10)[0])] ^= 1
+        path.write_bytes(stored)
+
+        result = run_part(task(plans, home=str(tmp_path), instance=log.instance))
+
+        assert isinstance(result.error, CorruptBlock)
+        assert f"ledger {ledger.ledger_id}" in str(result.error)
+
+
+def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: ManualLedger) -> None:
+    none = run_part(task(plans_of(ledger), home=str(tmp_path)))
+    assert isinstance(none.error, LedgerMissing)
+    assert "holds no hot log, not i" in str(none.error)
+
+    LocalLog(tmp_path).close()
+    other = run_part(task(plans_of(ledger), home=str(tmp_path)))
+    assert isinstance(other.error, LedgerMissing)
+    assert "run the workers on the engine's machine" in str(other.error)
+
+
+def test_a_task_is_small_and_hides_secrets(ledger: ManualLedger) -> None:
+    made = task(plans_of(ledger)[:1], options=(("secret_key", "hunter2"),))
+
+    assert "hunter2" not in repr(made)
+    assert len(pickle.dumps(made)) < 2000
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_results_travel(ledger: ManualLedger, store: MemoryStore) -> None:
+    for made in (task(plans_of(ledger)), task(plans_of(ledger), upload_id="unknown")):
+        result = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+        arrived = pickle.loads(pickle.dumps(result))
+        assert (arrived.part, arrived.statistics) == (result.part, result.statistics)
+        assert repr(arrived.error) == repr(result.error)
+
+
+def test_small_blocks_share_a_part_and_large_ones_do_not(ledger: ManualLedger) -> None:
+    plans = plans_of(ledger)
+
+    parts = group_blocks(plans, 2 * BLOCK_BYTES)
+
+    assert [plan for part in parts for plan in part] == list(plans)
+    assert [len(part) for part in parts[:-1]] == [2] * (len(parts) - 1)
+    assert [len(part) for part in group_blocks(plans, 1)] == [1] * len(plans)
+
+
+def test_a_worker_keeps_few_stores_open(tmp_path: Path) -> None:
+    first = cached_store(tmp_path.as_uri(), ())
+    assert cached_store(tmp_path.as_uri(), ()) is first
+    for number in range(9):
+        cached_store((tmp_path / str(number)).as_uri(), (("create", "true"),))
+    assert cached_store(tmp_path.as_uri(), ()) is not first
