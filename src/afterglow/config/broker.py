@@ -1,12 +1,12 @@
 """The configuration of one engine, checked as a whole.
 
 A ``BrokerConfig`` cannot hold a value out of range or two settings that contradict each other, however it was made. It
-is the broker level of every policy; namespaces and topics override single settings of it elsewhere.
+is the broker level of every policy; :meth:`BrokerConfig.overridden` lays those of namespaces and topics over it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from afterglow.config.choices import AuthenticationProvider
@@ -68,6 +68,23 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
         """Every setting with its value and origin, in the order of the table."""
         for row in SETTINGS.values():
             yield row, getattr(self, row.attribute), self.origin(row.key)
+
+    def overridden(self, values: Mapping[str, Any], origin: Origin) -> BrokerConfig:
+        """This configuration with other values for some settings.
+
+        Args:
+            values: By key. A map is united with the one that is here; its own pairs win.
+            origin: Where they come from.
+
+        Raises:
+            ConfigError: A value is out of range, or contradicts another setting.
+        """
+        changed: dict[str, Any] = {}
+        for key, value in values.items():
+            row = SETTINGS[key]
+            united = {**dict(getattr(self, row.attribute)), **dict(value)} if row.prefix else None
+            changed[row.attribute] = value if united is None else tuple(sorted(united.items()))
+        return replace(self, **changed, origins={**self.origins, **dict.fromkeys(values, origin)})
 
     def _name(self, key: str) -> str:
         return f"{key} ({self.origin(key)})"

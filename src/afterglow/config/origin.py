@@ -13,6 +13,13 @@ class OriginKind(StrEnum):
     FILE = "file"
     ENVIRONMENT = "environment"
     ARGUMENT = "argument"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+
+    @property
+    def level(self) -> str:
+        """For whom the value was set: ``topic``, ``namespace`` or ``broker``; ``default`` where nobody set it."""
+        return self.value if self in {OriginKind.TOPIC, OriginKind.NAMESPACE, OriginKind.DEFAULT} else "broker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class Origin:
 
     kind: OriginKind
     where: str
-    """For people: ``broker.conf:12``, the variable's name, the argument's name, or ``default``."""
+    """For people: ``broker.conf:12``, the variable's name, the argument's name, ``topic policies``, or ``default``."""
 
     def __str__(self) -> str:
         return self.where

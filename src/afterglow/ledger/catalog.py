@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.errors import AlreadyThere, CorruptMetadata, NotEmpty, NotThere, VersionConflict
 from afterglow.metadata.encoding import decode_name, encode_name
 from afterglow.metadata.names import Domain, NamespaceName, TopicName, check_entity
-from afterglow.metadata.paths import topics_path
+from afterglow.metadata.paths import AfterglowPaths, topics_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Catalog:
     def __init__(self, metadata: MetadataStore, cluster: str) -> None:
         self._metadata = metadata
         self._cluster = cluster
+        self._paths = AfterglowPaths(cluster)
 
     # --- tenants ---
 
@@ -176,6 +177,38 @@ class Catalog:
             NotThere: It is not partitioned.
         """
         self._delete(_partitioned_path(topic), f"partitioned topic {topic}")
+
+    # --- policies of single topics ---
+
+    def topic_policies(self, topic: TopicName) -> Json:
+        """A topic's own policies; empty where it has none. A partition has those of its partitioned topic."""
+        stored = self._metadata.get(self._topic_policies_path(topic))
+        return {} if stored is None or not stored.value else _parse(stored.value, f"policies of topic {topic.base}")
+
+    def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
+        """Change a topic's own policies; nothing is stored where none are left."""
+        path = self._topic_policies_path(topic)
+        while True:
+            stored = self._metadata.get(path)
+            version = MUST_NOT_EXIST if stored is None else stored.version
+            value = {} if stored is None or not stored.value else _parse(stored.value, f"policies of topic {topic}")
+            changed = change(value)
+            try:
+                if changed:
+                    self._metadata.put(path, _dump(changed), version)
+                elif stored is not None:
+                    self._metadata.delete(path, version)
+            except VersionConflict:
+                continue
+            return
+
+    def delete_topic_policies(self, topic: TopicName) -> None:
+        """Forget a topic's own policies, with the topic. Those of partitions stay: they are the partitioned topic's."""
+        if topic.partition_index is None:
+            self.update_topic_policies(topic, lambda _old: {})
+
+    def _topic_policies_path(self, topic: TopicName) -> str:
+        return self._paths.topic_policies(topic.base.managed_ledger_name)
 
     # --- inside ---
 

@@ -104,6 +104,10 @@ class AfterglowPaths:
         """Return where the versions of a topic's schema are; a partitioned topic has one for all its partitions."""
         return f"{self.root}/schemas/{ledger_name}"
 
+    def topic_policies(self, ledger_name: str) -> str:
+        """Return where a topic's own policies are; a partitioned topic has one for all its partitions."""
+        return f"{self.root}/topic-policies/{ledger_name}"
+
     def parse_segment(self, path: str) -> tuple[TopicName, UUID]:
         """Return the topic and the UUID of a path that :meth:`segment` made.
 

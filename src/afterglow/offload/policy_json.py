@@ -1,0 +1,216 @@
+"""Offload policies as Pulsar's JSON: an object of fields to values of settings, and back. Pure functions.
+
+A field has the name of a setting or of one of its aliases, so that what the proposals named and Pulsar dropped is taken
+too. Written are Pulsar's own names, which are all that its tools understand; the two limits of a segment, which Pulsar
+has no fields for, have the names of PIP-76 where they are whole.
+
+Pulsar's tools cannot send fields that Pulsar does not have. Settings of streaming offload may therefore also stand
+among ``managedLedgerExtraConfigurations``; a field of the same object wins over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.config import SETTINGS, Scope
+from afterglow.config.known import nearest, spellings
+from afterglow.config.quantities import MIB
+from afterglow.config.sections import Offload, Streaming, Tier
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TypeAlias
+
+    from afterglow.config import BrokerConfig, Kind, Setting
+
+    Json: TypeAlias = dict[str, Any]
+
+MASK: Final = "********"
+"""Stands for a secret that is set."""
+
+POLICY_SETTINGS: Final[Mapping[str, Setting]] = {
+    row.key: row
+    for row in SETTINGS.values()
+    if row.section in {Offload, Streaming, Tier} and row.scope is not Scope.BROKER
+}
+"""What an object of offload policies may set, by key, in the order of the table."""
+
+_EXTRA: Final = next(row for row in POLICY_SETTINGS.values() if row.prefix)
+_WHOLE: Final = {
+    "maxOffloadSegmentSizeInBytes": ("maxSizePerOffloadSegmentMbytes", MIB),
+    "maxOffloadSegmentRolloverTimeInSeconds": ("maxOffloadSegmentRolloverTimeMinutes", 60),
+}
+"""Names for whole multiples of a setting's unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What one object of offload policies says."""
+
+    given: Mapping[str, Any]
+    """Values by key of the setting, of the object's own fields."""
+    extra: Mapping[str, Any]
+    """The same of settings that stand among the extra configurations."""
+    problems: tuple[str, ...]
+    """Why fields were left out: each names the field and the cure."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the object sets, by key. Extra configurations are those that are none of our settings."""
+        values = {**self.extra, **self.given}
+        if _EXTRA.key in values:
+            pairs = tuple(pair for pair in values[_EXTRA.key] if not _is_streaming(pair[0]))
+            values[_EXTRA.key] = pairs
+        return values
+
+
+def read(fields: Mapping[str, Any]) -> Fields:
+    """Read an object of offload policies; fields that are null are not set."""
+    problems: list[str] = []
+    given = _read_all(((name, value) for name, value in fields.items() if value is not None), problems)
+    streaming = [pair for pair in given.get(_EXTRA.key, ()) if _is_streaming(pair[0])]
+    extra = _read_all(streaming, problems)
+    return Fields(given, extra, tuple(problems))
+
+
+def read_checked(fields: Mapping[str, Any]) -> Fields:
+    """As :func:`read`, for fields that someone sets now.
+
+    Raises:
+        ConfigError: A field is unknown or has a value that cannot be taken.
+    """
+    found = read(fields)
+    if found.problems:
+        raise ConfigError(found.problems[0])
+    return found
+
+
+def write(values: Mapping[str, Any], *, masked: bool = False) -> Json:
+    """The object that sets these values, by key; what is set to nothing is an empty text.
+
+    Args:
+        values: By key of the setting.
+        masked: Whether secrets are replaced by :data:`MASK`.
+    """
+    written: Json = {}
+    for key, row in POLICY_SETTINGS.items():
+        if key in values:
+            name, value = _write_one(key, values[key])
+            written[name] = MASK if masked and row.secret and value else value
+    return written
+
+
+def write_all(policy: BrokerConfig) -> Json:
+    """The object of all that holds; what is nothing is left out, secrets are masked."""
+    values = {key: getattr(policy, row.attribute) for key, row in POLICY_SETTINGS.items()}
+    return write({key: value for key, value in values.items() if value is not None}, masked=True)
+
+
+def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
+    """An object with some fields changed, however either spells them; extra configurations are united.
+
+    Raises:
+        ConfigError: A changed field is unknown or has a value that cannot be taken.
+    """
+    old, new = read(stored).given, read_checked(changes).given
+    united = {**dict(old.get(_EXTRA.key, ())), **dict(new.get(_EXTRA.key, ()))}
+    extra = {_EXTRA.key: tuple(sorted(united.items()))} if united else {}
+    return write({**old, **new, **extra})
+
+
+def unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of fields in which a masked secret, as it was shown, means the one that is stored.
+
+    Raises:
+        ConfigError: A secret is masked and none is stored.
+    """
+    known = read(stored).given
+    given = dict(fields.given)
+    for key, value in given.items():
+        if POLICY_SETTINGS[key].secret and value == MASK:
+            if known.get(key) is None:
+                raise ConfigError(f"{key}: {MASK} stands for the value that is set, and none is; give the value")
+            given[key] = known[key]
+    return given
+
+
+def _is_streaming(name: str) -> bool:
+    found = spellings().get(name)
+    return found is not None and found[0].section is Streaming and found[0].key in POLICY_SETTINGS
+
+
+def _read_all(fields: Iterable[tuple[str, Any]], problems: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    for name, value in fields:
+        try:
+            row, kind = _setting(name)
+            if value == "" and not kind.takes_empty:
+                continue
+            parsed = _read_one(name, row, kind, value)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        if values.setdefault(row.key, parsed) != parsed:
+            problems.append(f"{spelt[row.key]} and {name} give one setting two different values; remove one of them")
+        spelt.setdefault(row.key, name)
+    return values
+
+
+def _setting(name: str) -> tuple[Setting, Kind[Any]]:
+    found = spellings().get(name)
+    if found is not None and found[0].key in POLICY_SETTINGS:
+        return found
+    if found is not None:
+        raise ConfigError(f"{name} is no field of offload policies; it is set in broker.conf or by a policy of its own")
+    meant = nearest(name)
+    if meant is None or meant not in spellings() or spellings()[meant][0].key not in POLICY_SETTINGS:
+        raise ConfigError(f"offload policies have no field {name!r}; docs/configuration.md lists every setting")
+    raise ConfigError(f"offload policies have no field {name!r}; did you mean {meant}?")
+
+
+def _read_one(name: str, row: Setting, kind: Kind[Any], value: object) -> Any:
+    if row.prefix:
+        return _read_pairs(name, value)
+    try:
+        parsed = kind.parse(_text(value))
+        # A number where a text belongs is a slip, though Java would take it.
+        if row.kind.accepts(parsed) and (isinstance(value, str) or not isinstance(parsed, str) or parsed is None):
+            return parsed
+    except ValueError:
+        pass
+    shown = "the value" if row.secret else repr(value)
+    raise ConfigError(f"{name}: {shown} is not {kind.description}")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return value.strip()
+    raise ValueError(value)
+
+
+def _read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name}: {value!r} is not an object of texts")
+    try:
+        return tuple(sorted((key, _text(item)) for key, item in value.items() if item is not None))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error.args[0]!r} is not a text") from None
+
+
+def _write_one(key: str, value: Any) -> tuple[str, Any]:
+    if value is None:
+        return key, ""
+    if isinstance(value, Enum):
+        return key, value.name
+    if key == _EXTRA.key:
+        return key, dict(value)
+    name, unit = _WHOLE.get(key, (key, 0))
+    return (name, value // unit) if unit and value % unit == 0 else (key, value)
