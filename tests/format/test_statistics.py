@@ -16,6 +16,7 @@ from afterglow.format.statistics import (
     BlockStatistics,
     decode_statistics,
     encode_statistics,
+    locate_stripes,
     measure_block,
     stripe_checksums,
 )
@@ -28,11 +29,13 @@ U32 = st.integers(0, 2**32 - 1)
 @st.composite
 def blocks_with_sizes(draw: st.DrawFn) -> list[tuple[int, BlockStatistics]]:
     """Statistics of some blocks, and how long each block is."""
-    striped = draw(st.booleans())
+    striped, located = draw(st.booleans()), draw(st.booleans())
     found = []
     for size in draw(st.lists(st.integers(1, 4 * STRIPE_BYTES), max_size=4)):
         count = -(-size // STRIPE_BYTES) if striped else 0
-        stripes = tuple(draw(st.lists(U32, min_size=count, max_size=count)))
+        stripes, before, first_frame = (
+            tuple(draw(st.lists(U32, min_size=n, max_size=n))) for n in (count, count * located, count * located)
+        )
         block = BlockStatistics(
             entries=draw(U32),
             payload_bytes=draw(st.integers(0, 2**40)),
@@ -44,6 +47,8 @@ def blocks_with_sizes(draw: st.DrawFn) -> list[tuple[int, BlockStatistics]]:
             first_index=draw(TIMES),
             last_index=draw(TIMES),
             stripes=stripes,
+            stripe_entries_before=before,
+            stripe_first_frame=first_frame,
         )
         found.append((size, block))
     return found
@@ -131,9 +136,44 @@ def test_entries_that_are_no_messages_count_as_entries_and_for_nothing_else() ->
     assert found == BlockStatistics(entries=4, payload_bytes=len(framed) - 48, crc32c=0)
 
 
-@pytest.mark.parametrize("size", [1, STRIPE_BYTES - 1, STRIPE_BYTES, STRIPE_BYTES + 1, 3 * STRIPE_BYTES])
-def test_every_stripe_of_a_block_has_a_checksum(size: int) -> None:
-    block = np.random.default_rng(size).bytes(size)
-    found = measure_block(block, b"", np.zeros(1, np.int64), stripes=True)
-    pieces = [block[at : at + (1 << 20)] for at in range(0, size, 1 << 20)]
+def v1_block(entries: list[bytes], padding: int = 0) -> tuple[bytearray, bytes]:
+    """A V1 block of these entries, and its frames."""
+    framed = frame_entries(entries, 7)
+    return encode_block(BlockHeader(Format.V1, HEADER_BYTES + len(framed) + padding, 7), framed), framed
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1, STRIPE_BYTES, 2 * STRIPE_BYTES + 5])
+def test_every_stripe_of_a_block_has_a_checksum(extra: int) -> None:
+    entry = np.random.default_rng(0).bytes(STRIPE_BYTES - HEADER_BYTES - 12 + extra)
+    block, framed = v1_block([entry])
+    found = measure_block(block, framed, scan_frames(framed, 7).offsets, stripes=True)
+    pieces = [bytes(block[at : at + (1 << 20)]) for at in range(0, len(block), 1 << 20)]
     assert found.stripes == stripe_checksums(block) == tuple(map(crc32c, pieces))
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 100, 500_000, STRIPE_BYTES - 12, STRIPE_BYTES, 3 * STRIPE_BYTES]), max_size=6),
+    st.sampled_from([0, 1, 2 * STRIPE_BYTES]),
+)
+def test_every_stripe_tells_where_its_first_frame_is(sizes: list[int], padding: int) -> None:
+    block, framed = v1_block([bytes(size) for size in sizes], padding)
+    offsets = scan_frames(framed, 7).offsets
+    before, first_frame = locate_stripes(block, offsets)
+    starts = (offsets[:-1] + HEADER_BYTES).tolist()
+    for number, at in enumerate(range(0, len(block), STRIPE_BYTES)):
+        end = min(at + STRIPE_BYTES, len(block))
+        assert before[number] == sum(start < at for start in starts)
+        assert first_frame[number] == min((start for start in starts if at <= start < end), default=end) - at
+    assert len(before) == len(first_frame) == -(-len(block) // STRIPE_BYTES)
+
+
+def test_a_table_that_tells_of_stripes_only_by_half_is_refused() -> None:
+    table = Proto.FromString(
+        encode_statistics([BlockStatistics(1, 2, 3, stripes=(4,), stripe_entries_before=(0,), stripe_first_frame=(9,))])
+    )
+    del table.stripe_first_frame[:]
+    with pytest.raises(CorruptIndex, match="either"):
+        decode_statistics(table.SerializeToString(), [10])
+    table.stripe_first_frame.extend([1, 2])
+    with pytest.raises(CorruptIndex, match="column of 2"):
+        decode_statistics(table.SerializeToString(), [10])

@@ -7,20 +7,22 @@ The table is one protobuf message per ledger, in columns: base64 in ``LedgerInfo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from afterglow.errors import CorruptIndex
 from afterglow.format._kernels.calls import measure_entries
+from afterglow.format.blocks import decode_header
 from afterglow.format.frames import as_bytes_array
 from afterglow.format.proto.afterglow_pb2 import BlockStatistics as BlockStatisticsProto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
@@ -53,6 +55,10 @@ class BlockStatistics:
     """Index of the last message."""
     stripes: tuple[int, ...] = ()
     """CRC32C of each ``STRIPE_BYTES`` of the block, the last one shorter; empty in V2."""
+    stripe_entries_before: tuple[int, ...] = ()
+    """For each stripe, how many entries of the block begin before it. Empty where stripes were not located."""
+    stripe_first_frame: tuple[int, ...] = ()
+    """For each stripe, where in it the first frame begins that begins in it; its length where none does."""
 
 
 def measure_block(
@@ -64,10 +70,11 @@ def measure_block(
         block: The whole block as it will be stored.
         frames: Bytes that hold the block's frames.
         offsets: Offset of each frame in ``frames``, and behind the last.
-        stripes: Checksum each stripe as well.
+        stripes: Checksum and locate each stripe as well.
     """
     times = [_known(int(value)) for value in measure_entries(as_bytes_array(frames), offsets)]
     view = memoryview(block).cast("B")
+    before, first_frame = locate_stripes(view, offsets) if stripes else ((), ())
     return BlockStatistics(
         entries=offsets.size - 1,
         payload_bytes=int(offsets[-1] - offsets[0]) - 12 * (offsets.size - 1),
@@ -79,6 +86,8 @@ def measure_block(
         first_index=times[4],
         last_index=times[5],
         stripes=stripe_checksums(view) if stripes else (),
+        stripe_entries_before=before,
+        stripe_first_frame=first_frame,
     )
 
 
@@ -86,6 +95,25 @@ def stripe_checksums(block: Buffer) -> tuple[int, ...]:
     """CRC32C of each stripe of a block."""
     view = memoryview(block).cast("B")
     return tuple(crc32c(view[at : at + STRIPE_BYTES]) for at in range(0, view.nbytes, STRIPE_BYTES))
+
+
+def locate_stripes(block: Buffer, offsets: NDArray[np.int64]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """For each stripe of a block, how many entries begin before it, and where in it the next one begins.
+
+    A frame belongs to the stripe that holds its first byte.
+
+    Args:
+        block: The whole block.
+        offsets: Offset of each frame from any origin, and behind the last.
+    """
+    view = memoryview(block).cast("B")
+    starts = offsets[:-1] - offsets[0] + decode_header(view).header_bytes
+    stripes = np.arange(0, view.nbytes, STRIPE_BYTES)
+    before = np.searchsorted(starts, stripes)
+    # Behind the last entry, as in a stripe in which none begins, stands the stripe's end.
+    following = np.append(starts, view.nbytes)[before]
+    first_frame = np.minimum(following, np.minimum(stripes + STRIPE_BYTES, view.nbytes)) - stripes
+    return tuple(before.tolist()), tuple(first_frame.tolist())
 
 
 def encode_statistics(blocks: Sequence[BlockStatistics]) -> bytes:
@@ -102,6 +130,8 @@ def encode_statistics(blocks: Sequence[BlockStatistics]) -> bytes:
         proto.last_index.append(_or_none(block.last_index))
         proto.crc32c.append(block.crc32c)
         proto.stripe_crc32c.extend(block.stripes)
+        proto.stripe_entries_before.extend(block.stripe_entries_before)
+        proto.stripe_first_frame.extend(block.stripe_first_frame)
     if proto.stripe_crc32c:
         proto.stripe_bytes = STRIPE_BYTES
     return proto.SerializeToString(deterministic=True)
@@ -127,7 +157,7 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
     )  # fmt: skip
     if proto.version != _VERSION or any(len(column) != len(block_bytes) for column in columns):
         raise CorruptIndex(f"block statistics of version {proto.version} do not describe {len(block_bytes)} blocks")
-    stripes = _split_stripes(proto, block_bytes)
+    stripes, before, first_frame = _split_stripes(proto, block_bytes)
     return tuple(
         BlockStatistics(
             entries=proto.entries[i],
@@ -140,24 +170,27 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
             first_index=_known(proto.first_index[i]),
             last_index=_known(proto.last_index[i]),
             stripes=stripes[i],
+            stripe_entries_before=before[i],
+            stripe_first_frame=first_frame[i],
         )
         for i in range(len(block_bytes))
     )
 
 
-def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> list[tuple[int, ...]]:
-    if not proto.stripe_crc32c:
-        return [()] * len(block_bytes)
-    if proto.stripe_bytes != STRIPE_BYTES:
+def _split_stripes(proto: BlockStatisticsProto, block_bytes: Sequence[int]) -> list[list[tuple[int, ...]]]:
+    """The three columns of stripes, each as one tuple per block; empty ones where a column is absent."""
+    columns = (proto.stripe_crc32c, proto.stripe_entries_before, proto.stripe_first_frame)
+    if any(columns) and proto.stripe_bytes != STRIPE_BYTES:
         raise CorruptIndex(f"stripes of {proto.stripe_bytes} bytes are unknown; they have {STRIPE_BYTES}")
     counts = [-(-size // STRIPE_BYTES) for size in block_bytes]
-    if sum(counts) != len(proto.stripe_crc32c):
-        raise CorruptIndex(f"{len(proto.stripe_crc32c)} stripe checksums do not cover {sum(counts)} stripes")
-    found: list[tuple[int, ...]] = []
-    at = 0
-    for count in counts:
-        found.append(tuple(proto.stripe_crc32c[at : at + count]))
-        at += count
+    ends = list(accumulate(counts, initial=0))
+    found: list[list[tuple[int, ...]]] = []
+    for column in columns:
+        if column and len(column) != ends[-1]:
+            raise CorruptIndex(f"a column of {len(column)} stripes does not cover {ends[-1]} stripes")
+        found.append([tuple(column[start:end]) for start, end in pairwise(ends)])
+    if len(found[1]) and bool(found[1][0]) != bool(found[2][0]):
+        raise CorruptIndex("the index tells of its stripes either the entries before them or their first frames")
     return found
 
 
