@@ -205,3 +205,10 @@ class CursorMissing(NotThere):
 
 class InvalidPosition(AfterglowError, ValueError):
     """A position does not lie where the operation needs it."""
+
+
+# --- offload --------------------------------------------------------------------------------------------------------
+
+
+class OffloadInProgress(AfterglowError):
+    """An offload that was asked for by hand still runs on that topic; wait for it to end."""
