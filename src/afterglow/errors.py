@@ -48,6 +48,26 @@ class CorruptBlock(FormatError):
     """A data block's header, framing, padding or checksum is damaged."""
 
 
+class DamagedPiece(CorruptBlock):
+    """A part of a block is damaged, and the rest can be read.
+
+    Args:
+        message: What is damaged, and where.
+        until: First entry behind the damage: it and those behind it in the block do not touch it.
+    """
+
+    def __init__(self, message: str, until: int) -> None:
+        super().__init__(message, until)
+        self.until = until
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class WrongLength(FormatError):
+    """A data object is not as long as its index says: truncated, or another object."""
+
+
 class CorruptIndex(FormatError):
     """An index object is damaged or contradicts its data object."""
 
@@ -77,6 +97,10 @@ class StorageError(AfterglowError, OSError):
 
 class ObjectMissing(StorageError, FileNotFoundError):
     """No object has that key."""
+
+
+class IndexMissing(ObjectMissing):
+    """A data object has no index beside it."""
 
 
 class ObjectExists(StorageError, FileExistsError):
