@@ -416,6 +416,9 @@ class UploadRecord(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     LAST_ATTEMPT_MS_FIELD_NUMBER: _builtins.int
     ASSIGNED_MS_FIELD_NUMBER: _builtins.int
+    FIRST_ENTRY_MS_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    PART_BYTES_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     uuid: _builtins.str
@@ -432,6 +435,12 @@ class UploadRecord(_message.Message):
     """when the last attempt ended; 0: none"""
     assigned_ms: _builtins.int
     """when the segment was opened"""
+    first_entry_ms: _builtins.int
+    """when its first entry was written, as far as known; the segment's age counts from here"""
+    block_bytes: _builtins.int
+    """size that no block passes unless a single entry does"""
+    part_bytes: _builtins.int
+    """least size of every part but the last"""
     @_builtins.property
     def place(self) -> Global___Place:
         """recorded before the upload is created"""
@@ -468,10 +477,13 @@ class UploadRecord(_message.Message):
         last_error: _builtins.str = ...,
         last_attempt_ms: _builtins.int = ...,
         assigned_ms: _builtins.int = ...,
+        first_entry_ms: _builtins.int = ...,
+        block_bytes: _builtins.int = ...,
+        part_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "assigned_ms", b"assigned_ms", "attempts", b"attempts", "begin", b"begin", "done", b"done", "end", b"end", "last_attempt_ms", b"last_attempt_ms", "last_error", b"last_error", "owner_epoch", b"owner_epoch", "place", b"place", "planned", b"planned", "upload_id", b"upload_id", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "assigned_ms", b"assigned_ms", "attempts", b"attempts", "begin", b"begin", "block_bytes", b"block_bytes", "done", b"done", "end", b"end", "first_entry_ms", b"first_entry_ms", "last_attempt_ms", b"last_attempt_ms", "last_error", b"last_error", "owner_epoch", b"owner_epoch", "part_bytes", b"part_bytes", "place", b"place", "planned", b"planned", "upload_id", b"upload_id", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
     _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
