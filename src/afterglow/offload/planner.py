@@ -1,0 +1,126 @@
+"""Which ledgers are to be offloaded, and which hot copies may go: pure functions of metadata, policy and time.
+
+A ledger is a candidate once it is closed, unless it is empty, in the tier already, or in segments. Of the candidates
+those are due that a manual request covers, those older than the time threshold, and those that the size threshold no
+longer keeps: walking from the newest closed ledger to the oldest, all from where the sum of sizes passes it. Ledgers
+that are in the tier count in that sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from afterglow.ledger.ledger_list import offloaded_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.metadata.names import TopicName
+
+SYSTEM_NAMESPACE: Final = "pulsar/system"
+
+
+def is_system_topic(topic: TopicName) -> bool:
+    """Whether a topic is Pulsar's own: such are never offloaded."""
+    return str(topic.namespace) == SYSTEM_NAMESPACE or topic.local_name.startswith("__")
+
+
+def is_closed(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
+    """Whether a ledger takes no more entries and the list says how many it has."""
+    return row.HasField("entries") and row.ledgerId != writing_to
+
+
+def is_candidate(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
+    """Whether a ledger could be offloaded as a whole."""
+    context = row.offloadContext
+    return is_closed(row, writing_to) and row.entries > 0 and not context.complete and not context.offloadSegment
+
+
+def due(
+    info: ManagedLedgerInfo,
+    *,
+    writing_to: int | None,
+    policy: BrokerConfig,
+    now_ms: int,
+    manual_before: int | None = None,
+) -> tuple[int, ...]:
+    """Ids of the ledgers that are to be offloaded now, oldest first.
+
+    Args:
+        info: The topic's list.
+        writing_to: The ledger that takes appends, if any.
+        policy: The topic's.
+        now_ms: Epoch milliseconds.
+        manual_before: All candidates with a smaller id are due.
+    """
+    chosen = [
+        row.ledgerId
+        for row, kept_bytes in _walk(info, writing_to)
+        if is_candidate(row, writing_to)
+        and (
+            (manual_before is not None and row.ledgerId < manual_before)
+            or passes_size(policy, kept_bytes)
+            or passes_time(policy, row, now_ms)
+        )
+    ]
+    return tuple(reversed(chosen))
+
+
+def passes_size(policy: BrokerConfig, kept_bytes: int) -> bool:
+    """Whether a ledger is due by size, given the bytes from its first entry to the end of the newest closed one."""
+    return 0 <= policy.managed_ledger_offload_threshold_in_bytes < kept_bytes
+
+
+def passes_time(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo, now_ms: int) -> bool:
+    """Whether a closed ledger is due by time."""
+    at_ms = due_at_ms(policy, row)
+    return at_ms is not None and now_ms >= at_ms
+
+
+def due_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
+    """When a closed ledger is due by time; None where there is no such threshold."""
+    seconds = policy.managed_ledger_offload_threshold_in_seconds
+    return None if seconds < 0 else row.timestamp + 1000 * seconds
+
+
+def kept_bytes(info: ManagedLedgerInfo, writing_to: int | None) -> dict[int, int]:
+    """For each closed ledger, the bytes from its first entry to the end of the newest closed one."""
+    return {row.ledgerId: total for row, total in _walk(info, writing_to)}
+
+
+def freeable(info: ManagedLedgerInfo, *, policy: BrokerConfig, now_ms: int) -> tuple[int, ...]:
+    """Ids of the ledgers whose hot copies may go once their objects have been checked, oldest first."""
+    found = (
+        row.ledgerId for row in info.ledgerInfo if (at_ms := freed_at_ms(policy, row)) is not None and now_ms > at_ms
+    )
+    return tuple(sorted(found))
+
+
+def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
+    """The moment after which the hot copy of a ledger may go; None: it stays, or is gone."""
+    context = row.offloadContext
+    lag_ms = policy.managed_ledger_offload_deletion_lag_in_millis
+    if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not offloaded_whole(row):
+        return None
+    newest = max((segment.offloadedTimestamp for segment in context.offloadSegment), default=0)
+    return max(context.timestamp, newest) + lag_ms
+
+
+def next_look_ms(info: ManagedLedgerInfo, *, writing_to: int | None, policy: BrokerConfig, now_ms: int) -> int | None:
+    """The next moment at which time alone makes a ledger due, or lets a hot copy go; None: there is none."""
+    moments = [
+        due_at_ms(policy, row) for row in info.ledgerInfo if is_candidate(row, writing_to)
+    ]  # reached when the time is there, a lag only behind it
+    moments += [None if at_ms is None else at_ms + 1 for at_ms in (freed_at_ms(policy, row) for row in info.ledgerInfo)]
+    return min((at_ms for at_ms in moments if at_ms is not None and at_ms > now_ms), default=None)
+
+
+def _walk(info: ManagedLedgerInfo, writing_to: int | None) -> Iterator[tuple[ManagedLedgerInfo.LedgerInfo, int]]:
+    """Each closed ledger from the newest on, with the running sum of sizes, its own included."""
+    total = 0
+    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId, reverse=True):
+        if is_closed(row, writing_to):
+            total += row.size
+            yield row, total
