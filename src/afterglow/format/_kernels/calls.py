@@ -39,6 +39,16 @@ def find_frames(data: Bytes, start: int, end: int, first_id: int) -> tuple[Longs
         room = (end - start) // 12 + 3
 
 
+def take_messages(
+    data: Bytes, start: int, end: int, limit: int, *, consumer: int, ledger: int, last: int, found: Longs
+) -> int:
+    """Turn MESSAGEs in ``data[start:end]`` into frames; see the kernel for ``found``. Returns what ended it."""
+    scratch = np.empty(layout.COLUMNS, np.int64)
+    return kernels().take_messages(
+        _at(data, np.uint8), start, end, limit, consumer, ledger, last, _at(scratch, np.int64), _at(found, np.int64)
+    )
+
+
 def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> None:
     """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a bad one has only its STATUS."""
     kernels().parse_entries(_at(data, np.uint8), _at(offsets, np.int64), _at(rows, np.int64), len(rows), check)

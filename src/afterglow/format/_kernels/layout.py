@@ -103,6 +103,14 @@ WRONG_ID = 2
 BAD_PADDING = 3
 """Bytes behind the last frame are neither a frame nor padding."""
 
+# What ends a walk over a broker's frames, beside TORN_FRAME.
+ENOUGH = 4
+"""The last entry that was wanted is there."""
+OTHER_FRAME = 5
+"""A whole frame that does not bring the entry that should follow."""
+BAD_FRAME = 6
+"""Sizes contradict each other, or pass the limit."""
+
 # What texts are.
 ASCII = 0
 UTF8 = 1

@@ -74,10 +74,12 @@ def _load_i32(_typing: Any, _address: Any, _at: Any) -> Any:
     return types.int64(types.int64, types.int64), _loader(32, types.int32)
 
 
-def _storer(bits: int) -> Callable[..., Any]:
+def _storer(bits: int, *, swap: bool = False) -> Callable[..., Any]:
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         kind = ir.IntType(bits)
         value = args[2] if bits == 64 else builder.trunc(args[2], kind)
+        if swap:
+            value = builder.bswap(value)
         builder.store(value, _pointer(builder, args[0], args[1], kind), align=1)
         return context.get_dummy_value()
 
@@ -98,6 +100,18 @@ def _store_i32(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
 @intrinsic
 def _store_i64(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), _storer(64)
+
+
+@intrinsic
+def put_be32(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
+    """Store the low 32 bits of ``value`` at ``at``, big-endian."""
+    return types.void(types.int64, types.int64, types.int64), _storer(32, swap=True)
+
+
+@intrinsic
+def put_be64(_typing: Any, _address: Any, _at: Any, _value: Any) -> Any:
+    """Store ``value`` at ``at``, big-endian."""
+    return types.void(types.int64, types.int64, types.int64), _storer(64, swap=True)
 
 
 @njit(forceinline=True)
@@ -132,17 +146,26 @@ def put_bit(address, i, on):
     put8(address, i >> 3, byte | mask if on else byte & ~mask)
 
 
-@intrinsic
-def copy(_typing: Any, _target: Any, _source: Any, _length: Any) -> Any:
-    """Copy ``length`` bytes between two addresses; the stretches do not overlap."""
-
+def _copier(operation: Callable[..., Any]) -> Callable[..., Any]:
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         target = builder.inttoptr(args[0], _BYTE.as_pointer())
         source = builder.inttoptr(args[1], _BYTE.as_pointer())
-        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        operation(builder, target, source, args[2], 1)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), codegen
+    return codegen
+
+
+@intrinsic
+def copy(_typing: Any, _target: Any, _source: Any, _length: Any) -> Any:
+    """Copy ``length`` bytes between two addresses; the stretches do not overlap."""
+    return types.void(types.int64, types.int64, types.int64), _copier(cgutils.raw_memcpy)
+
+
+@intrinsic
+def move(_typing: Any, _target: Any, _source: Any, _length: Any) -> Any:
+    """Copy ``length`` bytes between two addresses; the stretches may overlap."""
+    return types.void(types.int64, types.int64, types.int64), _copier(cgutils.raw_memmove)
 
 
 @intrinsic
