@@ -158,8 +158,20 @@ class LedgerMissing(HotLogError, FileNotFoundError):
     """No ledger has that id: it was never there, or was deleted."""
 
 
+class EntriesMissing(HotLogError, LookupError):
+    """Entries that should be in the log are not: trimmed, deleted with their topic, or never written."""
+
+
 class DiskFull(HotLogError):
     """The disk has no room; appends work again once it has."""
+
+
+class HotLogUnavailable(HotLogError, ConnectionError):
+    """Whoever serves the log could not be reached, or does not serve it now; worth trying again."""
+
+
+class HotLogTimeout(HotLogUnavailable, TimeoutError):
+    """A call or a series of retries passed its deadline."""
 
 
 # --- metadata ------------------------------------------------------------------------------------------------------

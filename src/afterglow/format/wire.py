@@ -22,6 +22,9 @@ HEAD = struct.Struct(">II")
 COMMAND_ALLOWANCE_BYTES = 10_240
 """What a frame may have beyond the largest message: the same as in Pulsar."""
 
+RAW_PROPERTY = "afterglow.raw"
+"""In the metadata of a SUBSCRIBE, ``true``: this consumer is to get every entry as it is stored."""
+
 
 def encode_command(command: BaseCommand) -> bytes:
     """A frame without payload."""
