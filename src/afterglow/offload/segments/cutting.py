@@ -1,0 +1,210 @@
+"""How long a segment becomes, and the blocks and parts that it is cut into: arithmetic over the offsets of frames.
+
+Planned once and recorded, so that whoever uploads a part, now or after a crash, writes the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from afterglow.errors import CorruptMetadata
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
+from afterglow.format.plan import BlockPlan, plan_v2
+from afterglow.format.position import Position
+from afterglow.offload.task import LedgerPart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from afterglow.offload.segments.territory import Run, Stretch
+
+MOST_PARTS: Final = 1_000
+"""Of one segment: the record of its upload holds a line for each, and stores take 10,000."""
+
+MOST_BLOCKS: Final = 8_192
+"""Of one segment: at some 50 bytes each in the record of its upload, less than half of what a node may hold."""
+
+
+class Offsets(Protocol):
+    """Where the frames of hot ledgers stand."""
+
+    def __call__(self, ledger_id: int, first: int, last: int) -> NDArray[np.int64]:
+        """Offset of each frame from entry ``first`` to ``last``, and behind ``last``.
+
+        Raises:
+            HotLogError: The ledger cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How a segment is cut. Fixed when it is assigned."""
+
+    block_bytes: int
+    """That no block passes unless a single entry does."""
+    part_bytes: int
+    """That every part but the last reaches."""
+
+    @classmethod
+    def of(cls, max_segment_bytes: int, block_bytes: int, part_bytes: int) -> Sizes:
+        """The configured sizes, raised where a segment would have too many blocks or parts.
+
+        Args:
+            max_segment_bytes: At which a segment closes.
+            block_bytes: As configured.
+            part_bytes: As configured.
+        """
+        # A block is at least half full where no entry is larger than half of it, hence twice the bytes per block.
+        block_bytes = max(block_bytes, -(-2 * max_segment_bytes // MOST_BLOCKS))
+        return cls(block_bytes, max(part_bytes, block_bytes, -(-max_segment_bytes // MOST_PARTS)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """One part of a segment."""
+
+    number: int
+    """From 1, without gaps."""
+    ledgers: tuple[LedgerPart, ...]
+    """Its blocks; offsets count from the object's first byte."""
+
+    @property
+    def begin(self) -> Position:
+        """Its first entry."""
+        first = self.ledgers[0]
+        return Position(first.ledger_id, first.plans[0].header.first_entry_id)
+
+    @property
+    def end(self) -> Position:
+        """Its last entry."""
+        last = self.ledgers[-1]
+        return Position(last.ledger_id, last.plans[-1].end_entry_id - 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return sum(self.block_bytes)
+
+    @property
+    def block_bytes(self) -> tuple[int, ...]:
+        """The length of each of its blocks."""
+        return tuple(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
+
+
+def cut_by_size(run: Run, offsets: Offsets, max_bytes: int) -> Position | None:
+    """The last entry of a segment that begins with the run and whose frames fill ``max_bytes``; at least one entry.
+
+    None where the run is not that long yet. By binary search, so that a ledger of millions of entries costs some dozen
+    small reads.
+
+    Raises:
+        HotLogError: A ledger cannot be read.
+    """
+    left = max_bytes
+    end: Position | None = None
+    for piece in run.stretches:
+        length = _frame_bytes(piece, piece.last, offsets)
+        if length < left:
+            left -= length
+            end = piece.end
+            continue
+        low, high = piece.first - 1, piece.last  # entries up to ``low`` fit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _frame_bytes(piece, middle, offsets) <= left:
+                low = middle
+            else:
+                high = middle - 1
+        if low >= piece.first:
+            return Position(piece.ledger_id, low)
+        return end or piece.begin
+    return None
+
+
+def plan_parts(
+    run: Run, offsets: Offsets, sizes: Sizes, *, number: int, offset: int, closing: bool
+) -> tuple[PlannedPart, ...]:
+    """The parts that the entries of a run make.
+
+    Args:
+        run: What follows the parts that are planned already.
+        offsets: Where its frames stand.
+        sizes: Of blocks and parts.
+        number: Of the first part.
+        offset: Where that part begins in the object.
+        closing: Whether the segment ends with the run. If not, what does not fill a part is left for later.
+
+    Raises:
+        HotLogError: A ledger cannot be read.
+    """
+    parts: list[PlannedPart] = []
+    gathered: list[LedgerPart] = []
+    gathered_bytes = 0
+    for piece in run.stretches:
+        ends = offsets(piece.ledger_id, piece.first, piece.last)
+        plans = plan_v2(ends, piece.ledger_id, piece.first, block_bytes=sizes.block_bytes, offset=offset)
+        if not closing and not piece.closed:
+            plans = plans[:-1]  # it may take further entries
+        mine: list[BlockPlan] = []
+        for plan in plans:
+            mine.append(plan)
+            gathered_bytes += plan.header.block_bytes
+            offset += plan.header.block_bytes
+            if gathered_bytes >= sizes.part_bytes:
+                parts.append(PlannedPart(number + len(parts), (*gathered, LedgerPart(piece.ledger_id, tuple(mine)))))
+                gathered, mine, gathered_bytes = [], [], 0
+        if mine:
+            gathered.append(LedgerPart(piece.ledger_id, tuple(mine)))
+        if not closing and not piece.closed:
+            break
+    if gathered and closing:
+        parts.append(PlannedPart(number + len(parts), tuple(gathered)))
+    return tuple(parts)
+
+
+def restore_part(number: int, run: Run, block_bytes: Sequence[int], offsets: Offsets, offset: int) -> PlannedPart:
+    """A part as it was planned, from what is recorded of it.
+
+    Args:
+        number: Of the part.
+        run: Its entries.
+        block_bytes: The length of each of its blocks.
+        offsets: Where its frames stand.
+        offset: Where it begins in the object.
+
+    Raises:
+        CorruptMetadata: The lengths are not those of blocks of these entries.
+        HotLogError: A ledger cannot be read.
+    """
+    left = list(reversed(block_bytes))
+    ledgers: list[LedgerPart] = []
+    for piece in run.stretches:
+        ends = offsets(piece.ledger_id, piece.first, piece.last)
+        plans: list[BlockPlan] = []
+        at = 0
+        while at < ends.size - 1:
+            length = left.pop() if left else 0
+            stop = int(ends.searchsorted(int(ends[at]) + length - HEADER_BYTES))
+            if stop <= at or stop >= ends.size or int(ends[stop]) - int(ends[at]) + HEADER_BYTES != length:
+                raise CorruptMetadata(
+                    f"part {number}: no block of {length} bytes begins with entry {piece.ledger_id}:{piece.first + at}"
+                )
+            header = BlockHeader(Format.V2, length, piece.first + at, piece.ledger_id)
+            plans.append(BlockPlan(header, piece.first + stop, int(ends[at]), int(ends[stop]), offset))
+            offset += length
+            at = stop
+        ledgers.append(LedgerPart(piece.ledger_id, tuple(plans)))
+    if left:
+        raise CorruptMetadata(f"part {number} has {len(left)} blocks more than its entries make")
+    return PlannedPart(number, tuple(ledgers))
+
+
+def _frame_bytes(piece: Stretch, last: int, offsets: Offsets) -> int:
+    """Bytes of the frames from the stretch's first entry to ``last``."""
+    start = int(offsets(piece.ledger_id, piece.first, piece.first)[0])
+    return int(offsets(piece.ledger_id, last, last)[1]) - start
