@@ -1,0 +1,22 @@
+"""The independent checker: reads metadata and tiers with parsers of its own, and shares no code with the writers."""
+
+from __future__ import annotations
+
+from afterglow.verify.checker import verify
+from afterglow.verify.findings import Finding, Kind
+from afterglow.verify.objects import ObjectCheck, Stretch, check_object
+from afterglow.verify.places import Place, open_places
+from afterglow.verify.sweep import Swept, sweep
+
+__all__ = [
+    "Finding",
+    "Kind",
+    "ObjectCheck",
+    "Place",
+    "Stretch",
+    "Swept",
+    "check_object",
+    "open_places",
+    "sweep",
+    "verify",
+]

@@ -1,0 +1,113 @@
+"""The checker: holds what metadata says against what is in the tiers.
+
+It reads only. It may run beside an engine: a fault is told only if metadata, read again after it was seen, still says
+what makes it one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from afterglow.metadata.paths import STANDALONE
+from afterglow.verify.coverage import check_coverage, committed_objects
+from afterglow.verify.names import add_names
+from afterglow.verify.objects import check_object
+from afterglow.verify.state import StateReader
+from afterglow.verify.strays import Strays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.storage.store import ObjectStore
+    from afterglow.verify.findings import Finding
+    from afterglow.verify.names import Naming
+    from afterglow.verify.places import Place
+    from afterglow.verify.state import TopicState
+
+_SETTLING: Final = 10
+"""How often a topic that changes under the checker's eyes is looked at again before it is judged as it is."""
+
+
+def verify(
+    metadata: MetadataStore,
+    stores: Callable[[Place], ObjectStore],
+    *,
+    tiers: Sequence[ObjectStore],
+    instance: str,
+    cluster: str = STANDALONE,
+    now_ms: int,
+    grace_ms: int,
+    deep: bool = False,
+    hot: Callable[[int], bool] | None = None,
+) -> Iterator[Finding]:
+    """Check all topics, then the tiers for what no topic names. Findings come as they are made.
+
+    Kept in memory are the names of all committed objects, the state of one topic, and one page of a listing.
+
+    Args:
+        metadata: The store; only read.
+        stores: Gives the store of each place that metadata names; see :func:`~afterglow.verify.places.open_places`.
+        tiers: The stores to list for orphans and unfinished uploads.
+        instance: Our own, as objects carry it.
+        cluster: Whose records of ours are meant.
+        now_ms: The time by the stores' clocks, epoch milliseconds.
+        grace_ms: Orphans and uploads that are not older are ``pending``.
+        deep: Read and check every byte of every committed object.
+        hot: Whether the hot log has a ledger, by its id; None where nobody can tell.
+
+    Raises:
+        FormatError: A value of metadata cannot be read, so that nobody knows what it names.
+        MetadataError: Metadata cannot be read.
+        StorageError: A store fails.
+        NotSupported: No store reaches a place that metadata names.
+    """
+    reader = StateReader(metadata, cluster)
+    naming: Naming = {}
+    for name in reader.names():
+        state = reader.topic(name)
+        add_names(naming, state)
+        yield from _check_topic(reader, state, stores, instance=instance, deep=deep, hot=hot)
+    strays = Strays(reader, naming, instance=instance, now_ms=now_ms, grace_ms=grace_ms)
+    for tier in tiers:
+        for stray in strays.find(tier):
+            yield stray.finding
+
+
+def read_naming(reader: StateReader) -> Naming:
+    """What the metadata of all topics names."""
+    naming: Naming = {}
+    for name in reader.names():
+        add_names(naming, reader.topic(name))
+    return naming
+
+
+def _check_topic(
+    reader: StateReader,
+    state: TopicState,
+    stores: Callable[[Place], ObjectStore],
+    *,
+    instance: str,
+    deep: bool,
+    hot: Callable[[int], bool] | None,
+) -> Iterator[Finding]:
+    yield from _settled_coverage(reader, state, hot)
+    for check in committed_objects(state):
+        found = list(check_object(stores(check.place), check, instance=instance, deep=deep))
+        if any(finding.kind.is_fault for finding in found) and check not in committed_objects(reader.topic(state.name)):
+            continue  # it was named before and is not any more: its deletion is what we have seen
+        yield from found
+
+
+def _settled_coverage(reader: StateReader, state: TopicState, hot: Callable[[int], bool] | None) -> list[Finding]:
+    """Holes and overlaps that are there in a state which did not change while they were looked for."""
+    found = list(check_coverage(state, hot))
+    for _ in range(_SETTLING):
+        if not found:
+            break
+        now = reader.topic(state.name)
+        if now == state:
+            break
+        state = now
+        found = list(check_coverage(state, hot))
+    return found

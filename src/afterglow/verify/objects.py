@@ -1,0 +1,325 @@
+"""One object against what metadata says of it: one independent call per object, so that many can run at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import BucketMissing, FormatError, ObjectMissing
+from afterglow.verify.blocks import check_blocks
+from afterglow.verify.findings import Finding, Kind, position_text
+from afterglow.verify.index import parse_index
+from afterglow.verify.names import INDEX_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from afterglow.storage.store import ObjectInfo, ObjectStore
+    from afterglow.verify.index import Group, Index
+    from afterglow.verify.places import Place
+    from afterglow.verify.records import SegmentRecord
+
+INSTANCE: Final = "afterglowinstance"
+_VERSION_KEY: Final = "s3managedledgeroffloaderformatversion"
+_VERSION: Final = "1"
+_HEADER_BYTES: Final = 128
+_FRAME_BYTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries of one ledger that a committed object holds, by metadata."""
+
+    ledger_id: int
+    first: int
+    """Inclusive."""
+    last: int | None
+    """Inclusive; None where metadata does not say how long the ledger is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCheck:
+    """A committed object that is to be checked: all that the check needs, and picklable."""
+
+    topic: str
+    """As people write it."""
+    place: Place
+    key: str
+    """Of the data object; the index has the same with ``-index`` behind it."""
+    version: int
+    """1: a ledger's own object. 2: a segment."""
+    stretches: tuple[Stretch, ...]
+    """Ascending. Ledgers that the object holds and that have left the list are not among them."""
+    record: SegmentRecord | None = None
+    """Of a segment, where there is one."""
+
+
+def check_object(store: ObjectStore, check: ObjectCheck, *, instance: str, deep: bool = False) -> Iterator[Finding]:
+    """Check one object and its index.
+
+    Args:
+        store: Where they are.
+        check: What metadata says.
+        instance: Our own.
+        deep: Read every byte of the data.
+
+    Raises:
+        StorageError: The store fails. That is no finding: nothing is known about the object.
+    """
+    return _Object(store, check, instance, deep=deep).findings()
+
+
+class _Object:
+    def __init__(self, store: ObjectStore, check: ObjectCheck, instance: str, *, deep: bool) -> None:
+        self._store = store
+        self._check = check
+        self._instance = instance
+        self._deep = deep
+        self._index_key = check.key + INDEX_SUFFIX
+
+    def findings(self) -> Iterator[Finding]:
+        check = self._check
+        if not check.place.blocks:
+            detail = "its ledger is a MapFile of Pulsar's own file-system driver, which is not read here"
+            yield self._finding(Kind.UNCHECKED, detail)
+            return
+        data = self._head(check.key)
+        if data is None:
+            yield self._finding(Kind.MISSING_OBJECT, f"{self._store.url} has no such object", check.stretches[0].first)
+            return
+        index_info = self._head(self._index_key)
+        if index_info is None:
+            yield self._index_finding(Kind.MISSING_INDEX, f"{self._store.url} has no such object")
+            return
+        yield from self._check_metadata(data, index_info)
+        try:
+            index = parse_index(bytes(self._store.get(self._index_key)))
+            self._check_shape(index)
+        except FormatError as error:
+            yield self._index_finding(Kind.DAMAGED_BLOCK, f"the index is damaged: {error}")
+            return
+        except ObjectMissing:  # it went between the two requests
+            yield self._index_finding(Kind.MISSING_INDEX, f"{self._store.url} has no such object")
+            return
+        right_length = data.size_bytes == index.data_bytes
+        if not right_length:
+            yield self._wrong_length(index, data.size_bytes, f"the index says {index.data_bytes}")
+        if check.record is not None and check.record.bytes != data.size_bytes:
+            yield self._wrong_length(index, data.size_bytes, f"the segment's record says {check.record.bytes}")
+        yield from self._check_coverage(index)
+        yield from self._check_record(index)
+        yield from self._check_statistics(index, right_length=right_length)
+        if self._deep:
+            yield from check_blocks(
+                self._store,
+                check.key,
+                data.size_bytes,
+                index,
+                topic=check.topic,
+                ledger_id=check.stretches[0].ledger_id,
+                ends=self._ends(index),
+            )
+
+    # --- the object from outside ---
+
+    def _head(self, key: str) -> ObjectInfo | None:
+        try:
+            return self._store.head(key)
+        except (ObjectMissing, BucketMissing):
+            return None
+
+    def _check_metadata(self, *infos: ObjectInfo) -> Iterator[Finding]:
+        for info in infos:
+            found = {name.lower(): value for name, value in info.metadata.items()}
+            # An object without any was copied by somebody who dropped it; the bytes are none the worse.
+            version = found.get(_VERSION_KEY) if found else _VERSION
+            if version != _VERSION:
+                detail = f"its format version is {version!r}, not {_VERSION!r}: readers refuse it"
+                yield self._finding(Kind.DAMAGED_BLOCK, detail, key=info.key)
+        others = {info.metadata.get(INSTANCE) for info in infos} - {self._instance}
+        if others:
+            names = ", ".join(sorted("nobody" if name is None else name for name in others))
+            yield self._finding(Kind.FOREIGN, f"metadata names it, but it was written by {names}, not by us")
+
+    # --- the index ---
+
+    def _check_shape(self, index: Index) -> None:
+        """Insist on what every writer of the format promises.
+
+        Raises:
+            FormatError: The index breaks one of these promises.
+        """
+        if index.version != self._check.version:
+            raise FormatError(f"it has the layout V{index.version} where V{self._check.version} belongs")
+        if index.header_bytes != _HEADER_BYTES:
+            raise FormatError(f"it says that block headers have {index.header_bytes} bytes")
+        if not index.groups or not all(group.blocks for group in index.groups):
+            raise FormatError("it names a ledger without blocks")
+        ledgers = [group.ledger_id for group in index.groups]
+        if len(set(ledgers)) != len(ledgers):
+            raise FormatError("it names a ledger twice")
+        blocks = [group.blocks[number] for group, number in index.blocks]
+        if blocks[0].offset != 0:
+            raise FormatError(f"its first block begins at {blocks[0].offset}")
+        if [block.part_id for block in blocks] != list(range(1, len(blocks) + 1)):
+            raise FormatError("its blocks are not numbered from 1")
+        for before, block in pairwise(blocks):
+            if block.offset - before.offset < _HEADER_BYTES:
+                raise FormatError(f"its blocks at {before.offset} and {block.offset} leave no room for a header")
+        for group in index.groups:
+            ids = [block.first_entry_id for block in group.blocks]
+            if ids != sorted(set(ids)) or [block.offset for block in group.blocks] != sorted(
+                block.offset for block in group.blocks
+            ):
+                raise FormatError(f"the blocks of ledger {group.ledger_id} do not ascend")
+        if index.version == 1:
+            self._check_v1_shape(index)
+
+    @staticmethod
+    def _check_v1_shape(index: Index) -> None:
+        """All blocks but the last are padded to the same length.
+
+        Raises:
+            FormatError: They are not, or the first lacks entry 0.
+        """
+        blocks = index.groups[0].blocks
+        if blocks[0].first_entry_id != 0:
+            raise FormatError(f"its first block begins with entry {blocks[0].first_entry_id}")
+        sizes = {after.offset - block.offset for block, after in pairwise(blocks)}
+        if len(sizes) > 1:
+            raise FormatError(f"its blocks but the last have different lengths: {sorted(sizes)}")
+
+    def _check_coverage(self, index: Index) -> Iterator[Finding]:
+        """Whether the object holds the entries that metadata says."""
+        for stretch in self._check.stretches:
+            group = _group_of(index, stretch.ledger_id)
+            if group is None:
+                yield self._gap(Kind.HOLE, stretch, stretch.first, "its index does not know the ledger")
+                continue
+            first = group.blocks[0].first_entry_id
+            if first > stretch.first:
+                yield self._gap(Kind.HOLE, stretch, stretch.first, f"its index begins with entry {first}")
+            if first < stretch.first:
+                yield self._gap(Kind.OVERLAP, stretch, first, f"entries {first} to {stretch.first - 1} are also before")
+            last, exact = _last_entry(index, group)
+            if stretch.last is None:
+                continue
+            if last < stretch.last:
+                yield self._gap(Kind.HOLE, stretch, last + 1, f"its index ends with entry {last}")
+            if exact and last > stretch.last:
+                detail = f"its index goes on to entry {last}, metadata to {stretch.last}"
+                yield self._gap(Kind.OVERLAP, stretch, stretch.last + 1, detail)
+
+    def _check_record(self, index: Index) -> Iterator[Finding]:
+        record = self._check.record
+        if record is None:
+            return
+        blocks = sum(len(group.blocks) for group in index.groups)
+        told = [group.statistics for group in index.groups]
+        entries = sum(sum(table.entries) for table in told if table is not None)
+        if blocks != record.blocks or (None not in told and entries != record.entries):
+            detail = (
+                f"the index has {blocks} blocks and {entries} entries, "
+                f"the segment's record {record.blocks} and {record.entries}"
+            )
+            yield self._index_finding(Kind.DAMAGED_BLOCK, detail)
+
+    def _check_statistics(self, index: Index, *, right_length: bool) -> Iterator[Finding]:
+        uncovered = 0
+        for group in index.groups:
+            if group.statistics is None:
+                uncovered += sum(block.end - block.offset for block in group.blocks)
+                continue
+            try:
+                _check_group_statistics(index, group, right_length=right_length)
+            except FormatError as error:
+                yield self._index_finding(Kind.DAMAGED_BLOCK, f"the index is damaged: {error}")
+        if uncovered:
+            yield self._finding(Kind.UNCHECKED, f"no checksum covers {uncovered} bytes: the index has no statistics")
+
+    # --- findings ---
+
+    def _ends(self, index: Index) -> Mapping[int, int]:
+        """The last entry that each ledger must have here, for the blocks to be held against."""
+        ends = {
+            group.ledger_id: _last_entry(index, group)[0]
+            for group in index.groups
+            if group.ledger_id is not None and _last_entry(index, group)[1]
+        }
+        if index.version == 1:
+            ends[self._check.stretches[0].ledger_id] = index.groups[0].last_entry_id
+        told = {stretch.ledger_id: stretch.last for stretch in self._check.stretches if stretch.last is not None}
+        return {**told, **ends}
+
+    def _wrong_length(self, index: Index, size_bytes: int, detail: str) -> Finding:
+        """Name the first entry that may be out of reach."""
+        for group, number in index.blocks:
+            block = group.blocks[number]
+            if block.end > size_bytes:
+                ledger = self._check.stretches[0].ledger_id if group.ledger_id is None else group.ledger_id
+                position: str | None = position_text(ledger, block.first_entry_id)
+                break
+        else:
+            position = None
+        text = f"it has {size_bytes} bytes, {detail}"
+        return Finding(Kind.WRONG_LENGTH, self._check.topic, self._check.key, position, text)
+
+    def _gap(self, kind: Kind, stretch: Stretch, entry_id: int, detail: str) -> Finding:
+        position = position_text(stretch.ledger_id, entry_id)
+        last = "its end" if stretch.last is None else stretch.last
+        text = f"{detail}, where it holds the entries {stretch.first} to {last} of ledger {stretch.ledger_id}"
+        return Finding(kind, self._check.topic, self._check.key, position, text)
+
+    def _finding(self, kind: Kind, detail: str, first: int | None = None, *, key: str | None = None) -> Finding:
+        position = None if first is None else position_text(self._check.stretches[0].ledger_id, first)
+        return Finding(kind, self._check.topic, key or self._check.key, position, detail)
+
+    def _index_finding(self, kind: Kind, detail: str) -> Finding:
+        return self._finding(kind, detail, self._check.stretches[0].first, key=self._index_key)
+
+
+def _group_of(index: Index, ledger_id: int) -> Group | None:
+    if index.version == 1:
+        return index.groups[0]
+    return next((group for group in index.groups if group.ledger_id == ledger_id), None)
+
+
+def _last_entry(index: Index, group: Group) -> tuple[int, bool]:
+    """The last entry of a ledger in the object by its index, and whether that is exact or only the most it can be."""
+    if index.version == 1:
+        return group.last_entry_id, True
+    if group.statistics is not None:
+        return group.blocks[-1].first_entry_id + group.statistics.entries[-1] - 1, True
+    return group.last_entry_id, False
+
+
+def _check_group_statistics(index: Index, group: Group, *, right_length: bool) -> None:
+    """Hold a ledger's statistics against the rest of the index.
+
+    Raises:
+        FormatError: They contradict it.
+    """
+    table = group.statistics
+    assert table is not None
+    whole = index.version == 1
+    ids = [block.first_entry_id for block in group.blocks]
+    for number, (first, after) in enumerate(pairwise(ids)):
+        if table.entries[number] != after - first:
+            raise FormatError(f"block {number} has {table.entries[number]} entries, but {after} follows {first}")
+    if whole and ids[-1] + table.entries[-1] - 1 != group.last_entry_id:
+        raise FormatError(
+            f"its last block ends with entry {ids[-1] + table.entries[-1] - 1}, the ledger with {group.last_entry_id}"
+        )
+    if whole and group.length_bytes is not None and sum(table.payload_bytes) != group.length_bytes:
+        raise FormatError(
+            f"its blocks have {sum(table.payload_bytes)} bytes of entries, the ledger {group.length_bytes}"
+        )
+    if not right_length:
+        return  # the last block's length is not known then
+    table.split([block.end - block.offset for block in group.blocks])
+    for number, block in enumerate(group.blocks):
+        used = _HEADER_BYTES + _FRAME_BYTES * table.entries[number] + table.payload_bytes[number]
+        exact = whole and number + 1 == len(group.blocks)
+        if used > block.end - block.offset or (exact and used != block.end - block.offset):
+            raise FormatError(f"block {number} needs {used} bytes and has {block.end - block.offset}")
