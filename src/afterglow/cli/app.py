@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
 from afterglow import __version__
+from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
+
+_COMMANDS: Final = ("demo", "doctor", "inspect", "namespaces_offload", "serve", "topics_offload", "topics_messages")
+"""The modules whose commands register themselves, in the order of the help."""
 
 DONE = 0
 FAILED = 1
@@ -26,7 +31,7 @@ app = typer.Typer(
     name="afterglow",
     help="Streaming tiered storage for Apache Pulsar topics.",
     add_completion=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # plain help shows long flags whole, and comes in half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -40,24 +45,26 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callbacks tak
 
 @app.callback()
 def options(
+    context: typer.Context,
     *,
     version: Annotated[  # noqa: ARG001 - the callback prints it
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")] = False,
+    admin_url: AdminUrl = None,
+    token: Token = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Streaming tiered storage for Apache Pulsar topics."""
     if debug:
         os.environ["AFTERGLOW_DEBUG"] = "1"
+    context.obj = Connection(admin_url, token, ca_file)
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit."""
-    import afterglow.cli.demo  # noqa: PLC0415 - commands register themselves
-    import afterglow.cli.doctor  # noqa: PLC0415
-    import afterglow.cli.inspect  # noqa: PLC0415
-    import afterglow.cli.serve  # noqa: F401, PLC0415
-
+    for name in _COMMANDS:
+        import_module(f"afterglow.cli.{name}")
     sys.exit(_run(args))
 
 

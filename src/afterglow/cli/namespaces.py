@@ -1,0 +1,135 @@
+"""``afterglow namespaces``: namespaces and how long they keep messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from afterglow.cli import parameters
+from afterglow.cli.command import Group, Session
+from afterglow.cli.parameters import NamespaceArgument
+from afterglow.cli.paths import namespace_path
+from afterglow.metadata.encoding import encode_name
+
+NAMESPACES = Group("namespaces", "Namespaces and their policies, by the names of pulsar-admin.")
+
+_RETENTION = "retention"
+
+
+@NAMESPACES.command("create")
+def create(session: Session, namespace: NamespaceArgument) -> None:
+    """Create a namespace in a tenant that exists.
+
+    Example: afterglow namespaces create public/orders
+    """
+    session.change("PUT", namespace_path(namespace), None, f"created {namespace}")
+
+
+@NAMESPACES.command("list")
+def list_namespaces(
+    session: Session, tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")] = "public"
+) -> None:
+    """List the namespaces of a tenant.
+
+    Example: afterglow namespaces list public
+    """
+    session.out.lines("namespace", session.client.get(f"namespaces/{encode_name(tenant)}"))
+
+
+@NAMESPACES.command("delete")
+def delete(session: Session, namespace: NamespaceArgument) -> None:
+    """Delete a namespace that has no topics.
+
+    Example: afterglow namespaces delete public/orders
+    """
+    session.change("DELETE", namespace_path(namespace), None, f"deleted {namespace}")
+
+
+@NAMESPACES.command("policies")
+def policies(session: Session, namespace: NamespaceArgument) -> None:
+    """Show all policies of a namespace.
+
+    Example: afterglow namespaces policies public/default --json
+    """
+    session.show(namespace_path(namespace), "none")
+
+
+@NAMESPACES.command("topics")
+def topics(session: Session, namespace: NamespaceArgument) -> None:
+    """List the topics of a namespace, each partition by itself.
+
+    Example: afterglow namespaces topics public/default
+    """
+    session.out.lines("topic", session.client.get(namespace_path(namespace, "topics")))
+
+
+@NAMESPACES.command("unload")
+def unload(session: Session, namespace: NamespaceArgument) -> None:
+    """Close all topics of a namespace; clients come back and open theirs again.
+
+    Example: afterglow namespaces unload public/default
+    """
+    with session.out.working(f"closing the topics of {namespace}"):
+        session.change("PUT", namespace_path(namespace, "unload"), None, f"unloaded {namespace}")
+
+
+@NAMESPACES.command("set-retention")
+def set_retention(
+    session: Session,
+    namespace: NamespaceArgument,
+    *,
+    time: Annotated[
+        int,
+        typer.Option(
+            "--time",
+            "-t",
+            metavar="TIME",
+            parser=parameters.read_minutes_or_none,
+            help="How long acknowledged messages are kept, such as 3h; -1: for ever.",
+        ),
+    ],
+    size: Annotated[
+        int,
+        typer.Option(
+            "--size",
+            "-s",
+            metavar="SIZE",
+            parser=parameters.read_mebibytes_or_none,
+            help="How much of them is kept for each topic, such as 10G; -1: all.",
+        ),
+    ],
+) -> None:
+    """Keep messages after every subscription has acknowledged them.
+
+    Example: afterglow namespaces set-retention public/default --time 3d --size -1
+    """
+    value = {"retentionTimeInMinutes": time, "retentionSizeInMB": size}
+    session.change(
+        "POST",
+        namespace_path(namespace, _RETENTION),
+        value,
+        f"{namespace} keeps acknowledged messages for {_limit(time, 'min')}, and of each topic {_limit(size, 'MiB')}",
+    )
+
+
+@NAMESPACES.command("get-retention")
+def get_retention(session: Session, namespace: NamespaceArgument) -> None:
+    """Show how long acknowledged messages are kept.
+
+    Example: afterglow namespaces get-retention public/default
+    """
+    session.show(namespace_path(namespace, _RETENTION), "not set: the broker's defaultRetention… settings hold")
+
+
+@NAMESPACES.command("remove-retention")
+def remove_retention(session: Session, namespace: NamespaceArgument) -> None:
+    """Let the broker's retention hold again.
+
+    Example: afterglow namespaces remove-retention public/default
+    """
+    session.change("DELETE", namespace_path(namespace, _RETENTION), None, f"removed the retention of {namespace}")
+
+
+def _limit(number: int, unit: str) -> str:
+    return "without limit" if number < 0 else f"{number} {unit}"

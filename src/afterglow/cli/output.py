@@ -1,0 +1,124 @@
+"""What commands print: tables for people, one JSON object per line for machines.
+
+Results go to stdout and nothing else does; progress goes to stderr, and only where a person watches.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+_SHOW_AFTER_S: Final = 0.5
+"""Most calls are over by then, and a line that flickers helps nobody."""
+
+
+class Output:
+    """Prints in the form that was asked for."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def rows(self, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str] = (), title: str | None = None) -> None:
+        """Print a list of objects.
+
+        Args:
+            rows: The objects; all have the keys of the first.
+            columns: The keys that people see; all unless given.
+            title: Above the table.
+        """
+        if self.as_json:
+            for row in rows:
+                self.json(row)
+            return
+        found = list(rows)
+        if found:
+            _print_table(found, columns or list(found[0]), title)
+
+    def lines(self, name: str, values: Iterable[str]) -> None:
+        """Print a list of texts: one per line, or objects that hold each under a name."""
+        for value in values:
+            if self.as_json:
+                self.json({name: value})
+            else:
+                self._write(value)
+
+    def record(self, value: Mapping[str, Any] | None, absent: str) -> None:
+        """Print one object as names and values.
+
+        Args:
+            value: The object; None where nothing is set.
+            absent: What people see where nothing is set.
+        """
+        if self.as_json:
+            self.json(value)
+        elif value is None:
+            self._write(absent)
+        else:
+            _print_table([{"name": name, "value": item} for name, item in value.items()], ("name", "value"), None)
+
+    def say(self, sentence: str, value: object = None) -> None:
+        """Print one result: a sentence for people, a value for machines; without a value machines need no word."""
+        if not self.as_json:
+            self._write(sentence)
+        elif value is not None:
+            self.json(value)
+
+    def json(self, value: object) -> None:
+        """Print one value on one line."""
+        self._write(json.dumps(value, ensure_ascii=False))
+
+    @contextmanager
+    def working(self, sentence: str) -> Iterator[Callable[[str], None]]:
+        """Show that something goes on, with a line that may be changed; it is gone at the end."""
+        if not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from threading import Timer  # noqa: PLC0415 - a machine that calls needs neither
+
+        from rich.console import Console  # noqa: PLC0415
+
+        status = Console(stderr=True, highlight=False).status(sentence)
+        timer = Timer(_SHOW_AFTER_S, status.start)
+        timer.start()
+        try:
+            yield status.update
+        finally:
+            timer.cancel()
+            timer.join()
+            status.stop()
+
+    def _write(self, line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None) -> None:
+    from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and machines do not need it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        numbers = all(_is_number(row.get(column)) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        # Text, not str: a name with brackets is no mark-up.
+        table.add_row(*(Text(_shown(row.get(column))) for column in columns))
+    Console().print(table)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)

@@ -1,0 +1,89 @@
+"""Names, sizes and times on the command line, in Pulsar's spelling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afterglow.errors import InvalidName
+from afterglow.metadata.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.config import Kind
+
+
+def _name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except InvalidName as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return read
+
+
+NamespaceArgument = Annotated[
+    NamespaceName, typer.Argument(parser=_name(NamespaceName.parse), metavar="NAMESPACE", help="TENANT/NAMESPACE.")
+]
+TopicArgument = Annotated[
+    TopicName,
+    typer.Argument(
+        parser=_name(TopicName.parse),
+        metavar="TOPIC",
+        help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default.",
+    ),
+]
+
+
+def _quantity(kind: Callable[[Any], Kind[int]], expected: str) -> Callable[[str], int]:
+    """Reads a quantity of the kind that ``config.quantities`` makes."""
+
+    def read(text: str) -> int:
+        from afterglow.config import quantities  # noqa: PLC0415 - the table of settings is not needed for --help
+
+        accepted = kind(quantities)
+        try:
+            value = accepted.parse(text.strip())
+        except ValueError:
+            value = None
+        if value is None or not accepted.accepts(value):
+            raise typer.BadParameter(f"{text!r} is not {expected}")
+        return value
+
+    return read
+
+
+def read_priority(text: str) -> str:
+    """A data read priority in any of its spellings, as the constant that Pulsar's JSON has."""
+    from afterglow.config import SETTINGS  # noqa: PLC0415 - the table of settings is not needed for --help
+
+    kind = SETTINGS["managedLedgerOffloadedReadPriority"].kind
+    try:
+        return str(kind.parse(text.strip()).name)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not {kind.description}") from None
+
+
+_SIZE = "a size: write bytes, or a number with k, m, g or t as in 64M"
+_TIME = "a time: write seconds, or a number with s, m, h, d, w or y as in 10m"
+
+read_bytes = _quantity(lambda q: q.size(), _SIZE)
+read_bytes_or_none = _quantity(lambda q: q.size(minimum=-1), f"{_SIZE}; -1 is none")
+read_mebibytes_or_none = _quantity(
+    lambda q: q.size(q.MIB, plain=1, minimum=-1), f"{_SIZE}, and a whole number of MiB; -1 is no limit"
+)
+read_seconds = _quantity(lambda q: q.duration(), _TIME)
+read_seconds_or_none = _quantity(lambda q: q.duration(minimum=-1), f"{_TIME}; -1 is none")
+read_milliseconds = _quantity(lambda q: q.duration(1, plain=q.SECOND_MS), _TIME)
+read_minutes_or_none = _quantity(
+    lambda q: q.duration(q.MINUTE_MS, plain=q.SECOND_MS, minimum=-1),
+    f"{_TIME}, and a whole number of minutes; -1 is no limit",
+)
+
+PriorityArgument = Annotated[
+    str,
+    typer.Argument(parser=read_priority, metavar="PRIORITY", help="tiered-storage-first or bookkeeper-first."),
+]
