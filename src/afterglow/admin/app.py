@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -15,6 +16,8 @@ from afterglow.admin import (
     lookup,
     namespaces,
     non_persistent,
+    offload,
+    offload_policies,
     partitions,
     schemas,
     subscriptions,
@@ -23,6 +26,7 @@ from afterglow.admin import (
     topics,
 )
 from afterglow.admin.access import Gate
+from afterglow.admin.call import Call
 from afterglow.admin.resource import failure, json_response
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from afterglow.admin.offloads import Offloads
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
 
@@ -40,6 +45,9 @@ ALL_RESOURCES = (
     partitions.RESOURCES,  # before topics: `partitioned` is no topic
     topics.RESOURCES,
     topic_stats.RESOURCES,
+    offload.RESOURCES,
+    offload_policies.NAMESPACES,
+    offload_policies.TOPICS,
     subscriptions.RESOURCES,
     non_persistent.RESOURCES,
     schemas.RESOURCES,
@@ -50,11 +58,18 @@ ALL_RESOURCES = (
 """Everything that is served, in the order in which paths are matched."""
 
 
-def admin_app(service: BrokerService, authenticator: Authenticator) -> Starlette:
-    """The admin API of a broker, to be served in the broker's own event loop."""
+def admin_app(service: BrokerService, authenticator: Authenticator, offload: Offloads | None = None) -> Starlette:
+    """The admin API of a broker, to be served in the broker's own event loop.
+
+    Args:
+        service: The broker.
+        authenticator: Who is who.
+        offload: Who offloads; None: nobody does, and calls that need one are refused.
+    """
     gate = Gate(service, authenticator)
+    make = partial(Call, service, offload)
     app = Starlette(
-        routes=[route for resources in ALL_RESOURCES for route in resources.routes(service, gate)],
+        routes=[route for resources in ALL_RESOURCES for route in resources.routes(gate, make)],
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _unknown, Exception: _fault},
     )

@@ -7,13 +7,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import values
-from afterglow.admin.errors import AdminError, bad_request
+from afterglow.admin.errors import AdminError, bad_request, precondition_failed
 from afterglow.metadata.encoding import decode_name
 from afterglow.metadata.names import Domain, NamespaceName
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from afterglow.admin.offloads import Offloads
     from afterglow.broker.service import BrokerService
     from afterglow.metadata.names import TopicName
 
@@ -26,9 +27,26 @@ _FLAGS: Final = {"true": True, "false": False}
 class Call:
     """One call: the broker, and what the caller gave."""
 
-    def __init__(self, service: BrokerService, request: Request) -> None:
+    def __init__(self, service: BrokerService, offload: Offloads | None, request: Request) -> None:
         self.service = service
+        self._offload = offload
         self._request = request
+
+    @property
+    def offload(self) -> Offloads:
+        """Who offloads.
+
+        Raises:
+            AdminError: Nobody does.
+        """
+        if self._offload is None:
+            raise precondition_failed("this broker does not offload: it was started without a tier")
+        return self._offload
+
+    @property
+    def offloads(self) -> bool:
+        """Whether anybody offloads."""
+        return self._offload is not None
 
     # --- the path ---
 

@@ -15,6 +15,7 @@ from afterglow.errors import (
     AfterglowError,
     AlreadyThere,
     CommitUnknown,
+    ConfigError,
     DiskFull,
     Fenced,
     FormatError,
@@ -26,6 +27,7 @@ from afterglow.errors import (
     NotEmpty,
     NotSupported,
     NotThere,
+    OffloadInProgress,
     TopicClosed,
     TopicTerminated,
     ValueTooLarge,
@@ -82,12 +84,14 @@ def status_of(error: Exception) -> HTTPStatus:
 
 
 _STATUS: Final[tuple[tuple[type[AfterglowError], HTTPStatus], ...]] = (
+    (ConfigError, HTTPStatus.PRECONDITION_FAILED),
     (InvalidName, HTTPStatus.PRECONDITION_FAILED),
     (InvalidPosition, HTTPStatus.PRECONDITION_FAILED),
     (ValueTooLarge, HTTPStatus.PRECONDITION_FAILED),
     (NotThere, HTTPStatus.NOT_FOUND),
     (AlreadyThere, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),
+    (OffloadInProgress, HTTPStatus.CONFLICT),
     (TopicTerminated, HTTPStatus.CONFLICT),
     (VersionConflict, HTTPStatus.CONFLICT),
     (AccessDenied, HTTPStatus.FORBIDDEN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,16 @@ from afterglow.admin import policies
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, not_allowed
 from afterglow.admin.resource import Resources
+from afterglow.errors import ConfigError
+from afterglow.offload import policy_checks
+from afterglow.offload.policies import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from afterglow.admin.call import Call
+
+log = logging.getLogger(__name__)
 
 RESOURCES = Resources("/admin/v2/namespaces")
 
@@ -34,8 +40,12 @@ async def get_policies(call: Call) -> dict[str, Any]:
 @RESOURCES.on("PUT", "/{tenant}/{namespace}", Access.TENANT)
 async def create_namespace(call: Call) -> None:
     """Create a namespace, with policies or without."""
-    given = policies.created(await call.body(), call.service.config.cluster_name)
+    config = call.service.config
+    given = policies.created(await call.body(), config.cluster_name)
+    warnings = policy_checks.check(resolve(config, given, {}), config)
     await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
+    call.service.policies_changed(call.namespace)
+    _log_warnings(call, warnings)
 
 
 @RESOURCES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
@@ -44,6 +54,7 @@ async def delete_namespace(call: Call) -> None:
     if call.flag("force"):
         raise not_allowed("namespaces are not deleted by force: delete the namespace's topics first")
     await call.service.blocking(call.service.catalog.delete_namespace, call.namespace)
+    call.service.policies_changed(call.namespace)
 
 
 @RESOURCES.on("GET", "/{tenant}/{namespace}/topics", Access.KNOWN)
@@ -77,6 +88,8 @@ def _policy(path: str, name: str, check: Callable[[object], Any]) -> None:
     async def put(call: Call) -> None:
         value = check(await call.body())
         await call.service.update_policies(call.namespace, partial(_with, name, value))
+        if name == policies.RETENTION:
+            await _warn_of_thresholds(call)
 
     async def remove(call: Call) -> None:
         await call.service.update_policies(call.namespace, partial(_with, name, None))
@@ -94,6 +107,20 @@ _policy("messageTTL", policies.MESSAGE_TTL, policies.message_ttl)
 def _with(name: str, value: Any, old: dict[str, Any]) -> dict[str, Any]:
     rest = {key: kept for key, kept in old.items() if key != name}
     return rest if value is None else {**rest, name: value}
+
+
+async def _warn_of_thresholds(call: Call) -> None:
+    """Say when a retention no longer fits the thresholds of offload; Pulsar takes it all the same."""
+    try:
+        held = resolve(call.service.config, await _stored(call), {})
+    except ConfigError:  # whoever set the policies that contradict each other was told
+        return
+    _log_warnings(call, (*policy_checks.problems(held), *policy_checks.warnings(held)))
+
+
+def _log_warnings(call: Call, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        log.warning("policies of namespace %s: %s", call.namespace, warning)
 
 
 async def _stored(call: Call) -> dict[str, Any]:

@@ -86,8 +86,8 @@ async def delete_partitioned(call: Call) -> None:
 
     1. Refuse if any partition is in use, before anything is changed.
     2. Delete the partitions. *Crash: the topic is there, with fewer messages; the caller has no answer and asks again.*
-    3. Forget that the topic is partitioned, and its schemas. *Crash before the schemas are gone: a new topic of the
-       name finds them.*
+    3. Forget that the topic is partitioned, then its schemas and policies. *Crash before these are gone: a new topic of
+       the name finds them.*
     """
     service, name = call.service, call.topic
     force = call.flag("force")
@@ -105,7 +105,7 @@ async def delete_partitioned(call: Call) -> None:
         except NotThere:
             continue  # never used, or deleted by itself
     await service.blocking(service.catalog.delete_partitioned, name)
-    await service.blocking(service.schemas.delete, name)
+    await service.forget_topic(name)
 
 
 def metadata(count: int) -> dict[str, Any]:

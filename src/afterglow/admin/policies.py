@@ -6,16 +6,22 @@ object. A field that is null is left out either way, as Pulsar leaves it out.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request, precondition_failed
+from afterglow.offload import policy_json
+from afterglow.offload.policies import NAMESPACE_FIELD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 RETENTION: Final = "retention_policies"
 PERSISTENCE: Final = "persistence"
 MESSAGE_TTL: Final = "message_ttl_in_seconds"
 BUNDLES: Final = "bundles"
 CLUSTERS: Final = "replication_clusters"
+OFFLOAD: Final = NAMESPACE_FIELD
 
 _MOST_BUNDLES: Final = 4096
 """Nothing is balanced between brokers here; bundles are kept for tools that ask for them."""
@@ -55,7 +61,7 @@ _NULL: Final = (
     "max_unacked_messages_per_consumer",
     "max_unacked_messages_per_subscription",
     "offload_deletion_lag_ms",
-    "offload_policies",
+    OFFLOAD,
     "resource_group_name",
     "schema_auto_update_compatibility_strategy",
     "subscription_expiration_time_minutes",
@@ -89,7 +95,10 @@ def defaults(cluster: str) -> dict[str, Any]:
 
 def shown(stored: dict[str, Any], cluster: str) -> dict[str, Any]:
     """Policies for those who ask: what was set, and the defaults for the rest."""
-    return {name: value for name, value in {**defaults(cluster), **stored}.items() if value is not None}
+    whole = {**defaults(cluster), **stored}
+    if whole.get(OFFLOAD):
+        whole[OFFLOAD] = policy_json.shown(whole[OFFLOAD])
+    return {name: value for name, value in whole.items() if value is not None}
 
 
 def created(body: object, cluster: str) -> dict[str, Any]:
@@ -99,6 +108,7 @@ def created(body: object, cluster: str) -> dict[str, Any]:
 
     Raises:
         AdminError: A field is unknown or has a value that cannot be taken.
+        ConfigError: The same of a field of the offload policies.
     """
     if body is None:
         return {}
@@ -182,4 +192,23 @@ def _bundles(body: object) -> dict[str, Any]:
     return bundles(count or 4)
 
 
-_CHECKS: Final = {RETENTION: retention, PERSISTENCE: persistence, MESSAGE_TTL: message_ttl, BUNDLES: _bundles}
+def _offload(body: object) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise bad_request(f"{OFFLOAD} must be an object, not {values.shown(body)}")
+    return policy_json.replaced(body, {})
+
+
+def _legacy(name: str, low: int) -> Callable[[object], int]:
+    return lambda body: values.integer(body, name, low, values.LONG_MAX)
+
+
+_CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
+    RETENTION: retention,
+    PERSISTENCE: persistence,
+    MESSAGE_TTL: message_ttl,
+    BUNDLES: _bundles,
+    OFFLOAD: _offload,
+    "offload_threshold": _legacy("offload_threshold", -1),
+    "offload_threshold_in_seconds": _legacy("offload_threshold_in_seconds", -1),
+    "offload_deletion_lag_ms": _legacy("offload_deletion_lag_ms", 0),
+}

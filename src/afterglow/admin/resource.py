@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from afterglow.admin.access import Access, Gate
-    from afterglow.broker.service import BrokerService
 
 log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
+MakeCall: TypeAlias = "Callable[[Request], Call]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Resource:
     actions: dict[str, Action] = field(default_factory=dict)
     """By method."""
 
-    def route(self, service: BrokerService, gate: Gate) -> Route:
+    def route(self, gate: Gate, make: MakeCall) -> Route:
         """The route that serves it."""
 
         async def endpoint(request: Request) -> Response:
             # HEAD is answered as GET; the server leaves the body out.
             action = self.actions["GET" if request.method == "HEAD" else request.method]
-            return await _answer(action, service, gate, request)
+            return await _answer(action, gate, make, request)
 
         return Route(self.path, endpoint, methods=list(self.actions))
 
@@ -80,15 +80,15 @@ class Resources:
     def __iter__(self) -> Iterator[Resource]:
         return iter(self._by_path.values())
 
-    def routes(self, service: BrokerService, gate: Gate) -> list[Route]:
+    def routes(self, gate: Gate, make: MakeCall) -> list[Route]:
         """The routes that serve them."""
-        return [resource.route(service, gate) for resource in self]
+        return [resource.route(gate, make) for resource in self]
 
 
-async def _answer(action: Action, service: BrokerService, gate: Gate, request: Request) -> Response:
+async def _answer(action: Action, gate: Gate, make: MakeCall, request: Request) -> Response:
     try:
         await gate.check(request, action.access)
-        result = await action.handler(Call(service, request))
+        result = await action.handler(make(request))
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer of the agreed form

@@ -13,11 +13,19 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
+    from afterglow.admin.offloads import Offloads
     from afterglow.broker.service import BrokerService
 
 
-async def start_admin(service: BrokerService, tls: ssl.SSLContext | None) -> tuple[str, Callable[[], Awaitable[None]]]:
+async def start_admin(
+    service: BrokerService, offload: Offloads | None, tls: ssl.SSLContext | None
+) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API, plain, protected, or both.
+
+    Args:
+        service: The broker.
+        offload: Who offloads; None: nobody does.
+        tls: What protects connections, where a port wants it.
 
     Returns:
         The address of the first port that is open, and what stops all of them.
@@ -26,7 +34,7 @@ async def start_admin(service: BrokerService, tls: ssl.SSLContext | None) -> tup
         ConfigError: A port cannot be had.
     """
     config = service.config
-    app = admin_app(service, service.authenticator)
+    app = admin_app(service, service.authenticator, offload)
     host = host_in_address(config.advertised_address or config.bind_address)
     urls: list[str] = []
     async with AsyncExitStack() as stack:

@@ -69,6 +69,8 @@ class BrokerService:
         self.connections: set[Connection] = set()
         self.service_url = ""
         self.service_url_tls = ""
+        self.on_policies_changed: list[Callable[[NamespaceName], None]] = []
+        """Called after each change of policies of a namespace or its topics, in the event loop; not to wait."""
         self._authenticator = authenticator
         self._pool = pool
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
@@ -190,6 +192,23 @@ class BrokerService:
         for topic in self.open_topics.values():
             if topic.name.namespace == namespace:
                 topic.obey(policies)
+        self.policies_changed(namespace)
+
+    async def update_topic_policies(self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change a topic's own policies; a partition's are those of its partitioned topic."""
+        await self.blocking(self.catalog.update_topic_policies, topic, change)
+        self.policies_changed(topic.namespace)
+
+    async def forget_topic(self, name: TopicName) -> None:
+        """Forget what is kept by a topic's name, after the topic is gone; a partition has nothing of its own."""
+        await self.blocking(self.schemas.delete, name)
+        await self.blocking(self.catalog.delete_topic_policies, name)
+        self.policies_changed(name.namespace)
+
+    def policies_changed(self, namespace: NamespaceName) -> None:
+        """Tell whoever keeps policies of a namespace or its topics that they are others now."""
+        for callback in self.on_policies_changed:
+            callback(namespace)
 
     async def _policies(self, namespace: NamespaceName) -> TopicPolicies:
         return resolve(await self.blocking(self.catalog.policies, namespace), self.config)
@@ -251,4 +270,4 @@ class BrokerService:
             raise Refused(wire.NotAllowedError, f"topic {name} has producers or consumers connected; use force")
         await self.unload(name)
         await self.blocking(self.store.delete, name.managed_ledger_name)
-        await self.blocking(self.schemas.delete, name)
+        await self.forget_topic(name)

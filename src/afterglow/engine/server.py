@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import Completion
 
     StartAdmin: TypeAlias = Callable[
-        [BrokerService, ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
+        [BrokerService, None, ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
     ]
     """Starts to serve the admin API; gives its address and what stops it."""
 
@@ -95,7 +95,7 @@ class Server:
             await _listen(service, config, tls)
             admin_url = ""
             if admin is not None:
-                admin_url, stop = await admin(service, tls)
+                admin_url, stop = await admin(service, None, tls)
                 stack.push_async_callback(stop)
             upkeep = loop.create_task(_upkeep(service, config))
             stack.push_async_callback(_cancel, upkeep)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.config import SETTINGS, Origin, OriginKind
 from afterglow.errors import ConfigError, NotThere
 from afterglow.metadata.names import TopicName
-from afterglow.offload import policy_json
+from afterglow.offload import policy_checks, policy_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ TOPIC_FIELD: Final = "offloadPolicies"
 _NAMESPACE: Final = Origin(OriginKind.NAMESPACE, "namespace policies")
 _TOPIC: Final = Origin(OriginKind.TOPIC, "topic policies")
 
-_LEGACY: Final = {
+LEGACY_FIELDS: Final = {
     "offload_threshold": "managedLedgerOffloadThresholdInBytes",
     "offload_threshold_in_seconds": "managedLedgerOffloadThresholdInSeconds",
     "offload_deletion_lag_ms": "managedLedgerOffloadDeletionLagInMillis",
@@ -68,7 +68,7 @@ def namespace_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """What a namespace's policies set, by key of the setting."""
     values = {
         key: namespace[name]
-        for name, key in _LEGACY.items()
+        for name, key in LEGACY_FIELDS.items()
         if namespace.get(name) not in {None, -1} and SETTINGS[key].kind.accepts(namespace[name])
     }
     retention = namespace.get("retention_policies") or {}
@@ -88,9 +88,14 @@ class Policies:
     Args:
         config: The broker's settings.
         catalog: Where policies of namespaces and topics are.
+
+    Raises:
+        ConfigError: The broker's own policy cannot be obeyed.
     """
 
     def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
+        for warning in policy_checks.check(config):
+            log.warning("%s", warning)
         self._config = config
         self._catalog = catalog
         self._lock = threading.Lock()

@@ -38,6 +38,8 @@ POLICY_SETTINGS: Final[Mapping[str, Setting]] = {
 }
 """What an object of offload policies may set, by key, in the order of the table."""
 
+_BESIDES: Final = ("defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB", "ttlDurationDefaultInSeconds")
+"""Settings that decide together with them what becomes of a ledger."""
 _EXTRA: Final = next(row for row in POLICY_SETTINGS.values() if row.prefix)
 _WHOLE: Final = {
     "maxOffloadSegmentSizeInBytes": ("maxSizePerOffloadSegmentMbytes", MIB),
@@ -54,6 +56,8 @@ class Fields:
     """Values by key of the setting, of the object's own fields."""
     extra: Mapping[str, Any]
     """The same of settings that stand among the extra configurations."""
+    unread: Mapping[str, Any]
+    """Fields that were left out, as they are."""
     problems: tuple[str, ...]
     """Why fields were left out: each names the field and the cure."""
 
@@ -69,11 +73,12 @@ class Fields:
 
 def read(fields: Mapping[str, Any]) -> Fields:
     """Read an object of offload policies; fields that are null are not set."""
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     given = _read_all(((name, value) for name, value in fields.items() if value is not None), problems)
+    unread = {name: fields[name] for name in problems}
     streaming = [pair for pair in given.get(_EXTRA.key, ()) if _is_streaming(pair[0])]
     extra = _read_all(streaming, problems)
-    return Fields(given, extra, tuple(problems))
+    return Fields(given, extra, unread, tuple(problems.values()))
 
 
 def read_checked(fields: Mapping[str, Any]) -> Fields:
@@ -109,24 +114,56 @@ def write_all(policy: BrokerConfig) -> Json:
     return write({key: value for key, value in values.items() if value is not None}, masked=True)
 
 
+def shown(stored: Mapping[str, Any]) -> Json:
+    """A stored object for those who ask: Pulsar's names, secrets masked."""
+    fields = read(stored)
+    return {**fields.unread, **write(fields.given, masked=True)}
+
+
+def described(policy: BrokerConfig) -> list[Json]:
+    """Every value that holds, with its name and the level that set it, in the order of the table; secrets masked."""
+    rows = [row for row in SETTINGS.values() if row.key in POLICY_SETTINGS or row.key in _BESIDES]
+    return [
+        {
+            "name": row.key,
+            "value": MASK if row.secret and value is not None else _plain(value),
+            "origin": policy.origin(row.key).kind.level,
+        }
+        for row in rows
+        for value in (getattr(policy, row.attribute),)
+    ]
+
+
+def replaced(fields: Mapping[str, Any], stored: Mapping[str, Any]) -> Json:
+    """What is stored of an object that someone sets; a secret that is masked, as it was shown, stays what it is.
+
+    Raises:
+        ConfigError: A field is unknown or has a value that cannot be taken.
+    """
+    return write(_unmasked(read_checked(fields), stored))
+
+
 def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
     """An object with some fields changed, however either spells them; extra configurations are united.
+
+    Fields that cannot be read stay as they are: another release may know them.
 
     Raises:
         ConfigError: A changed field is unknown or has a value that cannot be taken.
     """
-    old, new = read(stored).given, read_checked(changes).given
-    united = {**dict(old.get(_EXTRA.key, ())), **dict(new.get(_EXTRA.key, ()))}
+    old, new = read(stored), read_checked(changes)
+    united = {**dict(old.given.get(_EXTRA.key, ())), **dict(new.given.get(_EXTRA.key, ()))}
     extra = {_EXTRA.key: tuple(sorted(united.items()))} if united else {}
-    return write({**old, **new, **extra})
+    return {**old.unread, **write({**old.given, **_unmasked(new, stored), **extra})}
 
 
-def unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of fields in which a masked secret, as it was shown, means the one that is stored.
+def without(stored: Mapping[str, Any], key: str) -> Json:
+    """An object that no longer sets a setting, however it spelt it."""
+    old = read(stored)
+    return {**old.unread, **write({name: value for name, value in old.given.items() if name != key})}
 
-    Raises:
-        ConfigError: A secret is masked and none is stored.
-    """
+
+def _unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
     known = read(stored).given
     given = dict(fields.given)
     for key, value in given.items():
@@ -142,7 +179,7 @@ def _is_streaming(name: str) -> bool:
     return found is not None and found[0].section is Streaming and found[0].key in POLICY_SETTINGS
 
 
-def _read_all(fields: Iterable[tuple[str, Any]], problems: list[str]) -> dict[str, Any]:
+def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     spelt: dict[str, str] = {}
     for name, value in fields:
@@ -152,10 +189,10 @@ def _read_all(fields: Iterable[tuple[str, Any]], problems: list[str]) -> dict[st
                 continue
             parsed = _read_one(name, row, kind, value)
         except ConfigError as error:
-            problems.append(str(error))
+            problems[name] = str(error)
             continue
         if values.setdefault(row.key, parsed) != parsed:
-            problems.append(f"{spelt[row.key]} and {name} give one setting two different values; remove one of them")
+            problems[name] = f"{spelt[row.key]} and {name} give one setting two different values; remove one of them"
         spelt.setdefault(row.key, name)
     return values
 
@@ -206,11 +243,14 @@ def _read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _write_one(key: str, value: Any) -> tuple[str, Any]:
-    if value is None:
-        return key, ""
-    if isinstance(value, Enum):
-        return key, value.name
-    if key == _EXTRA.key:
-        return key, dict(value)
     name, unit = _WHOLE.get(key, (key, 0))
-    return (name, value // unit) if unit and value % unit == 0 else (key, value)
+    if unit and value % unit == 0:
+        return name, value // unit
+    return key, "" if value is None else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: of a word its Java constant."""
+    if isinstance(value, Enum):
+        return value.name
+    return dict(value) if isinstance(value, tuple) else value
