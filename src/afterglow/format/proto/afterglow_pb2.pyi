@@ -499,6 +499,26 @@ class DeleteRecord(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DriverMetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VERSION_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
@@ -506,6 +526,7 @@ class DeleteRecord(_message.Message):
     RECORDED_MS_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
     LEDGER_ID_FIELD_NUMBER: _builtins.int
+    DRIVER_METADATA_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     uuid: _builtins.str
@@ -519,6 +540,10 @@ class DeleteRecord(_message.Message):
     """present: the ledger whose own object it is (format V1)"""
     @_builtins.property
     def place(self) -> Global___Place: ...
+    @_builtins.property
+    def driver_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """what the driver had given for it"""
+
     def __init__(
         self,
         *,
@@ -529,10 +554,11 @@ class DeleteRecord(_message.Message):
         recorded_ms: _builtins.int = ...,
         instance: _builtins.str = ...,
         ledger_id: _builtins.int | None = ...,
+        driver_metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "ledger_id", b"ledger_id", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "instance", b"instance", "ledger_id", b"ledger_id", "place", b"place", "reason", b"reason", "recorded_ms", b"recorded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "driver_metadata", b"driver_metadata", "instance", b"instance", "ledger_id", b"ledger_id", "place", b"place", "reason", b"reason", "recorded_ms", b"recorded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
     _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015
