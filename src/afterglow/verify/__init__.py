@@ -5,7 +5,7 @@ from __future__ import annotations
 from afterglow.verify.checker import verify
 from afterglow.verify.findings import Finding, Kind
 from afterglow.verify.objects import ObjectCheck, Stretch, check_object
-from afterglow.verify.places import Place, open_places
+from afterglow.verify.places import Place
 from afterglow.verify.sweep import Swept, sweep
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Stretch",
     "Swept",
     "check_object",
-    "open_places",
     "sweep",
     "verify",
 ]

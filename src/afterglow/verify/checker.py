@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.metadata.paths import STANDALONE
 from afterglow.verify.coverage import check_coverage, committed_objects
+from afterglow.verify.findings import Finding, Kind
 from afterglow.verify.names import add_names
 from afterglow.verify.objects import check_object
 from afterglow.verify.state import StateReader
 from afterglow.verify.strays import Strays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from afterglow.metadata.store import MetadataStore
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify.findings import Finding
     from afterglow.verify.names import Naming
     from afterglow.verify.places import Place
     from afterglow.verify.state import TopicState
@@ -33,7 +33,7 @@ def verify(
     metadata: MetadataStore,
     stores: Callable[[Place], ObjectStore],
     *,
-    tiers: Sequence[ObjectStore],
+    tiers: Iterable[ObjectStore],
     instance: str,
     cluster: str = STANDALONE,
     now_ms: int,
@@ -47,8 +47,8 @@ def verify(
 
     Args:
         metadata: The store; only read.
-        stores: Gives the store of each place that metadata names; see :func:`~afterglow.verify.places.open_places`.
-        tiers: The stores to list for orphans and unfinished uploads.
+        stores: Gives the store of each place that metadata names, as often as it is asked.
+        tiers: The stores to list for orphans and unfinished uploads; asked for when all topics are checked.
         instance: Our own, as objects carry it.
         cluster: Whose records of ours are meant.
         now_ms: The time by the stores' clocks, epoch milliseconds.
@@ -60,7 +60,7 @@ def verify(
         FormatError: A value of metadata cannot be read, so that nobody knows what it names.
         MetadataError: Metadata cannot be read.
         StorageError: A store fails.
-        NotSupported: No store reaches a place that metadata names.
+        AfterglowError: What ``stores`` raises.
     """
     reader = StateReader(metadata, cluster)
     naming: Naming = {}
@@ -93,6 +93,10 @@ def _check_topic(
 ) -> Iterator[Finding]:
     yield from _settled_coverage(reader, state, hot)
     for check in committed_objects(state):
+        if not check.place.blocks:
+            detail = f"a MapFile of Pulsar's own file-system driver below {check.place.bucket}, which is not read here"
+            yield Finding(Kind.UNCHECKED, check.topic, check.key, None, detail)
+            continue
         found = list(check_object(stores(check.place), check, instance=instance, deep=deep))
         if any(finding.kind.is_fault for finding in found) and check not in committed_objects(reader.topic(state.name)):
             continue  # it was named before and is not any more: its deletion is what we have seen

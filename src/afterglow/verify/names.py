@@ -6,7 +6,7 @@ that metadata names anywhere is nobody's orphan, also where the same bucket is r
 
 from __future__ import annotations
 
-from enum import Enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 INDEX_SUFFIX: Final = "-index"
 
 
-class Use(Enum):
-    """What a named key is used for."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a topic's metadata says under a key."""
 
-    COMMITTED = "committed"
-    """A finished object: it needs no upload any more."""
-    WORKING = "working"
-    """Being written or deleted, by uploads that metadata does not know."""
+    ledger_name: str
+    """Managed-ledger name of the topic."""
+    working: bool
+    """Whether it is being written or deleted, maybe by uploads that metadata does not know."""
+    upload_id: str = ""
+    """The one upload that it needs, where that is on record."""
+
+    def needs(self, upload_id: str) -> bool:
+        """Whether an unfinished upload of the key may be needed: a finished object needs none."""
+        return self.working or upload_id == self.upload_id
 
 
-Naming: TypeAlias = dict[str, Use | str]
-"""Last component of each named data key; where the one upload that it needs is on record, its id stands for the use."""
+Naming: TypeAlias = dict[str, Named]
+"""By :func:`base_key`."""
 
 
 def copy_key(uuid: object, ledger_id: int) -> str:
@@ -43,17 +50,15 @@ def add_names(naming: Naming, state: TopicState) -> None:
 
     A segment's record alone names nothing: while the segment is on its way its upload's record does, then the list.
     """
+    committed, working = Named(state.name, working=False), Named(state.name, working=True)
     for ledgers in state.lists:
         for ledger in ledgers:
             if ledger.copy is not None:
-                use = Use.COMMITTED if ledger.complete else Use.WORKING
-                naming[copy_key(ledger.copy, ledger.ledger_id)] = use
+                naming[copy_key(ledger.copy, ledger.ledger_id)] = committed if ledger.complete else working
             for stub in ledger.stubs:
-                naming[str(stub.uuid)] = Use.COMMITTED if stub.complete else Use.WORKING
-    for segment in state.segments:
-        if (use_now := naming.get(str(segment.uuid))) is not None:
-            naming[base_key(segment.key)] = use_now
+                naming[str(stub.uuid)] = committed if stub.complete else working
     for upload in state.uploads:
-        naming[base_key(upload.key)] = upload.upload_id or Use.WORKING
+        known = Named(state.name, working=False, upload_id=upload.upload_id)
+        naming[base_key(upload.key)] = known if upload.upload_id else working
     for delete in state.deletes:
-        naming[base_key(delete.key)] = Use.WORKING
+        naming[base_key(delete.key)] = working

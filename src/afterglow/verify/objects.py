@@ -80,10 +80,6 @@ class _Object:
 
     def findings(self) -> Iterator[Finding]:
         check = self._check
-        if not check.place.blocks:
-            detail = "its ledger is a MapFile of Pulsar's own file-system driver, which is not read here"
-            yield self._finding(Kind.UNCHECKED, detail)
-            return
         data = self._head(check.key)
         if data is None:
             yield self._finding(Kind.MISSING_OBJECT, f"{self._store.url} has no such object", check.stretches[0].first)

@@ -9,12 +9,12 @@ is younger than what was read at first, and a commit may have come between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from afterglow.errors import ObjectMissing
 from afterglow.verify.findings import Finding, Kind, topic_text
-from afterglow.verify.names import Use, add_names, base_key
+from afterglow.verify.names import add_names, base_key
 from afterglow.verify.objects import INSTANCE
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Stray:
 
     finding: Finding
     ledger_name: str | None
-    """Managed-ledger name of the topic that it says it belongs to."""
+    """Managed-ledger name of the topic that it belongs to; None where nothing tells it."""
     upload: Upload | None = None
     """Set where it is an unfinished upload."""
 
@@ -68,17 +68,6 @@ class Strays:
             if stray is not None:
                 yield stray
 
-    def still_stray(self, stray: Stray) -> bool:
-        """Whether metadata, as it is now, still gives no reason to keep what looks like an orphan or a leak."""
-        key = stray.finding.object
-        assert key is not None
-        naming: Naming = {}
-        names = self._reader.names() if stray.ledger_name is None else (stray.ledger_name,)
-        for name in names:
-            add_names(naming, self._reader.topic(name))
-        use = naming.get(base_key(key))
-        return use is None if stray.upload is None else _is_leaked(use, stray.upload)
-
     def _judge_object(self, tier: ObjectStore, listed: ObjectInfo) -> Stray | None:
         try:
             info = tier.head(listed.key)
@@ -96,35 +85,33 @@ class Strays:
         )
 
     def _judge_upload(self, tier: ObjectStore, upload: Upload) -> Stray | None:
-        use = self._naming.get(base_key(upload.key))
-        if use is None:
+        named = self._naming.get(base_key(upload.key))
+        if named is None:
             detail = f"{tier.url}: an unfinished upload of a key that our records do not name"
             return Stray(Finding(Kind.FOREIGN, None, upload.key, None, detail), None, upload)
-        if not _is_leaked(use, upload):
+        if named.needs(upload.upload_id):
             return None
         detail = f"{tier.url}: upload {upload.upload_id}, {self._age(upload.created_ms)} old, needed by nothing"
-        return self._young_or_confirmed(
-            Stray(Finding(Kind.LEAKED_UPLOAD, None, upload.key, None, detail), None, upload), upload.created_ms
-        )
+        finding = Finding(Kind.LEAKED_UPLOAD, topic_text(named.ledger_name), upload.key, None, detail)
+        return self._young_or_confirmed(Stray(finding, named.ledger_name, upload), upload.created_ms)
 
     def _young_or_confirmed(self, stray: Stray, since_ms: int) -> Stray | None:
         # 0: the store does not say when. Such a thing is never old enough.
         if not since_ms or self._now_ms - since_ms <= self._grace_ms:
-            found = stray.finding
-            told = Finding(Kind.PENDING, found.topic, found.object, found.position, found.detail)
-            return Stray(told, stray.ledger_name, stray.upload)
-        return stray if self.still_stray(stray) else None
+            return replace(stray, finding=replace(stray.finding, kind=Kind.PENDING))
+        return stray if self._confirmed(stray) else None
+
+    def _confirmed(self, stray: Stray) -> bool:
+        """Whether metadata, as it is now, still gives no reason to keep what looks like an orphan or a leak."""
+        assert stray.finding.object is not None
+        naming: Naming = {}
+        for name in self._reader.names() if stray.ledger_name is None else (stray.ledger_name,):
+            add_names(naming, self._reader.topic(name))
+        named = naming.get(base_key(stray.finding.object))
+        if stray.upload is None:
+            return named is None
+        # Without a name any more it is not ours to judge.
+        return named is not None and not named.needs(stray.upload.upload_id)
 
     def _age(self, since_ms: int) -> str:
         return f"{max(self._now_ms - since_ms, 0) / 1000:.0f} s" if since_ms else "nobody knows how"
-
-
-def _is_leaked(use: Use | str | None, upload: Upload) -> bool:
-    """Whether our records name the upload's key and know that this upload is not needed.
-
-    A key that is being written or deleted may have uploads that its record does not know yet; one that is committed
-    needs none, and one whose upload is on record needs only that.
-    """
-    if use is None or use is Use.WORKING:
-        return False
-    return use is Use.COMMITTED or use != upload.upload_id

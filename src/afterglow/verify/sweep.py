@@ -2,7 +2,7 @@
 
 Per object or upload:
 
-1. Metadata is read again. *Crash: nothing has happened.*
+1. Metadata is read again, by :class:`~afterglow.verify.strays.Strays`. *Crash: nothing has happened.*
 2. The object is deleted, or the upload aborted. *Crash: the next sweep finds the rest; a second deletion is none.*
 
 No commit can come to need what step 1 did not find named: a UUID is put in metadata before its first byte is uploaded.
@@ -19,7 +19,7 @@ from afterglow.verify.state import StateReader
 from afterglow.verify.strays import Strays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from afterglow.metadata.store import MetadataStore
     from afterglow.storage.store import ObjectStore
@@ -39,7 +39,7 @@ class Swept:
 def sweep(
     metadata: MetadataStore,
     *,
-    tiers: Sequence[ObjectStore],
+    tiers: Iterable[ObjectStore],
     instance: str,
     cluster: str = STANDALONE,
     now_ms: int,
@@ -70,8 +70,6 @@ def sweep(
                 continue
             if dry_run:
                 yield Swept(stray.finding, removed=False)
-                continue
-            if not strays.still_stray(stray):
                 continue
             if stray.upload is not None:
                 tier.abort_upload(stray.upload)
