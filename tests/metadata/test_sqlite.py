@@ -172,6 +172,7 @@ def test_a_thread_that_holds_the_store_too_long_is_waited_for_up_to_the_deadline
 
 def test_a_full_database_fails_the_change_for_certain(store: SqliteMetadataStore) -> None:
     store.put("/node", b"before", MUST_NOT_EXIST)
+    assert store._writer is not None
     (pages,) = store._writer.execute("PRAGMA page_count").fetchone()
     store._writer.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(CommitFailed, match="/node"):
@@ -223,6 +224,7 @@ def test_only_the_owner_may_read_the_file_and_its_log(store: SqliteMetadataStore
 
 def test_every_commit_is_synced_to_a_write_ahead_log(store: SqliteMetadataStore) -> None:
     full = 2
+    assert store._writer is not None
     assert store._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._writer.execute("PRAGMA synchronous").fetchone() == (full,)
 
@@ -289,3 +291,26 @@ def test_opening_read_only_makes_no_file(path: Path) -> None:
     with pytest.raises(MetadataUnavailable, match=r"metadata\.db"):
         SqliteMetadataStore(path, read_only=True)
     assert not path.exists()
+
+
+def test_reading_a_store_at_rest_leaves_no_trace(path: Path) -> None:
+    with closing(SqliteMetadataStore(path)) as store:
+        store.put("/node", b"a", MUST_NOT_EXIST)
+    before = {found.name: found.stat().st_mtime_ns for found in path.parent.iterdir()}
+    with closing(SqliteMetadataStore(path, read_only=True)) as reader:
+        node = reader.get("/node")
+        assert node is not None
+        assert node.value == b"a"
+        assert {found.name: found.stat().st_mtime_ns for found in path.parent.iterdir()} == before
+    assert list(before) == [path.name]
+    assert {found.name: found.stat().st_mtime_ns for found in path.parent.iterdir()} == before
+
+
+def test_a_reader_of_a_store_at_rest_sees_what_a_later_writer_puts(path: Path) -> None:
+    SqliteMetadataStore(path).close()
+    with closing(SqliteMetadataStore(path, read_only=True)) as reader:
+        assert reader.get("/node") is None
+        with closing(SqliteMetadataStore(path)) as writer:
+            writer.put("/node", b"a", MUST_NOT_EXIST)
+            assert reader.children("/") == ("node",)
+        assert reader.children("/") == ("node",)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from typing import TYPE_CHECKING, Final
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import CorruptMetadata, MetadataUnavailable, WrongVersion
 
@@ -33,6 +34,11 @@ _SCHEMA: Final = (
         PRIMARY KEY (parent, name)
     )""",
 )
+
+_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_SCHEMA_VERSION: Final = "SELECT value FROM store WHERE key = 'schema_version'"
+
+_FEW: Final = 100  # a process can open and close the file so often in a row only on purpose
 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA})
 _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -77,13 +83,19 @@ def create_file(path: Path) -> None:
         ) from error
 
 
-def connect(path: Path, busy_timeout_s: float, *, read_only: bool) -> sqlite3.Connection:
+def connect(path: Path, busy_timeout_s: float, *, read_only: bool, at_rest: bool = False) -> sqlite3.Connection:
     """Open a connection in autocommit mode; whoever shares it among threads holds a lock.
+
+    Args:
+        path: Of the file.
+        busy_timeout_s: How long a statement waits for other connections.
+        read_only: Refuse to change the file. Its log is made beside it all the same if it is not there.
+        at_rest: Look at the file alone, as if nobody could change it; for reading only.
 
     Raises:
         MetadataUnavailable: The file cannot be opened.
     """
-    mode = "ro" if read_only else "rw"
+    mode = "ro&immutable=1" if at_rest else "ro" if read_only else "rw"
     try:
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
@@ -103,36 +115,78 @@ def connect(path: Path, busy_timeout_s: float, *, read_only: bool) -> sqlite3.Co
     return db
 
 
-def install_schema(db: sqlite3.Connection, path: Path, busy_timeout_s: float, *, read_only: bool) -> None:
-    """Switch a new file to the write-ahead log and make its tables in one transaction, or check those of an old one.
+def query_unseen(path: Path, busy_timeout_s: float, query: str, arguments: tuple[str, ...] = ()) -> list[Any]:
+    """Run one query and leave no trace.
+
+    SQLite makes a log and a table of locks beside a file that it opens, and a connection that may only read leaves
+    them there. So they are joined where another process has made them. Where there are none the file is at rest and is
+    read by itself; if that turns out to have ended meanwhile, what was read may be torn, and is read again.
+
+    Raises:
+        MetadataUnavailable: The file cannot be opened, or stays locked.
+        CorruptMetadata: The file is damaged.
+    """
+    for _ in range(_FEW):
+        before = _rest(path)
+        try:
+            with closing(connect(path, busy_timeout_s, read_only=True, at_rest=before is not None)) as db:
+                rows = db.execute(query, arguments).fetchall()
+        except sqlite3.Error as error:
+            if before == _rest(path):
+                raise explain(error, path, "read") from error
+            continue
+        if before is None or before == _rest(path):
+            return rows
+    raise MetadataUnavailable(f"read: {path} is opened and closed by others all the time; try again")
+
+
+def _rest(path: Path) -> tuple[int, ...] | None:
+    """What would tell that a file at rest was changed since; None while others have it open."""
+    if path.with_name(f"{path.name}-wal").exists():
+        return None
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise MetadataUnavailable(f"the metadata file {path} cannot be read: {error.strerror}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def install_schema(db: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
+    """Switch a new file to the write-ahead log and make its tables in one transaction.
 
     On any error the caller closes the connection, which rolls an open transaction back.
 
     Raises:
         MetadataUnavailable: The file stayed locked.
-        CorruptMetadata: The file holds something else.
-        WrongVersion: A newer release made it.
+        CorruptMetadata: The file is damaged.
     """
     try:
-        if not read_only and not _tables(db):
+        if not db.execute(_TABLES).fetchone():
             _enter_wal(db, busy_timeout_s)
             db.execute("BEGIN IMMEDIATE")
-            if not _tables(db):  # another process may have been faster
+            if not db.execute(_TABLES).fetchone():  # another process may have been faster
                 for statement in _SCHEMA:
                     db.execute(statement)
                 db.execute("INSERT INTO store VALUES ('schema_version', ?), ('change', 0)", (SCHEMA_VERSION,))
             db.execute("COMMIT")
-        if not {"store", "nodes"} <= _tables(db):
-            raise CorruptMetadata(f"{path} is no metadata database of Afterglow: name another file (sqlite:PATH)")
-        (version,) = db.execute("SELECT value FROM store WHERE key = 'schema_version'").fetchone()
     except sqlite3.Error as error:
         raise explain(error, path, "opening the metadata store") from error
+
+
+def check_schema(path: Path, busy_timeout_s: float) -> None:
+    """Insist that a file is a metadata database of this release.
+
+    Raises:
+        MetadataUnavailable: The file cannot be opened, or stays locked.
+        CorruptMetadata: The file holds something else.
+        WrongVersion: A newer release made it.
+    """
+    tables = {name for (name,) in query_unseen(path, busy_timeout_s, _TABLES)}
+    if not {"store", "nodes"} <= tables:
+        raise CorruptMetadata(f"{path} is no metadata database of Afterglow: name another file (sqlite:PATH)")
+    ((version,),) = query_unseen(path, busy_timeout_s, _SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise WrongVersion(f"{path} has schema version {version}, this release knows {SCHEMA_VERSION}: upgrade it")
-
-
-def _tables(db: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _enter_wal(db: sqlite3.Connection, busy_timeout_s: float) -> None:

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import CommitFailed, CommitUnknown, MetadataUnavailable, NotSupported
-from afterglow.metadata._sqlite_file import connect, create_file, explain, install_schema, primary_code
+from afterglow.metadata._sqlite_file import (
+    check_schema,
+    connect,
+    create_file,
+    explain,
+    install_schema,
+    primary_code,
+    query_unseen,
+)
 from afterglow.metadata._sqlite_poll import ChangePoller
 from afterglow.metadata.checks import (
     DEFAULT_MAX_VALUE_BYTES,
@@ -61,7 +69,7 @@ class SqliteMetadataStore:
 
     Args:
         path: Of the database file; made, readable by its owner only, unless it exists. Its directory must exist.
-        read_only: Open an existing file, and refuse to change it.
+        read_only: Open an existing file, and refuse to change it; without watches, nothing is made beside it either.
         busy_timeout_s: How long a call waits for other threads and processes before it fails.
         poll_interval_s: How often changes by other processes are looked for while there are watches.
         max_value_bytes: The longest value taken.
@@ -91,16 +99,20 @@ class SqliteMetadataStore:
         self._unsettled = False
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
-        if not read_only:
-            create_file(self._path)
-        self._writer = connect(self._path, busy_timeout_s, read_only=read_only)
+        self._closed = False
+        self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        try:
-            install_schema(self._writer, self._path, busy_timeout_s, read_only=read_only)
-            self._reader = connect(self._path, busy_timeout_s, read_only=True)
-        except BaseException:
-            self._writer.close()
-            raise
+        if read_only:
+            check_schema(self._path, busy_timeout_s)
+        else:
+            create_file(self._path)
+            self._writer = connect(self._path, busy_timeout_s, read_only=False)
+            try:
+                install_schema(self._writer, self._path, busy_timeout_s)
+                check_schema(self._path, busy_timeout_s)
+            except BaseException:
+                self._writer.close()
+                raise
         self._poller = ChangePoller(self._path, busy_timeout_s, poll_interval_s)
 
     @property
@@ -160,9 +172,10 @@ class SqliteMetadataStore:
         """Wait for running calls, end the watches and close the file."""
         self._poller.close()
         with self._write_lock, self._read_lock:
+            self._closed = True
             if self._reader is not None:
                 self._reader.close()
-                self._reader = None
+            if self._writer is not None:
                 self._writer.close()  # last: the last connection to close folds the log into the file
 
     def _create(self, db: sqlite3.Connection, path: str, value: bytes, change: int) -> None:
@@ -177,6 +190,9 @@ class SqliteMetadataStore:
                 break
 
     def _read(self, query: str, arguments: tuple[str, ...]) -> list[Any]:
+        if self._read_only:
+            self._check_open()
+            return query_unseen(self._path, self._timeout_s, query, arguments)
         if self._unsettled:
             self._settle()
         with self._reading() as db:
@@ -188,8 +204,9 @@ class SqliteMetadataStore:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._held(self._read_lock, "read"):
+            self._check_open()
             if self._reader is None:
-                raise MetadataUnavailable(f"the metadata store {self._path} is closed: open another")
+                self._reader = connect(self._path, self._timeout_s, read_only=True)
             yield self._reader
 
     @contextmanager
@@ -205,8 +222,8 @@ class SqliteMetadataStore:
         if self._read_only:
             raise NotSupported(f"{what}: the metadata store {self._path} was opened read-only")
         with self._held(self._write_lock, what):
-            if self._reader is None:
-                raise MetadataUnavailable(f"the metadata store {self._path} is closed: open another")
+            self._check_open()
+            assert self._writer is not None
             db = self._writer
             try:
                 db.execute("BEGIN IMMEDIATE")
@@ -234,6 +251,10 @@ class SqliteMetadataStore:
         with self._transaction("settling an unknown commit") as db:
             _next_change(db)
         self._unsettled = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MetadataUnavailable(f"the metadata store {self._path} is closed: open another")
 
     @contextmanager
     def _held(self, lock: threading.Lock, what: str) -> Iterator[None]:
