@@ -248,3 +248,11 @@ class InvalidPosition(AfterglowError, ValueError):
 
 class OffloadInProgress(AfterglowError):
     """An offload that was asked for by hand still runs on that topic; wait for it to end."""
+
+
+class OffloadConflict(AfterglowError):
+    """The list of ledgers does not name this attempt any more, or has no room for it: what it wrote is to go."""
+
+
+class UploadLost(AfterglowError):
+    """The store has forgotten an unfinished upload: the segment starts again from its begin, under another name."""

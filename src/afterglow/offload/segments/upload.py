@@ -1,0 +1,446 @@
+"""One segment from its assignment to its commit, so that a crash anywhere ends in committed or cleaned.
+
+1. Put the upload record: UUID, place and key, begin, and the end where it is known. *Crash: no list names the segment;
+   whoever opens the topic gives the record up.*
+2. Commit a stub to the list of ledgers, in the ledger where the segment begins. *Crash: the next owner resumes it.*
+3. Create the multipart upload where there is more than one part, and record its id. *Crash in between: the next owner
+   aborts every upload of the key that is not recorded.*
+4. Record parts as planned, have tasks upload them, record them as done. *Crash: planned parts that are not recorded as
+   done are uploaded again, with the same bytes under the same numbers.*
+5. Record the end, together with the last parts. From here on the record alone decides. *Crash: as 4.*
+6. Complete the upload, naming the recorded tags. *Crash: the store knows no such upload then, and the key's length and
+   instance tell that it was completed.*
+7. Put the index where there is none, derived from the record alone. *Crash: the same bytes once more.*
+8. Check length and index as the store gives them.
+9. Put the segment's lasting record. *Crash: it is there already.*
+10. Commit: the segment is complete in every ledger that it touches. *Crash: done but for the record, which the next
+    owner finds complete.*
+11. Delete the upload record.
+
+Every step may be done again. A step that meets a newer owner changes nothing and deletes nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Self
+from uuid import UUID, uuid4
+
+from afterglow.errors import (
+    CommitUnknown,
+    CorruptIndex,
+    ObjectExists,
+    ObjectMissing,
+    OffloadConflict,
+    PartMismatch,
+    UploadLost,
+    UploadMissing,
+    VersionConflict,
+    WrongLength,
+)
+from afterglow.format.index import encode_index
+from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY
+from afterglow.format.proto.afterglow_pb2 import UploadRecord
+from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.offload.segments import edits, records
+from afterglow.offload.segments.cutting import plan_parts, restore_part
+from afterglow.offload.segments.node import UploadNode
+from afterglow.offload.task import PartTask
+from afterglow.read.places import place_of_record
+from afterglow.storage.store import Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from afterglow.format.position import Position
+    from afterglow.ledger.clock import Clock
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.offload.segments.cutting import Offsets, PlannedPart, Sizes
+    from afterglow.offload.segments.territory import Run
+    from afterglow.offload.task import PartResult
+    from afterglow.read.places import TierPlace
+    from afterglow.storage.store import ObjectStore, Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRoom:
+    """What the segments of one topic share."""
+
+    ledger: ManagedLedger
+    metadata: MetadataStore
+    paths: AfterglowPaths
+    clock: Clock
+    instance: str
+    """Of the engine; every object carries it."""
+    home: str
+    """The engine's home directory, where tasks find the hot ledgers."""
+    offsets: Offsets
+    run_between: Callable[[Position, Position], Run]
+    """The entries from one to another, both inclusive."""
+    open_store: Callable[[TierPlace], ObjectStore]
+    store_options: Callable[[TierPlace], Mapping[str, str]]
+    """What a task needs to open the same store."""
+    user_metadata: Callable[[str], Mapping[str, str]]
+    """Of an object in the role ``data`` or ``index``."""
+    give_up: Callable[[UUID, TierPlace, str], None]
+    """Put on record that an object and its uploads are to go, with the reason. Must be durable when it returns."""
+
+
+class SegmentUpload:
+    """A segment that is assigned. One call at a time.
+
+    Args:
+        room: What the topic's segments share.
+        node: Its record, which is there.
+    """
+
+    def __init__(self, room: SegmentRoom, node: UploadNode) -> None:
+        self._room = room
+        self._node = node
+        self._parts: dict[int, PlannedPart] = {}
+        self._in_flight: set[int] = set()
+        self._unsure = True
+        """Whether the store may hold an upload of the key that is not recorded."""
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> UploadRecord:
+        """Its record; not to be changed."""
+        return self._node.record
+
+    @property
+    def uuid(self) -> UUID:
+        """Its UUID."""
+        return UUID(self.record.uuid)
+
+    @property
+    def key(self) -> str:
+        """Of its object."""
+        return self.record.place.key
+
+    @property
+    def begin(self) -> Position:
+        """Its first entry."""
+        return records.position_of(self.record.begin)
+
+    @property
+    def end(self) -> Position | None:
+        """Its last entry; None while it is live."""
+        return records.end_of(self.record)
+
+    @property
+    def reached(self) -> Position:
+        """The last entry that is planned; the one before its begin where none is."""
+        return records.planned_end(self.record) or self.begin.previous()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has ended and all its parts are uploaded."""
+        return records.parts_whole(self.record)
+
+    @property
+    def in_flight(self) -> int:
+        """Parts that tasks are uploading."""
+        return len(self._in_flight)
+
+    # --- steps 1 and 2 ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def assign(
+        cls, room: SegmentRoom, place: TierPlace, begin: Position, end: Position | None, *, sizes: Sizes, first_ms: int
+    ) -> Self:
+        """Begin a segment.
+
+        Args:
+            room: What the topic's segments share.
+            place: Where it goes.
+            begin: Its first entry.
+            end: Its last entry; None where it is to be live.
+            sizes: How it is cut.
+            first_ms: When its first entry was written.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            OffloadConflict: The list has changed so that no segment can begin there.
+            MetadataError: The store failed; the next look finds out how far it came.
+        """
+        now_ms = room.clock.now_ms()
+        uuid = uuid4()
+        node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
+        node.create(
+            records.new_record(
+                uuid,
+                place,
+                begin,
+                end,
+                owner_epoch=room.ledger.owner_epoch,
+                sizes=sizes,
+                assigned_ms=now_ms,
+                first_entry_ms=first_ms,
+            )
+        )
+        room.ledger.update(partial(edits.add_stub, uuid=uuid, begin=begin, assigned_ms=now_ms))
+        made = cls(room, node)
+        made._unsure = False
+        return made
+
+    # --- steps 3 to 5 -------------------------------------------------------------------------------------------------
+
+    def extend(self, run: Run, *, closing: bool) -> None:
+        """Plan further parts, and record them; with the end where it closes.
+
+        Args:
+            run: Entries behind :attr:`reached`, up to the end where it closes.
+            closing: Whether the segment ends with the run.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            HotLogError: The ledgers cannot be read now.
+            MetadataError: The store failed.
+        """
+        record = self.record
+        offset = records.planned_bytes(record)
+        number = len(record.planned) + 1
+        sizes = records.sizes_of(record)
+        parts = plan_parts(run, self._room.offsets, sizes, number=number, offset=offset, closing=closing)
+
+        def edit(record: UploadRecord) -> None:
+            records.add_planned(record, parts)
+            if closing and not record.HasField("end"):
+                record.end.CopyFrom(records.to_proto(run.end))
+
+        if parts or closing:
+            self._node.update(edit)
+            self._parts.update({part.number: part for part in parts})
+
+    def due(self) -> tuple[PartTask, ...]:
+        """Tasks for parts that are planned, not uploaded, and that nobody is uploading; they count as in flight now.
+
+        Raises:
+            UploadLost: The store has forgotten the upload.
+            AfterglowError: The upload cannot be created, or the plan not be restored; to be tried again.
+        """
+        missing = [part for part in records.missing_parts(self.record) if part.number not in self._in_flight]
+        if not missing:
+            return ()
+        single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
+        if not single and not self.record.upload_id:
+            self._create_upload()
+        place = place_of_record(self.record.place)
+        options = tuple(sorted(self._room.store_options(place).items()))
+        metadata = tuple(self._room.user_metadata("data").items())
+        tasks = tuple(
+            PartTask(
+                topic=self._room.ledger.name,
+                key=self.key,
+                number=part.number,
+                upload_id=self.record.upload_id or None,
+                url=place.url,
+                options=options,
+                metadata=metadata,
+                home=self._room.home,
+                instance=self._room.instance,
+                ledgers=self._part(part.number).ledgers,
+            )
+            for part in missing
+        )
+        self._in_flight.update(task.number for task in tasks)
+        return tasks
+
+    def settle(self, results: Mapping[int, PartResult]) -> None:
+        """Take what tasks have told, by part number, and record the parts that are done.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            UploadLost: The store has forgotten the upload.
+            AfterglowError: A part failed, for the first reason told; what was done is recorded all the same.
+        """
+        self._in_flight.difference_update(results)
+        good = {number: result for number, result in results.items() if result.error is None}
+        if good:
+            parts = {number: self._part(number) for number in good}
+
+            def edit(record: UploadRecord) -> None:
+                for number, result in good.items():
+                    records.add_done(record, parts[number], result)
+                record.attempts = 0
+                record.last_error = ""
+
+            self._node.update(edit)
+        for result in results.values():
+            if isinstance(result.error, UploadMissing):
+                raise UploadLost(f"{self.key}: {result.error}") from result.error
+            if result.error is not None:
+                raise result.error
+
+    def failed(self, error: Exception) -> None:
+        """Record a failure: the segment's status is then ``Failed`` until the next success.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            MetadataError: The store failed.
+        """
+        attempts = self.record.attempts + 1
+        now_ms = self._room.clock.now_ms()
+
+        def edit(record: UploadRecord) -> None:
+            record.attempts = attempts
+            record.last_error = f"{type(error).__name__}: {error}".splitlines()[0][:500]
+            record.last_attempt_ms = now_ms
+
+        self._unsure = True
+        self._node.update(edit)
+
+    # --- steps 6 to 11 ------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Make the parts an object, and commit it. All segments before it must be committed.
+
+        Raises:
+            Fenced: Another owner has taken over; nothing was deleted.
+            UploadLost: The store has forgotten the upload.
+            OffloadConflict: The segment is not assigned any more: it was given up.
+            AfterglowError: To be tried again.
+        """
+        place = place_of_record(self.record.place)
+        store = self._room.open_store(place)
+        if self.record.upload_id:
+            self._complete(store)
+        index = encode_index(records.index_of(self.record))
+        with suppress(ObjectExists):  # of an earlier try, derived from the same record
+            store.put(self.key + INDEX_SUFFIX, index, metadata=self._room.user_metadata("index"), if_absent=True)
+        self._check(store, index)
+        now_ms = self._room.clock.now_ms()
+        self._put_segment(now_ms)
+        try:
+            self._room.ledger.update(
+                partial(
+                    edits.commit_segment,
+                    uuid=self.uuid,
+                    covered=records.coverage(self.record),
+                    assigned_ms=self.record.assigned_ms,
+                    offloaded_ms=now_ms,
+                )
+            )
+        except OffloadConflict:
+            self.give_up("its ledgers have left the list")
+            raise
+        self._node.delete()
+
+    def give_up(self, reason: str) -> None:
+        """Put on record that everything of it is to go, then forget it. No list must name it any more.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            MetadataError: The store failed.
+        """
+        self._room.give_up(self.uuid, place_of_record(self.record.place), reason)
+        self._node.delete()
+
+    def start_again(self) -> SegmentUpload:
+        """Begin anew under another UUID, after the store has lost the upload.
+
+        1. Put a record for the new UUID. *Crash: no list names it, and it is given up.*
+        2. Let it take the old one's place in the list. *Crash: the next owner resumes it, and gives up the old one.*
+        3. Put on record that what there is of the old one is to go, and delete its record. *Crash: the same.*
+
+        Raises:
+            Fenced: Another owner has taken over.
+            OffloadConflict: The old one is not assigned any more.
+            MetadataError: The store failed.
+        """
+        uuid = uuid4()
+        room = self._room
+        fresh = UploadRecord()
+        fresh.CopyFrom(self.record)
+        fresh.uuid = fresh.place.key = str(uuid)
+        fresh.upload_id = ""
+        del fresh.done[:]
+        node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
+        node.create(fresh)
+        room.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
+        self.give_up("the store has lost its upload")
+        return SegmentUpload(room, node)
+
+    def _create_upload(self) -> None:
+        store = self._room.open_store(place_of_record(self.record.place))
+        if self._unsure:
+            for other in store.list_uploads(self.key):
+                if other.key == self.key:
+                    store.abort_upload(other)
+        self._unsure = True
+        upload = store.create_upload(self.key, metadata=self._room.user_metadata("data"))
+
+        def edit(record: UploadRecord) -> None:
+            record.upload_id = upload.upload_id
+
+        self._node.update(edit)
+        self._unsure = False
+
+    def _complete(self, store: ObjectStore) -> None:
+        upload = Upload(self.key, self.record.upload_id)
+        try:
+            store.complete_upload(upload, records.uploaded_parts(self.record))
+        except UploadMissing as error:
+            try:
+                found = store.head(self.key)
+            except ObjectMissing:
+                raise UploadLost(f"{self.key}: the store knows neither the upload nor the object") from error
+            if found.size_bytes != records.planned_bytes(self.record):
+                raise WrongLength(
+                    f"{self.key} has {found.size_bytes} bytes, {records.planned_bytes(self.record)} were uploaded"
+                ) from error
+            if found.metadata.get(INSTANCE_KEY) != self._room.instance:
+                raise UploadLost(f"{self.key}: somebody else's object has taken the key") from error
+        except PartMismatch:
+            self._forget_wrong_parts(store.list_parts(upload))
+            raise
+
+    def _forget_wrong_parts(self, held: tuple[Part, ...]) -> None:
+        """Have parts uploaded again that the store does not hold as recorded."""
+        known = {part.number: part for part in held}
+
+        def edit(record: UploadRecord) -> None:
+            kept = []
+            for part in record.done:
+                found = known.get(part.number)
+                if found is not None and found.size_bytes == part.bytes and found.crc32c in {None, part.crc32c}:
+                    part.tag = found.tag
+                    kept.append(part)
+            copies = [type(part).FromString(part.SerializeToString()) for part in kept]
+            del record.done[:]
+            record.done.extend(copies)
+
+        self._node.update(edit)
+
+    def _check(self, store: ObjectStore, index: bytes) -> None:
+        found = store.head(self.key)
+        if found.size_bytes != records.planned_bytes(self.record):
+            raise WrongLength(
+                f"{self.key} has {found.size_bytes} bytes, {records.planned_bytes(self.record)} were uploaded"
+            )
+        if bytes(store.get(self.key + INDEX_SUFFIX)) != index:
+            raise CorruptIndex(f"{self.key}{INDEX_SUFFIX} is not the index that was written: somebody else wrote there")
+
+    def _put_segment(self, now_ms: int) -> None:
+        made = records.segment_record(self.record, instance=self._room.instance, offloaded_ms=now_ms)
+        path = self._room.paths.segment(self._room.ledger.name, self.uuid)
+        try:
+            self._room.metadata.put(path, made.SerializeToString(deterministic=True), MUST_NOT_EXIST)
+        except (VersionConflict, CommitUnknown):
+            if self._room.metadata.get(path) is None:
+                raise
+
+    def _part(self, number: int) -> PlannedPart:
+        """A part with its blocks; restored from the record where another owner planned it."""
+        if number not in self._parts:
+            planned = self.record.planned[number - 1]
+            run = self._room.run_between(records.position_of(planned.begin), records.position_of(planned.end))
+            offset = sum(sum(part.block_bytes) for part in self.record.planned[: number - 1])
+            self._parts[number] = restore_part(number, run, planned.block_bytes, self._room.offsets, offset)
+        return self._parts[number]
