@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import ConfigError, MissingDependency
 from afterglow.spark.java import find_java
+from afterglow.spark.master import with_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,11 +52,11 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
     """Use a Spark session; the last user to leave ends it and its JVM.
 
     The defaults suit work inside one machine: nothing listens beyond the loopback address, no web page, times in UTC,
-    Python workers that are this interpreter, stay alive between jobs and talk to the JVM over Unix sockets, and no log
-    lines below errors.
+    Python workers that are this interpreter with this package imported, live on between jobs and talk to the JVM over
+    Unix sockets, jobs that share the workers evenly where each names a pool of its own, and no log lines below errors.
 
     Args:
-        master: Where the work runs, as in ``spark-submit --master``.
+        master: Where the work runs, as in ``spark-submit --master``; a local one tries tasks as often as others do.
         app_name: The application's name.
         **conf: Spark settings by their full names (``**{"spark.sql.shuffle.partitions": "2"}``); they win over the
             defaults.
@@ -64,11 +65,11 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
         MissingDependency: PySpark or a Java is missing.
         ConfigError: The process already runs a session of ours with other settings.
     """
-    session = _enter({**_defaults(), "spark.master": master, "spark.app.name": app_name, **conf})
+    used = _enter({**_defaults(), "spark.master": with_attempts(master), "spark.app.name": app_name, **conf})
     try:
-        yield session
+        yield used.session
     finally:
-        _leave()
+        _leave(used)
 
 
 def _defaults() -> dict[str, str]:
@@ -80,16 +81,20 @@ def _defaults() -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
+        "spark.python.daemon.module": "afterglow.spark.daemon",
         "spark.python.worker.reuse": "true",
         "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
     }
 
 
-def _enter(settings: dict[str, str]) -> SparkSession:
+def _enter(settings: dict[str, str]) -> _Shared:
     global _shared  # noqa: PLW0603  # Spark itself allows one session context per process
     with _lock:
+        if _shared is not None and not _shared.foreign and not _jvm_lives():
+            _end(_shared)
         if _shared is None:
             foreign = _foreign_session()
             _shared = _Shared(foreign or _start(settings), settings, users=0, foreign=foreign is not None)
@@ -102,22 +107,37 @@ def _enter(settings: dict[str, str]) -> SparkSession:
                 "leave it first, or ask for the same settings"
             )
         _shared.users += 1
-        return _shared.session
+        return _shared
 
 
-def _leave() -> None:
-    global _shared
+def _leave(used: _Shared) -> None:
     with _lock:
-        assert _shared is not None
-        _shared.users -= 1
-        if _shared.users:
-            return
-        ended, _shared = _shared, None
-        if not ended.foreign:
-            try:
-                ended.session.stop()
-            finally:
-                _end_jvm()
+        used.users -= 1
+        if not used.users and _shared is used:
+            _end(used)
+
+
+def _end(ended: _Shared) -> None:
+    global _shared  # noqa: PLW0603  # see above
+    _shared = None
+    if ended.foreign:
+        return
+    try:
+        ended.session.stop()
+    except Exception:
+        # PySpark asks the JVM first and forgets the context afterwards. A JVM that was killed does not answer.
+        ended.session.sparkContext._jsc = None  # noqa: SLF001  # see above
+        ended.session.sparkContext.stop()
+        if _jvm_lives():
+            raise
+    finally:
+        _end_jvm()
+
+
+def _jvm_lives() -> bool:
+    context, _ = _pyspark()
+    gateway = context._gateway  # noqa: SLF001  # PySpark has no public question for it
+    return gateway is not None and (gateway.proc is None or gateway.proc.poll() is None)
 
 
 def _foreign_session() -> SparkSession | None:

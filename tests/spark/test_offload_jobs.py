@@ -1,0 +1,306 @@
+"""The runner with a real Spark. A task is held where a test wants it by a pipe in place of a file that it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from crc32c import crc32c
+
+from afterglow.errors import AfterglowError, ConfigError, LedgerMissing
+from afterglow.format.objects import INSTANCE_KEY
+from afterglow.format.plan import plan_v1
+from afterglow.hot.local.layout import Layout
+from afterglow.hot.local.log import LocalLog
+from afterglow.offload.task import LedgerPart, PartTask
+from afterglow.spark.offload_jobs import SparkRunner, describe
+from afterglow.storage import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.offload.task import PartResult, Task
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+ANSWER_S = 120.0
+
+
+class Home:
+    """A home with one closed ledger, whose tasks can be held."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with LocalLog(path) as log:
+            ledger = log.create()
+            for number in range(50):
+                ledger.append((b"%d" % number * 20,), lambda _error: None)
+            ledger.close()
+            log.flush()
+            self.plans = plan_v1(ledger.offsets(0, ledger.confirmed), 1024)
+            self.ledger_id = ledger.ledger_id
+            self.instance = log.instance
+        self._file = Layout(path).instance
+
+    def task(self, number: int = 1, **changes: object) -> PartTask:
+        given: dict[str, object] = {
+            "topic": f"public/default/persistent/{self.path.name}",
+            "key": f"object-{number}",
+            "number": number,
+            "upload_id": None,
+            "url": (self.path / "tier").as_uri(),
+            "options": (),
+            "metadata": ((INSTANCE_KEY, self.instance),),
+            "home": str(self.path),
+            "instance": self.instance,
+            "ledgers": (LedgerPart(self.ledger_id, self.plans),),
+        }
+        (self.path / "tier").mkdir(exist_ok=True)
+        return PartTask(**(given | changes))  # type: ignore[arg-type]  # fields by name
+
+    def hold(self) -> None:
+        """From now on tasks stop where they look whose home this is."""
+        self._file.unlink()
+        os.mkfifo(self._file)
+
+    def wait_for_task(self) -> int:
+        """The process of a held task, once there is one."""
+        self._pipe = os.open(self._file, os.O_WRONLY)  # waits for somebody who reads
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline:
+            for process in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):  # it has ended, or is another user's
+                    held = {fd.readlink() for fd in (process / "fd").iterdir()}
+                    if self._file in held and int(process.name) != os.getpid():
+                        return int(process.name)
+        raise AssertionError("nobody reads")
+
+    def release(self) -> None:
+        """Let held tasks and all later ones go on."""
+        ready = self._file.with_suffix(".new")
+        ready.write_text(self.instance)
+        ready.replace(self._file)
+        with contextlib.suppress(BrokenPipeError):  # whoever read is gone
+            os.write(self._pipe, self.instance.encode())
+        os.close(self._pipe)
+
+    def stored(self, task: PartTask) -> int:
+        """Checksum of a task's object."""
+        return crc32c(open_store(task.url).get(task.key))
+
+
+class Results:
+    """What was reported, in its order."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Task, PartResult]] = []
+        self._new: queue.SimpleQueue[tuple[Task, PartResult]] = queue.SimpleQueue()
+
+    def __call__(self, task: Task, result: PartResult) -> None:
+        self.all.append((task, result))
+        self._new.put((task, result))
+
+    def next(self) -> tuple[Task, PartResult]:
+        return self._new.get(timeout=ANSWER_S)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Home:
+    return Home(tmp_path / "other")
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[SparkRunner]:
+    with contextlib.closing(SparkRunner("local[2]")) as runner:
+        yield runner
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within the time that a test gives it."""
+    deadline = time.monotonic() + ANSWER_S
+    while time.monotonic() < deadline:
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except FileNotFoundError:
+            return True
+    return False
+
+
+def test_every_task_of_a_job_is_done_and_reported_once(runner: SparkRunner, home: Home) -> None:
+    tasks = [home.task(number) for number in range(1, 8)]
+    results = Results()
+
+    runner.submit(tasks, results)
+    for _ in tasks:
+        results.next()
+    runner.submit([home.task(8)], last := Results())
+    last.next()  # all of the first job was reported before this
+
+    assert sorted(task.task_id for task, _ in results.all) == [task.task_id for task in tasks]
+    for task, result in results.all:
+        assert isinstance(task, PartTask)
+        assert result.task_id == task.task_id
+        assert result.error is None
+        assert result.part is not None
+        assert result.part.crc32c == home.stored(task)
+        assert [len(of_ledger) for of_ledger in result.statistics] == [len(home.plans)]
+
+
+def test_a_task_is_reported_while_another_of_its_job_still_runs(runner: SparkRunner, home: Home, other: Home) -> None:
+    other.hold()
+    slow, quick = other.task(), home.task()
+    results = Results()
+
+    runner.submit([slow, quick], results)
+    other.wait_for_task()
+
+    assert results.next()[0] == quick
+    assert len(results.all) == 1
+    other.release()
+    task, result = results.next()
+    assert (task, result.error) == (slow, None)
+
+
+def test_a_job_does_not_wait_for_an_earlier_one(runner: SparkRunner, home: Home, other: Home) -> None:
+    other.hold()
+    slow, quick = Results(), Results()
+
+    runner.submit([other.task()], slow)
+    other.wait_for_task()
+    runner.submit([home.task(1), home.task(2)], quick)
+
+    assert {quick.next()[1].error, quick.next()[1].error} == {None}
+    assert slow.all == []
+    other.release()
+    assert slow.next()[1].error is None
+
+
+def test_a_killed_worker_costs_a_retry_not_an_offload(runner: SparkRunner, home: Home, other: Home) -> None:
+    other.hold()
+    results = Results()
+
+    runner.submit([other.task(), home.task()], results)
+    worker = other.wait_for_task()
+    assert results.next()[1].error is None
+    os.kill(worker, signal.SIGKILL)
+    assert gone(worker)
+    other.release()
+
+    task, result = results.next()
+    assert isinstance(task, PartTask)
+    assert (task.topic, result.error) == (other.task().topic, None)
+    assert result.part is not None
+    assert result.part.crc32c == other.stored(task)
+
+
+def test_an_expected_failure_is_that_tasks_result(runner: SparkRunner, home: Home) -> None:
+    results = Results()
+
+    runner.submit([home.task(1), home.task(2, instance="another"), home.task(3)], results)
+    ended = {task.task_id: result for task, result in (results.next() for _ in range(3))}
+
+    assert [task_id for task_id, result in ended.items() if result.error is not None] == ["object-2/2"]
+    assert isinstance(ended["object-2/2"].error, LedgerMissing)
+
+
+def test_an_unexpected_failure_spoils_no_other_task(runner: SparkRunner, home: Home) -> None:
+    results = Results()
+
+    runner.submit([home.task(1), home.task(2, ledgers=None), home.task(3)], results)
+    ended = {task.task_id: result for task, result in (results.next() for _ in range(3))}
+
+    assert [task_id for task_id, result in ended.items() if result.error is not None] == ["object-2/2"]
+    assert "object-2/2: TypeError: " in str(ended["object-2/2"].error)
+
+
+def test_a_listener_that_fails_does_not_cost_other_results(runner: SparkRunner, home: Home) -> None:
+    results = Results()
+
+    def listen(task: Task, result: PartResult) -> None:
+        results(task, result)
+        raise RuntimeError("not today")
+
+    runner.submit([home.task(1), home.task(2)], listen)
+
+    assert {results.next()[0].task_id, results.next()[0].task_id} == {"object-1/1", "object-2/2"}
+
+
+def test_spark_shows_topics_and_objects_of_a_job(runner: SparkRunner, home: Home) -> None:
+    results = Results()
+    runner.submit([home.task(1), home.task(2)], results)
+    results.next()
+    results.next()
+
+    running = runner._spark()
+    (job,) = running.context.statusTracker().getJobIdsForGroup(f"offload-{next(runner._numbers) - 1}")
+    shown = running.context._jsc.sc().statusStore().job(job).description().get()
+
+    assert shown == "offload public/default/persistent/home: object-1, object-2"
+
+
+def test_a_description_of_many_objects_is_short(home: Home) -> None:
+    shown = describe([home.task(number) for number in range(1, 1000)])
+    assert len(shown) < 260
+    assert shown.startswith("offload public/default/persistent/home: object-1, object-2, ")
+    assert shown.endswith("…")
+
+
+def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_another(home: Home, other: Home) -> None:
+    with contextlib.closing(SparkRunner("local[2]")) as runner:
+        other.hold()
+        results = Results()
+        runner.submit([other.task()], results)
+        worker = other.wait_for_task()
+        jvm = runner._spark().context._gateway.proc.pid
+        os.kill(jvm, signal.SIGKILL)
+
+        _, result = results.next()
+        assert type(result.error) is AfterglowError
+        assert "object-1/1 was not done, since its Spark job failed and must be tried again" in str(result.error)
+        assert gone(worker)
+        other.release()
+        runner.submit([other.task()], results)
+        assert results.next()[1].error is None
+
+
+def test_closing_ends_spark_and_its_workers_while_a_task_runs(home: Home, other: Home) -> None:
+    runner = SparkRunner("local[2]")
+    other.hold()
+    results = Results()
+    runner.submit([other.task()], results)
+    worker = other.wait_for_task()
+    context = runner._spark().context
+    jvm = context._gateway.proc.pid
+
+    started = time.monotonic()
+    runner.close()
+
+    assert time.monotonic() - started < 15
+    assert gone(worker)
+    assert gone(jvm)
+    assert results.all == []
+    runner.submit([home.task()], results)  # nobody listens any more
+    runner.close()
+    assert results.all == []
+    other.release()
+
+
+def test_a_runner_without_jobs_starts_nothing() -> None:
+    SparkRunner("local[2]").close()
+
+
+def test_a_master_elsewhere_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--master spark://host:7077"):
+        SparkRunner("spark://host:7077")
