@@ -133,7 +133,7 @@ def gone(pid: int) -> bool:
         try:
             if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
                 return True
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
     return False
 
