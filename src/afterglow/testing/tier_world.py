@@ -6,6 +6,7 @@ spoils what it wants spoilt. The topic's list is written whenever it changes.
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -251,6 +252,12 @@ class TierWorld:
     def replace(self, key: str, data: bytes | bytearray) -> None:
         """Put other bytes under a key, with the user metadata as it was."""
         self.tier.put(key, data, metadata=self.tier.head(key).metadata)
+
+
+def random_entries(count: int, size_bytes: int = 300, seed: int = 0) -> list[bytes]:
+    """Entries of any bytes, each at least half and at most all of a size."""
+    draw = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    return [draw.randbytes(draw.randint(size_bytes // 2, size_bytes)) for _ in range(count)]
 
 
 def _now_ms() -> int:

@@ -14,7 +14,7 @@ from afterglow.verify.names import copy_key
 from afterglow.verify.objects import ObjectCheck, Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from afterglow.verify.ledgers import Ledger
@@ -49,16 +49,15 @@ def check_coverage(state: TopicState, hot: Callable[[int], bool] | None = None) 
     topic = topic_text(state.name)
     records = {record.uuid: record for record in state.segments}
     for ledgers in state.lists:
-        last_streamed = max((ledger.ledger_id for ledger in ledgers if _streamed(ledger)), default=-1)
-        first_streamed = min((ledger.ledger_id for ledger in ledgers if _streamed(ledger)), default=-1)
+        streamed = [ledger.ledger_id for ledger in ledgers if any(stub.complete for stub in ledger.stubs)]
+        told: set[int] = set()
         for ledger in ledgers:
-            between = first_streamed <= ledger.ledger_id < last_streamed
-            yield from _check_ledger(topic, ledger, hot, between=between)
-        yield from _check_records(topic, ledgers, records)
-
-
-def _streamed(ledger: Ledger) -> bool:
-    return any(stub.complete for stub in ledger.stubs)
+            between = bool(streamed) and streamed[0] <= ledger.ledger_id < streamed[-1]
+            for finding in _check_ledger(topic, ledger, hot, between=between):
+                told.add(ledger.ledger_id)
+                yield finding
+        untold = {ledger.ledger_id for ledger in ledgers} - told
+        yield from _check_records(topic, ledgers, records, untold)
 
 
 def _check_ledger(topic: str, ledger: Ledger, hot: Callable[[int], bool] | None, *, between: bool) -> Iterator[Finding]:
@@ -95,32 +94,44 @@ def _check_ledger(topic: str, ledger: Ledger, hot: Callable[[int], bool] | None,
         yield at(Kind.HOLE, end, f"the hot log has no such ledger, and committed copies only the {end} entries before")
 
 
-def _check_records(topic: str, ledgers: Sequence[Ledger], records: dict[UUID, SegmentRecord]) -> Iterator[Finding]:
-    """Hold each segment's own record against what the list says of it."""
-    listed = {ledger.ledger_id for ledger in ledgers}
+def _check_records(
+    topic: str, ledgers: Sequence[Ledger], records: Mapping[UUID, SegmentRecord], untold: Container[int]
+) -> Iterator[Finding]:
+    """Hold each segment's own record against what the list says of it.
+
+    Args:
+        topic: For the findings.
+        ledgers: The list.
+        records: The segments' records.
+        untold: Ledgers of the list that nothing was found about yet. One that has left the list is not missed.
+    """
     for uuid, (_, stretches) in _segments(ledgers).items():
         record = records.get(uuid)
         if record is None:
             continue
+
+        def at(kind: Kind, position: tuple[int, int], record: SegmentRecord = record) -> Finding:
+            detail = (
+                f"the segment's record says {position_text(*record.begin)} to {position_text(*record.end)}, "
+                f"the list {position_text(*begin)} to {position_text(*end)}"
+            )
+            return Finding(kind, topic, record.key, position_text(*position), detail)
+
         first, last = stretches[0], stretches[-1]
         begin = (first.ledger_id, first.first)
+        end = (last.ledger_id, record.end[1] if last.last is None else last.last)
         if record.begin > begin:
-            detail = f"its record begins at {position_text(*record.begin)}, the list says {position_text(*begin)}"
-            yield Finding(Kind.HOLE, topic, record.key, position_text(*begin), detail)
-        elif record.begin < begin and record.begin[0] in listed:
-            detail = f"its record begins at {position_text(*record.begin)}, the list says {position_text(*begin)}"
-            yield Finding(Kind.OVERLAP, topic, record.key, position_text(*record.begin), detail)
-        if last.last is None:
-            continue
-        end = (last.ledger_id, last.last)
+            yield at(Kind.HOLE, begin)
+        elif record.begin[0] == begin[0] and record.begin < begin:
+            yield at(Kind.OVERLAP, record.begin)
+        elif record.begin[0] < begin[0] and record.begin[0] in untold:
+            yield at(Kind.HOLE, record.begin)  # the list does not name the segment there
         if record.end < end:
-            behind = (record.end[0], record.end[1] + 1)
-            detail = f"its record ends with {position_text(*record.end)}, the list says {position_text(*end)}"
-            yield Finding(Kind.HOLE, topic, record.key, position_text(*behind), detail)
-        elif record.end > end:
-            behind = (end[0], end[1] + 1)
-            detail = f"its record ends with {position_text(*record.end)}, the list says {position_text(*end)}"
-            yield Finding(Kind.OVERLAP, topic, record.key, position_text(*behind), detail)
+            yield at(Kind.HOLE, (record.end[0], record.end[1] + 1))
+        elif record.end[0] == end[0] and record.end > end:
+            yield at(Kind.OVERLAP, (end[0], end[1] + 1))
+        elif record.end[0] > end[0] and record.end[0] in untold:
+            yield at(Kind.HOLE, (record.end[0], 0))
 
 
 def _segments(ledgers: Sequence[Ledger]) -> dict[UUID, tuple[Place, list[Stretch]]]:

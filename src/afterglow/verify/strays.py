@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from afterglow.errors import ObjectMissing
+from afterglow.errors import InvalidName, ObjectMissing
+from afterglow.metadata.names import TopicName
 from afterglow.verify.findings import Finding, Kind, topic_text
 from afterglow.verify.names import add_names, base_key
 from afterglow.verify.objects import INSTANCE
@@ -74,7 +75,7 @@ class Strays:
         except ObjectMissing:
             return None  # deleted meanwhile
         owner = info.metadata.get(INSTANCE)
-        ledger_name = info.metadata.get(_LEDGER_NAME)
+        ledger_name = _ledger_name(info)
         topic = None if ledger_name is None else topic_text(ledger_name)
         if owner != self._instance:
             whose = "without an instance" if owner is None else f"of instance {owner}"
@@ -115,3 +116,12 @@ class Strays:
 
     def _age(self, since_ms: int) -> str:
         return f"{max(self._now_ms - since_ms, 0) / 1000:.0f} s" if since_ms else "nobody knows how"
+
+
+def _ledger_name(info: ObjectInfo) -> str | None:
+    """The topic that an object says it belongs to, by its managed-ledger name; None where it says none that exists."""
+    name = info.metadata.get(_LEDGER_NAME)
+    try:
+        return None if name is None else TopicName.from_managed_ledger_name(name).managed_ledger_name
+    except InvalidName:
+        return None

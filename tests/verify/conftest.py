@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.storage import open_store
+from afterglow.testing.servers import start_moto
+from afterglow.testing.tier_world import TierWorld, random_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from afterglow.testing.servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with start_moto() as server:
+        yield server
+
+
+@pytest.fixture
+def world() -> TierWorld:
+    """An empty one in memory."""
+    return TierWorld()
+
+
+@pytest.fixture(params=["memory", "directory", "s3"])
+def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> TierWorld:
+    """An empty one on each kind of store."""
+    if request.param == "memory":
+        return TierWorld()
+    if request.param == "directory":
+        return TierWorld(open_store((tmp_path / "tier").as_uri(), create="true"))
+    moto: S3Server = request.getfixturevalue("moto")
+    bucket = f"verify-{uuid.uuid4()}"
+    moto.create_bucket(bucket)
+    return TierWorld(open_store(f"s3://{bucket}/below", **moto.options()))
+
+
+@pytest.fixture
+def v1(world: TierWorld) -> str:
+    """Ledger 5 with 60 entries in several blocks, its hot copy gone."""
+    world.ledger(5, random_entries(60))
+    key = world.offload(5, block_bytes=4096)
+    world.free(5)
+    return key
+
+
+@pytest.fixture
+def v2(world: TierWorld) -> str:
+    """A segment over the ends of ledger 5 and the whole of ledger 6."""
+    world.ledger(5, random_entries(60))
+    world.ledger(6, random_entries(30, seed=1))
+    key = world.segment([(5, 0, 59), (6, 0, 29)], block_bytes=4096)
+    world.free(5)
+    world.free(6)
+    return key
