@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
+    from afterglow.admin.offloads import Offloads
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -109,7 +111,7 @@ class Admin:
 
 
 @contextmanager
-def running(home: Path, **settings: Any) -> Iterator[Admin]:
+def running(home: Path, offload: Offloads | None = None, **settings: Any) -> Iterator[Admin]:
     with ExitStack() as stack:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="broker")
@@ -141,7 +143,7 @@ def running(home: Path, **settings: Any) -> Iterator[Admin]:
         stack.callback(lambda: admin.run(service.close()))
         port = admin.run(service.listen("127.0.0.1", 0))
         service.service_url = f"pulsar://127.0.0.1:{port}"
-        server = admin.run(serve_http(admin_app(service, authenticator), "127.0.0.1", 0))
+        server = admin.run(serve_http(admin_app(service, authenticator, offload), "127.0.0.1", 0))
         stack.callback(lambda: admin.run(server.stop()))
         admin.port = server.port
         yield admin
@@ -156,7 +158,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Admin]]:
-    """Starts a broker with settings."""
+    """Starts a broker with settings, and ``offload`` where somebody offloads."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(running(tmp_path / "home", **settings))
 

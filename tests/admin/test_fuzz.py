@@ -41,7 +41,10 @@ NUMBERS = st.one_of(st.integers(-3, 5), st.integers(-(2**70), 2**70), st.floats(
 KEYS = words(
     "adminRoles allowedClusters retentionTimeInMinutes retentionSizeInMB bookkeeperEnsemble ledgerId entryId "
     "batchIndex excluded properties partitions type schema retention_policies persistence bundles numBundles "
-    "boundaries message_ttl_in_seconds replication_clusters unknown"
+    "boundaries message_ttl_in_seconds replication_clusters unknown managedLedgerOffloadDriver "
+    "managedLedgerOffloadBucket managedLedgerOffloadThresholdInBytes managedLedgerOffloadedReadPriority "
+    "managedLedgerExtraConfigurations streamingOffloadEnabled s3ManagedLedgerOffloadCredentialSecret offload_policies "
+    "partitionIndex"
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
@@ -49,7 +52,9 @@ JSON: st.SearchStrategy[Any] = st.recursive(
         st.booleans(),
         NUMBERS,
         st.text(max_size=8),
-        st.sampled_from(["standalone", "latest", "earliest", "0:0", "STRING", "AVRO", "KEY_VALUE"]),
+        st.sampled_from(
+            ["standalone", "S3", "tiered-first", "********", "latest", "earliest", "0:0", "STRING", "AVRO", "KEY_VALUE"]
+        ),
     ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
     max_leaves=8,

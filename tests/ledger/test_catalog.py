@@ -105,3 +105,53 @@ def test_the_defaults_are_made_once(metadata: MemoryMetadataStore) -> None:
     catalog.ensure_defaults()
     catalog.ensure_defaults()
     assert catalog.namespaces("public") == (NamespaceName("public", "default"),)
+
+
+def test_a_topics_own_policies_live_until_none_are_left(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
+    path = f"/afterglow/standalone/topic-policies/{TOPIC.managed_ledger_name}"
+    assert catalog.topic_policies(TOPIC) == {}
+    catalog.update_topic_policies(TOPIC, lambda old: {**old, "a": 1})
+    catalog.update_topic_policies(TOPIC, lambda old: {**old, "b": 2})
+    assert catalog.topic_policies(TOPIC) == {"a": 1, "b": 2}
+    assert metadata.get(path) is not None
+    catalog.update_topic_policies(TOPIC, lambda _old: {})
+    assert catalog.topic_policies(TOPIC) == {}
+    assert metadata.get(path) is None
+
+
+def test_partitions_share_the_policies_of_their_topic(catalog: Catalog) -> None:
+    catalog.update_topic_policies(TOPIC.partition(1), lambda _old: {"a": 1})
+    assert catalog.topic_policies(TOPIC.partition(0)) == catalog.topic_policies(TOPIC) == {"a": 1}
+    catalog.delete_topic_policies(TOPIC.partition(0))
+    assert catalog.topic_policies(TOPIC) == {"a": 1}
+    catalog.delete_topic_policies(TOPIC)
+    assert catalog.topic_policies(TOPIC) == {}
+    catalog.delete_topic_policies(TOPIC)
+
+
+def test_policies_that_another_changes_meanwhile_are_changed_on_top(
+    catalog: Catalog, metadata: MemoryMetadataStore
+) -> None:
+    other = Catalog(metadata, "standalone")
+    calls = 0
+
+    def change(old: dict[str, object]) -> dict[str, object]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            other.update_topic_policies(TOPIC, lambda theirs: {**theirs, "theirs": 1})
+        return {**old, "ours": 2}
+
+    catalog.update_topic_policies(TOPIC, change)
+    assert calls == 2
+    assert catalog.topic_policies(TOPIC) == {"theirs": 1, "ours": 2}
+
+
+def test_a_change_that_is_refused_leaves_policies_as_they_are(catalog: Catalog) -> None:
+    def refuse(_old: dict[str, object]) -> dict[str, object]:
+        raise ValueError("no")
+
+    catalog.update_topic_policies(TOPIC, lambda _old: {"a": 1})
+    with pytest.raises(ValueError, match="no"):
+        catalog.update_topic_policies(TOPIC, refuse)
+    assert catalog.topic_policies(TOPIC) == {"a": 1}

@@ -47,6 +47,9 @@ _WHOLE: Final = {
 }
 """Names for whole multiples of a setting's unit."""
 
+_DERIVED: Final = frozenset({"s3Driver", "gcsDriver", "fileSystemDriver"})
+"""What Pulsar's client works out from the driver's name and sends along; it says nothing more, and is not kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -74,7 +77,8 @@ class Fields:
 def read(fields: Mapping[str, Any]) -> Fields:
     """Read an object of offload policies; fields that are null are not set."""
     problems: dict[str, str] = {}
-    given = _read_all(((name, value) for name, value in fields.items() if value is not None), problems)
+    told = {name: value for name, value in fields.items() if value is not None and name not in _DERIVED}
+    given = _read_all(told.items(), problems)
     unread = {name: fields[name] for name in problems}
     streaming = [pair for pair in given.get(_EXTRA.key, ()) if _is_streaming(pair[0])]
     extra = _read_all(streaming, problems)

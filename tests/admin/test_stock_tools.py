@@ -1,0 +1,72 @@
+"""Offload policies set and shown by Pulsar's own ``pulsar-admin``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from afterglow.errors import MissingDependency
+from afterglow.testing.java_tools import JavaTools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.admin.conftest import Admin
+
+# The first run fetches the tools, which takes minutes.
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+
+NAMESPACE = "public/default"
+TOPIC = "persistent://public/default/t"
+STORE = ("--driver", "S3", "--bucket", "b", "--endpoint", "http://127.0.0.1:9", "--aws-id", "id", "--aws-secret", "key")
+
+
+@pytest.fixture
+def tools(admin: Admin, tmp_path: Path) -> JavaTools:
+    try:
+        return JavaTools(admin.service.service_url, f"http://127.0.0.1:{admin.port}", tmp_path)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+def shown(output: str) -> Any:
+    return json.loads(output[output.index("{") : output.rindex("}") + 1])
+
+
+def test_pulsar_admin_sets_shows_and_removes_policies_of_a_namespace(tools: JavaTools, admin: Admin) -> None:
+    tools.admin(
+        "namespaces", "set-offload-policies", NAMESPACE, *STORE,
+        "-oat", "10M", "-oats", "1h", "-oae", "2h", "-orp", "bookkeeper-first", "-mbs", "32M",
+    )  # fmt: skip
+    found = shown(tools.admin("namespaces", "get-offload-policies", NAMESPACE))
+    assert found["managedLedgerOffloadThresholdInBytes"] == 10 << 20
+    assert found["managedLedgerOffloadThresholdInSeconds"] == 3600
+    assert found["managedLedgerOffloadDeletionLagInMillis"] == 2 * 3_600_000
+    assert found["managedLedgerOffloadedReadPriority"] == "BOOKKEEPER_FIRST"
+    assert found["managedLedgerOffloadMaxBlockSizeInBytes"] == 32 << 20
+    assert "10485760" in tools.admin("namespaces", "get-offload-threshold", NAMESPACE)
+    tools.admin("namespaces", "set-offload-threshold", NAMESPACE, "--size", "1M")
+    assert admin.get(f"namespaces/{NAMESPACE}/offloadThreshold") == 1 << 20
+    assert admin.get(f"namespaces/{NAMESPACE}/offloadThresholdInSeconds") == -1
+    tools.admin("namespaces", "set-offload-deletion-lag", NAMESPACE, "--lag", "3m")
+    assert "3 minute" in tools.admin("namespaces", "get-offload-deletion-lag", NAMESPACE)
+    tools.admin("namespaces", "clear-offload-deletion-lag", NAMESPACE)
+    assert "Unset for namespace" in tools.admin("namespaces", "get-offload-deletion-lag", NAMESPACE)
+    tools.admin("namespaces", "remove-offload-policies", NAMESPACE)
+    assert admin.call("GET", f"namespaces/{NAMESPACE}/offloadPolicies").status == 204
+
+
+def test_pulsar_admin_sets_shows_and_removes_policies_of_a_topic(tools: JavaTools, admin: Admin) -> None:
+    path = "persistent/public/default/t"
+    admin.do("PUT", path)
+    tools.admin("topics", "set-offload-policies", TOPIC, *STORE, "--offloadedReadPriority", "tiered-storage-first")
+    assert admin.get(f"{path}/dataReadPriority") == "TIERED_STORAGE_FIRST"
+    found = shown(tools.admin("topics", "get-offload-policies", TOPIC, "--applied"))
+    assert found["managedLedgerOffloadDriver"] == "S3"
+    assert found["managedLedgerOffloadDeletionLagInMillis"] == 4 * 3_600_000
+    tools.admin("topics", "remove-offload-policies", TOPIC)
+    assert admin.call("GET", f"{path}/offloadPolicies").status == 204
+    tools.admin("topicPolicies", "set-offload-policies", TOPIC, *STORE, "-t", "1000")
+    assert admin.get(f"{path}/offloadPolicies")["managedLedgerOffloadThresholdInBytes"] == 1000
