@@ -61,11 +61,6 @@ def test_no_arguments_show_the_help_and_exit_2() -> None:
     assert "inspect" in run(expect=2).stdout
 
 
-def test_every_command_shows_an_example_in_its_help() -> None:
-    for command in ("demo", "inspect", "doctor"):
-        assert "Example: afterglow" in run(command, "--help").stdout
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [

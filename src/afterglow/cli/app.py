@@ -63,9 +63,14 @@ def options(
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit."""
+    register()
+    sys.exit(_run(args))
+
+
+def register() -> None:
+    """Have every command in the application."""
     for name in _COMMANDS:
         import_module(f"afterglow.cli.{name}")
-    sys.exit(_run(args))
 
 
 def _run(args: list[str] | None) -> int:

@@ -47,8 +47,45 @@ class AdminClient:
         self._tls = _context(connection.ca_file) if self._base.scheme == "https" else None
 
     def get(self, path: str, **query: str) -> Any:
-        """The value at a path; None where nothing is set."""
+        """The value at a path; None where nothing is set.
+
+        Raises:
+            AdminFailed: As :meth:`call`.
+        """
         return self.call("GET", path, query=query)
+
+    def names(self, path: str) -> list[str]:
+        """A list of texts.
+
+        Raises:
+            AdminFailed: As :meth:`call`, or it is none.
+        """
+        found = self.get(path)
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise self._unexpected(path, found, "a list of names")
+        return found
+
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        """A list of objects.
+
+        Raises:
+            AdminFailed: As :meth:`call`, or it is none.
+        """
+        found = self.get(path)
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            raise self._unexpected(path, found, "a list of objects")
+        return found
+
+    def fields(self, path: str, *names: str, method: str = "GET") -> dict[str, Any]:
+        """An object that has certain fields.
+
+        Raises:
+            AdminFailed: As :meth:`call`, or it is none.
+        """
+        found = self.call(method, path)
+        if not isinstance(found, dict) or not all(name in found for name in names):
+            raise self._unexpected(path, found, "an object" + (f" with {', '.join(names)}" if names else ""))
+        return found
 
     def call(self, method: str, path: str, body: object = None, *, query: dict[str, str] | None = None) -> Any:
         """Make a call.
@@ -78,6 +115,12 @@ class AdminClient:
                 raise AdminFailed(f"{at.netloc} sends the call on to {location}, which is not protected by TLS", status)
             at, target = moved, f"{moved.path}?{moved.query}" if moved.query else moved.path
         raise AdminFailed(f"{self._base.netloc} and others send the call from one to another")
+
+    def _unexpected(self, path: str, found: object, expected: str) -> AdminFailed:
+        said = repr(found)[:_LONGEST_TEXT]
+        return AdminFailed(
+            f"{path} at {self.connection.admin_url} is {said} and not {expected}: is it an admin API? see --admin-url"
+        )
 
     def _exchange(self, at: SplitResult, method: str, target: str, data: bytes) -> tuple[int, bytes, str | None]:
         assert at.hostname is not None

@@ -8,7 +8,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import AfterglowError, MissingDependency
+from afterglow.errors import AfterglowError, ConfigError, MissingDependency
+from afterglow.metadata.encoding import encode_name
 
 try:
     import pulsar
@@ -51,18 +52,22 @@ class StockClient:
             service_url: The address, where it is given.
 
         Raises:
-            AdminFailed: The admin API does not know the address.
+            ConfigError: The address is none.
+            AdminFailed: The admin API was asked for it and did not answer.
         """
         connection = admin.connection
         url = service_url or _service_url(admin)
-        self._client: Any = pulsar.Client(
-            url,
-            authentication=pulsar.AuthenticationToken(connection.token) if connection.token else None,
-            tls_trust_certs_file_path=connection.ca_file,
-            tls_validate_hostname=True,
-            operation_timeout_seconds=_TIMEOUT_S,
-            logger=_silent(),
-        )
+        try:
+            self._client: Any = pulsar.Client(
+                url,
+                authentication=pulsar.AuthenticationToken(connection.token) if connection.token else None,
+                tls_trust_certs_file_path=connection.ca_file,
+                tls_validate_hostname=True,
+                operation_timeout_seconds=_TIMEOUT_S,
+                logger=_silent(),
+            )
+        except ValueError as error:
+            raise ConfigError(f"--service-url {url!r}: {error}; write pulsar://HOST:PORT") from error
         self._url = url
 
     def __enter__(self) -> Self:
@@ -119,7 +124,10 @@ class StockClient:
             yield from _until_timeout(lambda: reader.read_next(timeout_ms))
             return
         consumer = self._client.subscribe(
-            str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=100
+            str(topic),
+            subscription,
+            initial_position=pulsar.InitialPosition.Earliest,
+            batch_index_ack_enabled=True,  # else a batch that is taken in part comes again whole
         )
 
         def receive() -> Any:
@@ -185,8 +193,8 @@ def _silent() -> logging.Logger:
 
 
 def _service_url(admin: AdminClient) -> str:
-    for cluster in admin.get("clusters"):
-        found = admin.get(f"clusters/{cluster}")
+    for cluster in admin.names("clusters"):
+        found = admin.fields(f"clusters/{encode_name(cluster)}")
         url = found.get("brokerServiceUrl") or found.get("brokerServiceUrlTls")
         if url:
             return str(url)

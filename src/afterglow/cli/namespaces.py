@@ -34,7 +34,7 @@ def list_namespaces(
 
     Example: afterglow namespaces list public
     """
-    session.out.lines("namespace", session.client.get(f"namespaces/{encode_name(tenant)}"))
+    session.out.lines("namespace", session.client.names(f"namespaces/{encode_name(tenant)}"))
 
 
 @NAMESPACES.command("delete")
@@ -61,7 +61,7 @@ def topics(session: Session, namespace: NamespaceArgument) -> None:
 
     Example: afterglow namespaces topics public/default
     """
-    session.out.lines("topic", session.client.get(namespace_path(namespace, "topics")))
+    session.out.lines("topic", session.client.names(namespace_path(namespace, "topics")))
 
 
 @NAMESPACES.command("unload")

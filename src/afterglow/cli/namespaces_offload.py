@@ -10,7 +10,7 @@ from afterglow.cli import offload_settings, parameters
 from afterglow.cli.command import Session
 from afterglow.cli.namespaces import NAMESPACES
 from afterglow.cli.offload_flags import OffloadFlags
-from afterglow.cli.offload_settings import POLICIES, READ_PRIORITY
+from afterglow.cli.offload_settings import POLICIES, READ_PRIORITY, Applied
 from afterglow.cli.parameters import NamespaceArgument, PriorityArgument
 from afterglow.cli.paths import namespace_path
 
@@ -30,12 +30,12 @@ def set_offload_policies(session: Session, namespace: NamespaceArgument, flags: 
 
 
 @NAMESPACES.command("get-offload-policies")
-def get_offload_policies(session: Session, namespace: NamespaceArgument) -> None:
+def get_offload_policies(session: Session, namespace: NamespaceArgument, *, applied: Applied = False) -> None:
     """Show the offload policies that are set for a namespace.
 
     Example: afterglow namespaces get-offload-policies public/default --json
     """
-    session.show(namespace_path(namespace, POLICIES), "not set: the broker's settings hold")
+    offload_settings.show_policies(session, namespace_path(namespace, POLICIES), applied=applied)
 
 
 @NAMESPACES.command("remove-offload-policies")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from afterglow.cli.offload_flags import driver_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from afterglow.cli.command import Session
     from afterglow.cli.offload_flags import OffloadFlags
 
 POLICIES: Final = "offloadPolicies"
 READ_PRIORITY: Final = "dataReadPriority"
 
+Applied = Annotated[bool, typer.Option("--applied", "-ap", help="All that holds, also from wider levels.")]
 
-def change_policies(
-    session: Session,
-    path: str,
-    flags: OffloadFlags,
-    whose: str,
-    applied: Callable[[], dict[str, Any] | None] = lambda: None,
-) -> None:
+
+def change_policies(session: Session, path: str, flags: OffloadFlags, whose: str) -> None:
     """Change the stored policies in what the flags give, and in nothing else.
 
     Args:
@@ -30,7 +26,6 @@ def change_policies(
         path: Of the policies.
         flags: What is to change.
         whose: The namespace or topic.
-        applied: The policies that hold there with all wider levels; asked only where their driver matters.
 
     Raises:
         ConfigError: The flags change nothing, or do not go together.
@@ -38,9 +33,15 @@ def change_policies(
     """
     flags.check()
     stored = session.client.get(path) or {}
-    inherited = applied() if flags.places and not driver_of(stored) else None
-    changed = flags.applied_to(stored, driver_of(inherited or {}))
+    inherited = driver_of(session.client.get(path, applied="true") or {}) if flags.places else None
+    changed = flags.applied_to(stored, inherited)
     session.change("POST", path, changed, f"set the offload policies of {whose}")
+
+
+def show_policies(session: Session, path: str, *, applied: bool) -> None:
+    """Print the policies that are set, or all that hold."""
+    found = session.client.get(path, **({"applied": "true"} if applied else {}))
+    session.out.record(found, "not set here: what a wider level sets holds; --applied shows it")
 
 
 def set_read_priority(session: Session, path: str, priority: str, whose: str) -> None:

@@ -23,13 +23,13 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
-    def rows(self, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str] = (), title: str | None = None) -> None:
+    def rows(self, rows: Iterable[Mapping[str, Any]], absent: str, columns: Sequence[str] = ()) -> None:
         """Print a list of objects.
 
         Args:
             rows: The objects; all have the keys of the first.
+            absent: What people see where there are none.
             columns: The keys that people see; all unless given.
-            title: Above the table.
         """
         if self.as_json:
             for row in rows:
@@ -37,7 +37,9 @@ class Output:
             return
         found = list(rows)
         if found:
-            _print_table(found, columns or list(found[0]), title)
+            self.table(found, columns or list(found[0]))
+        else:
+            self._write(absent)
 
     def lines(self, name: str, values: Iterable[str]) -> None:
         """Print a list of texts: one per line, or objects that hold each under a name."""
@@ -59,7 +61,22 @@ class Output:
         elif value is None:
             self._write(absent)
         else:
-            _print_table([{"name": name, "value": item} for name, item in value.items()], ("name", "value"), None)
+            self.table([{"name": name, "value": item} for name, item in value.items()], ("name", "value"))
+
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
+        """Print a table for people."""
+        from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and machines do not need it
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(title=title, title_justify="left")
+        for column in columns:
+            numbers = all(_is_number(row.get(column)) for row in rows)
+            table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        for row in rows:
+            # Text, not str: a name with brackets is no mark-up.
+            table.add_row(*(Text(_shown(row.get(column))) for column in columns))
+        Console().print(table)
 
     def say(self, sentence: str, value: object = None) -> None:
         """Print one result: a sentence for people, a value for machines; without a value machines need no word."""
@@ -97,21 +114,6 @@ class Output:
         sys.stdout.flush()
 
 
-def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None) -> None:
-    from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and machines do not need it
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        numbers = all(_is_number(row.get(column)) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        # Text, not str: a name with brackets is no mark-up.
-        table.add_row(*(Text(_shown(row.get(column))) for column in columns))
-    Console().print(table)
-
-
 def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
@@ -119,6 +121,8 @@ def _is_number(value: object) -> bool:
 def _shown(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, dict) and value.keys() == {"ledger_id", "entry_id"}:
+        return f"{value['ledger_id']}:{value['entry_id']}"
     if isinstance(value, bool | dict | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -28,7 +28,8 @@ def print_statistics(out: Output, stats: Mapping[str, Any]) -> None:
     for name, columns in _COLUMNS.items():
         found = stats.get(name) or []
         rows = [{"name": key, **row} for key, row in found.items()] if isinstance(found, dict) else found
-        out.rows(rows, columns=columns, title=name)
+        if rows:
+            out.table(rows, columns, title=name)
     for name, partition in (stats.get("partitions") or {}).items():
         out.say(name)
         print_statistics(out, partition)

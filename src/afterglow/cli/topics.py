@@ -22,8 +22,7 @@ def partitions_of(session: Session, topic: TopicName) -> int:
     """How many partitions a topic has; 0 where it is not partitioned, or a partition itself."""
     if topic.partition_index is not None:
         return 0
-    found = session.client.get(topic_path(topic, "partitions"))
-    return int(found.get("partitions", 0)) if isinstance(found, dict) else 0
+    return int(session.client.fields(topic_path(topic, "partitions"), "partitions")["partitions"])
 
 
 def each_of(session: Session, topic: TopicName) -> list[TopicName]:
@@ -62,7 +61,7 @@ def list_topics(
 
     Example: afterglow topics list public/default
     """
-    session.out.lines("topic", session.client.get(namespace_path(namespace, "topics")))
+    session.out.lines("topic", session.client.names(namespace_path(namespace, "topics")))
 
 
 @TOPICS.command("delete")
@@ -91,7 +90,7 @@ def stats(session: Session, topic: TopicArgument) -> None:
     Example: afterglow topics stats orders --json
     """
     below = "partitioned-stats" if partitions_of(session, topic) else "stats"
-    print_statistics(session.out, session.client.get(topic_path(topic, below)))
+    print_statistics(session.out, session.client.fields(topic_path(topic, below)))
 
 
 @TOPICS.command("stats-internal")
@@ -101,7 +100,7 @@ def stats_internal(session: Session, topic: TopicArgument) -> None:
     Example: afterglow topics stats-internal orders
     """
     below = "partitioned-internalStats" if partitions_of(session, topic) else "internalStats"
-    print_statistics(session.out, session.client.get(topic_path(topic, below)))
+    print_statistics(session.out, session.client.fields(topic_path(topic, below)))
 
 
 @TOPICS.command("terminate")
@@ -111,7 +110,7 @@ def terminate(session: Session, topic: TopicArgument) -> None:
     Example: afterglow topics terminate orders
     """
     for name in each_of(session, topic):
-        last = session.client.call("POST", topic_path(name, "terminate"))
+        last = session.client.fields(topic_path(name, "terminate"), "ledgerId", "entryId", method="POST")
         sentence = f"terminated {name} at {last['ledgerId']}:{last['entryId']}"
         session.out.say(sentence, {"topic": str(name), "ledger_id": last["ledgerId"], "entry_id": last["entryId"]})
 

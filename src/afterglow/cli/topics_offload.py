@@ -10,7 +10,7 @@ import typer
 from afterglow.cli import offload_settings, parameters
 from afterglow.cli.command import Session
 from afterglow.cli.offload_flags import OffloadFlags
-from afterglow.cli.offload_settings import POLICIES, READ_PRIORITY
+from afterglow.cli.offload_settings import POLICIES, READ_PRIORITY, Applied
 from afterglow.cli.parameters import PriorityArgument, TopicArgument
 from afterglow.cli.paths import topic_path
 from afterglow.cli.topics import TOPICS, each_of
@@ -52,20 +52,21 @@ def offload(
     Example: afterglow topics offload orders -s 10M
     """
     refused: list[str] = []
-    for name in each_of(session, topic):
+    topics = each_of(session, topic)
+    for name in topics:
         try:
-            _offload(session, name, size)
+            _offload(session, name, size, "Nothing to offload" + (f" from {name}" if len(topics) > 1 else ""))
         except AfterglowError as error:  # the other partitions are not to wait for this one
             refused.append(str(error))
     if refused:
         raise AfterglowError("; ".join(refused))
 
 
-def _offload(session: Session, topic: TopicName, size: int) -> None:
-    ledger = first_kept(session.client.get(topic_path(topic, "internalStats")), size)
+def _offload(session: Session, topic: TopicName, size: int, nothing: str) -> None:
+    ledger = first_kept(session.client.fields(topic_path(topic, "internalStats"), "ledgers", "currentLedgerSize"), size)
     row = {"topic": str(topic), "triggered": ledger is not None, "before_ledger_id": ledger}
     if ledger is None:
-        session.out.say("Nothing to offload", row)
+        session.out.say(nothing, row)
         return
     position = {"ledgerId": ledger, "entryId": 0, "partitionIndex": -1}
     session.client.call("PUT", topic_path(topic, "offload"), position)
@@ -114,7 +115,7 @@ def offload_status(
 
 
 def _statuses(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
-    return {topic: session.client.get(topic_path(topic, "offload")) for topic in topics}
+    return {topic: session.client.fields(topic_path(topic, "offload"), "status", "lastError") for topic in topics}
 
 
 def _wait(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
@@ -136,27 +137,16 @@ def set_offload_policies(session: Session, topic: TopicArgument, flags: OffloadF
 
     Example: afterglow topics set-offload-policies orders --streaming --max-segment-size 64M --max-segment-time 10m
     """
-    path = topic_path(topic, POLICIES)
-    offload_settings.change_policies(
-        session, path, flags, f"{topic}", applied=lambda: session.client.get(path, applied="true")
-    )
+    offload_settings.change_policies(session, topic_path(topic, POLICIES), flags, f"{topic}")
 
 
 @TOPICS.command("get-offload-policies")
-def get_offload_policies(
-    session: Session,
-    topic: TopicArgument,
-    *,
-    applied: Annotated[
-        bool, typer.Option("--applied", "-ap", help="All that holds, also from namespace and broker.")
-    ] = False,
-) -> None:
+def get_offload_policies(session: Session, topic: TopicArgument, *, applied: Applied = False) -> None:
     """Show the offload policies that are set for a topic.
 
     Example: afterglow topics get-offload-policies orders --applied
     """
-    found = session.client.get(topic_path(topic, POLICIES), applied=str(applied).lower())
-    session.out.record(found, "not set: what the namespace or the broker sets holds; --applied shows it")
+    offload_settings.show_policies(session, topic_path(topic, POLICIES), applied=applied)
 
 
 @TOPICS.command("remove-offload-policies")
@@ -201,7 +191,7 @@ def policy(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics policy orders --json
     """
-    session.out.rows(session.client.get(topic_path(topic, "policy")))
+    session.out.rows(session.client.rows(topic_path(topic, "policy")), "no settings")
 
 
 @TOPICS.command("explain")
@@ -210,7 +200,10 @@ def explain(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics explain orders
     """
-    session.out.rows(session.client.get(topic_path(topic, "explain")))
+    found = session.client.rows(topic_path(topic, "explain"))
+    several = len({row.get("topic") for row in found}) > 1
+    columns = (*(("topic",) if several else ()), "ledger_id", "state", "sentence", "error")
+    session.out.rows(found, f"{topic} has no ledgers", columns)
 
 
 @TOPICS.command("segments")
@@ -219,4 +212,4 @@ def segments(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics segments orders --json
     """
-    session.out.rows(session.client.get(topic_path(topic, "segments")))
+    session.out.rows(session.client.rows(topic_path(topic, "segments")), f"{topic} has no segments")

@@ -1,0 +1,152 @@
+"""The command line in this process, an engine in another, and an admin API that answers what a test says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from afterglow.cli import main
+from afterglow.testing.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from afterglow.testing.serving import Served
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def rows(self) -> list[Any]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+class Cli:
+    """Runs commands of ``afterglow``."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def run(self, *args: str) -> Outcome:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(args))
+        printed = self._capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, printed.out, printed.err)
+
+    def do(self, *args: str) -> str:
+        """What a command prints that must succeed."""
+        outcome = self.run(*args)
+        assert (outcome.code, outcome.stderr) == (0, "")
+        return outcome.stdout
+
+    def rows(self, *args: str) -> list[Any]:
+        """The JSON of each line of a command that must succeed."""
+        outcome = self.run(*args, "--json")
+        assert (outcome.code, outcome.stderr) == (0, "")
+        return outcome.rows
+
+    def refused(self, code: int, *args: str) -> str:
+        """The one line of a command that must fail without a result."""
+        outcome = self.run(*args)
+        assert (outcome.code, outcome.stdout) == (code, ""), outcome
+        assert outcome.stderr.startswith("afterglow: ")
+        assert outcome.stderr.count("\n") == 1
+        return outcome.stderr
+
+
+@dataclass
+class Canned:
+    """An admin API that gives the answers laid out for a call, the last one again and again."""
+
+    url: str = ""
+    answers: dict[tuple[str, str], list[tuple[int, Any]]] = field(default_factory=dict)
+    calls: list[tuple[str, str, Any, dict[str, str]]] = field(default_factory=list)
+    """Method, path, body, headers."""
+
+    def on(self, method: str, path: str, *answers: tuple[int, Any]) -> None:
+        """Lay out answers: a status with JSON, bytes, or a text that is a redirect's location."""
+        self.answers[method, f"/admin/v2/{path}"] = list(answers)
+
+    def answer(self, method: str, path: str) -> tuple[int, Any]:
+        found = self.answers.get((method, path), [(404, {"reason": f"nothing laid out for {method} {path}"})])
+        return found.pop(0) if len(found) > 1 else found[0]
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("AFTERGLOW_ADMIN_URL", "AFTERGLOW_TOKEN", "AFTERGLOW_CA_FILE", "AFTERGLOW_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An engine for all tests; each has topics and namespaces of its own."""
+    with serving(tmp_path_factory.mktemp("home")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def cli_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Cli]:
+    """The command line with an admin API as its default."""
+
+    def make(url: str) -> Cli:
+        monkeypatch.setenv("AFTERGLOW_ADMIN_URL", url)
+        return Cli(capsys)
+
+    return make
+
+
+@pytest.fixture
+def cli(served: Served, cli_at: Callable[[str], Cli]) -> Cli:
+    """The command line with the engine as its default."""
+    return cli_at(served.admin_url)
+
+
+@pytest.fixture
+def canned() -> Iterator[Canned]:
+    canned = Canned()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _handle(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            canned.calls.append((self.command, self.path, json.loads(body) if body else None, dict(self.headers)))
+            status, value = canned.answer(self.command, self.path)
+            data = value if isinstance(value, bytes) else b"" if value is None else json.dumps(value).encode()
+            self.send_response(status)
+            if status in {307, 308}:
+                self.send_header("Location", value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - the library's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    canned.url = f"http://127.0.0.1:{server.server_port}"
+    yield canned
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def canned_cli(canned: Canned, cli_at: Callable[[str], Cli]) -> Cli:
+    """The command line with laid-out answers as its default."""
+    return cli_at(canned.url)

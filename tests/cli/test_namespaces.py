@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def namespace(cli: Cli) -> str:
+    name = f"public/n{uuid4().hex}"
+    cli.do("namespaces", "create", name)
+    return name
+
+
+def policies(cli: Cli, namespace: str) -> Any:
+    [found] = cli.rows("namespaces", "get-offload-policies", namespace)
+    return found
+
+
+def test_a_namespace_is_created_listed_and_deleted(cli: Cli, namespace: str) -> None:
+    assert namespace in cli.do("namespaces", "list").splitlines()
+    assert {"namespace": namespace} in cli.rows("namespaces", "list", "public")
+    cli.do("namespaces", "delete", namespace)
+    assert namespace not in cli.do("namespaces", "list")
+
+
+def test_a_namespace_with_topics_is_not_deleted_and_the_servers_reason_is_shown(cli: Cli, namespace: str) -> None:
+    cli.do("topics", "create", f"{namespace}/t")
+    assert cli.do("namespaces", "topics", namespace) == f"persistent://{namespace}/t\n"
+    assert namespace in cli.refused(1, "namespaces", "delete", namespace)
+    assert "tenant nobody does not exist" in cli.refused(1, "namespaces", "create", "nobody/x")
+
+
+def test_retention_is_set_in_pulsars_spelling_and_removed(cli: Cli, namespace: str) -> None:
+    cli.do("namespaces", "set-retention", namespace, "--time", "3h", "--size", "10G")
+    assert cli.rows("namespaces", "get-retention", namespace) == [
+        {"retentionTimeInMinutes": 180, "retentionSizeInMB": 10240}
+    ]
+    cli.do("namespaces", "set-retention", namespace, "-t", "120", "-s", "-1")
+    assert cli.rows("namespaces", "get-retention", namespace) == [
+        {"retentionTimeInMinutes": 2, "retentionSizeInMB": -1}
+    ]
+    cli.do("namespaces", "remove-retention", namespace)
+    assert cli.rows("namespaces", "get-retention", namespace) == [None]
+    assert "not set" in cli.do("namespaces", "get-retention", namespace)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("set-retention", "-t", "90", "-s", "1G"), "whole number of minutes"),
+        (("set-retention", "-t", "1h", "-s", "1q"), "k, m, g or t"),
+        (("set-retention", "-t", "1h"), "--size"),
+        (("set-offload-threshold",), "--size SIZE, --time TIME"),
+        (("set-offload-threshold", "-s", "-2"), "-1 is none"),
+        (("set-offload-deletion-lag", "-l", "soon"), "as in 10m"),
+        (("set-data-read-priority", "cold-first"), "bookkeeper-first"),
+        (("set-offload-policies",), "nothing to change"),
+        (("set-offload-policies", "--set", "x"), "NAME=VALUE"),
+        (("set-offload-policies", "--unset", "fileSystemURI"), "not set here"),
+        (("set-offload-policies", "-d", "aws-s3", "-b", "b"), "--region or --endpoint"),
+    ],
+)
+def test_wrong_usage_changes_nothing_and_exits_2(cli: Cli, namespace: str, args: tuple[str, ...], words: str) -> None:
+    before = cli.rows("namespaces", "policies", namespace)
+    command, *rest = args
+    assert words in cli.refused(2, "namespaces", command, namespace, *rest)
+    assert cli.rows("namespaces", "policies", namespace) == before
+
+
+def test_a_namespace_that_is_not_well_formed_exits_2(cli: Cli) -> None:
+    assert "TENANT/NAMESPACE" in cli.refused(2, "namespaces", "policies", "public")
+
+
+def test_only_the_offload_policies_that_are_given_change(cli: Cli, namespace: str) -> None:
+    assert policies(cli, namespace) is None
+    first = ("-oat", "1G", "-oae", "4h", "--streaming", "--max-segment-size", "64M", "--max-segment-time", "10m")
+    cli.do("namespaces", "set-offload-policies", namespace, *first)
+    cli.do("namespaces", "set-offload-policies", namespace, "--no-streaming", "-orp", "tiered-first")
+    assert policies(cli, namespace) == {
+        "managedLedgerOffloadThresholdInBytes": 1 << 30,
+        "managedLedgerOffloadDeletionLagInMillis": 4 * 3_600_000,
+        "managedLedgerOffloadedReadPriority": "TIERED_STORAGE_FIRST",
+        "streamingOffloadEnabled": False,
+        "maxSizePerOffloadSegmentMbytes": 64,
+        "maxOffloadSegmentRolloverTimeMinutes": 10,
+    }
+    cli.do("namespaces", "remove-offload-policies", namespace)
+    assert policies(cli, namespace) is None
+
+
+def test_a_segments_limits_change_between_whole_and_finer_units(cli: Cli, namespace: str) -> None:
+    for size, time in (("64M", "10m"), ("100k", "5s"), ("1M", "60s")):
+        cli.do("namespaces", "set-offload-policies", namespace, "--max-segment-size", size, "--max-segment-time", time)
+    assert policies(cli, namespace) == {"maxSizePerOffloadSegmentMbytes": 1, "maxOffloadSegmentRolloverTimeMinutes": 1}
+
+
+def test_a_secret_is_shown_masked_and_survives_other_changes(cli: Cli, namespace: str) -> None:
+    s3 = ("-d", "S3", "-b", "bucket", "-e", "http://127.0.0.1:1", "--aws-id", "id", "--aws-secret", "hunter2")
+    cli.do("namespaces", "set-offload-policies", namespace, *s3)
+    cli.do("namespaces", "set-offload-policies", namespace, "-mbs", "32M")
+    found = policies(cli, namespace)
+    assert "hunter2" not in str(found)
+    assert found["s3ManagedLedgerOffloadCredentialId"] == "id"
+    assert found["managedLedgerOffloadMaxBlockSizeInBytes"] == 32 << 20
+    assert found["s3ManagedLedgerOffloadBucket"] == found["managedLedgerOffloadBucket"] == "bucket"
+
+
+def test_settings_without_a_flag_are_set_and_unset_by_name(cli: Cli, namespace: str) -> None:
+    cli.do("namespaces", "set-offload-policies", namespace, "--set", "offloadThrottlingRatePerTopicInBytes=10M")
+    assert policies(cli, namespace) == {"offloadThrottlingRatePerTopicInBytes": 10 << 20}
+    assert "did you mean" in cli.refused(
+        1, "namespaces", "set-offload-policies", namespace, "--set", "offloadThrotlingRatePerTopicInBytes=1"
+    )
+    cli.do("namespaces", "set-offload-policies", namespace, "--unset", "offloadThrottlingRatePerTopicInBytes")
+    assert policies(cli, namespace) is None
+
+
+def test_a_driver_that_nobody_offers_is_refused_with_the_servers_reason(cli: Cli, namespace: str) -> None:
+    assert "support value" in cli.refused(1, "namespaces", "set-offload-policies", namespace, "-d", "floppy")
+
+
+def test_thresholds_are_set_together_or_alone(cli: Cli, namespace: str) -> None:
+    unset = "offloadThresholdInBytes: -1\noffloadThresholdInSeconds: -1\n"
+    assert cli.do("namespaces", "get-offload-threshold", namespace) == unset
+    cli.do("namespaces", "set-offload-threshold", namespace, "--size", "5M", "--time", "1h")
+    cli.do("namespaces", "set-offload-threshold", namespace, "-s", "6M")
+    assert cli.rows("namespaces", "get-offload-threshold", namespace) == [
+        {"offloadThresholdInBytes": 6 << 20, "offloadThresholdInSeconds": 3600}
+    ]
+
+
+def test_the_deletion_lag_is_in_seconds_without_a_unit_and_can_be_cleared(cli: Cli, namespace: str) -> None:
+    cli.do("namespaces", "set-offload-deletion-lag", namespace, "--lag", "120")
+    assert cli.do("namespaces", "get-offload-deletion-lag", namespace) == "2 minute(s)\n"
+    assert cli.rows("namespaces", "get-offload-deletion-lag", namespace) == [{"offloadDeletionLagMs": 120_000}]
+    cli.do("namespaces", "clear-offload-deletion-lag", namespace)
+    assert cli.do("namespaces", "get-offload-deletion-lag", namespace).startswith("Unset for namespace.")
+
+
+def test_the_read_priority_takes_every_spelling_and_can_be_removed(cli: Cli, namespace: str) -> None:
+    for word, shown in (
+        ("bookkeeper-first", "bookkeeper-first"),
+        ("tiered-first", "tiered-storage-first"),
+        ("BOOKKEEPER_FIRST", "bookkeeper-first"),
+    ):
+        cli.do("namespaces", "set-data-read-priority", namespace, word)
+        assert cli.do("namespaces", "get-data-read-priority", namespace) == f"{shown}\n"
+    assert policies(cli, namespace) == {"managedLedgerOffloadedReadPriority": "BOOKKEEPER_FIRST"}
+    cli.do("namespaces", "remove-data-read-priority", namespace)
+    assert cli.rows("namespaces", "get-data-read-priority", namespace) == [{"dataReadPriority": None}]
+
+
+def test_a_namespace_is_unloaded(cli: Cli, namespace: str) -> None:
+    cli.do("topics", "create", f"{namespace}/t")
+    assert cli.do("namespaces", "unload", namespace) == f"unloaded {namespace}\n"
+    assert cli.rows("topics", "stats", f"{namespace}/t")[0]["storageSize"] == 0

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afterglow.cli import topics_offload
+from afterglow.cli.topics_offload import first_kept
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Canned, Cli
+
+NAME = "persistent://public/default/t"
+PATH = "persistent/public/default/t"
+
+
+def stats(*ledgers: tuple[int, int], current: int) -> dict[str, Any]:
+    """Of closed ledgers, and an open one after them."""
+    newest = max((ledger_id for ledger_id, _ in ledgers), default=0) + 1
+    rows = [{"ledgerId": ledger_id, "size": size} for ledger_id, size in (*ledgers, (newest, 0))]
+    return {"ledgers": rows, "currentLedgerSize": current}
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"),
+    [
+        (0, 4),  # only the open ledger stays
+        (4, 4),
+        (5, 4),  # the open one is full to the brim; the next does not fit
+        (24, 4),
+        (25, 3),
+        (44, 3),
+        (45, 2),
+        (64, 2),
+        (65, None),
+        (1000, None),
+    ],
+)
+def test_the_newest_ledgers_stay_as_far_as_they_fit(size: int, kept: int | None) -> None:
+    assert first_kept(stats((1, 20), (2, 20), (3, 20), current=5), size) == kept
+
+
+def test_a_topic_without_ledgers_has_nothing_to_offload() -> None:
+    assert first_kept({"ledgers": [], "currentLedgerSize": 0}, 0) is None
+
+
+@given(
+    st.lists(st.integers(0, 100), max_size=8),
+    st.integers(0, 100),
+    st.integers(0, 500),
+)
+def test_what_stays_fits_and_one_more_ledger_would_not(sizes: list[int], current: int, size: int) -> None:
+    found = stats(*enumerate(sizes, 1), current=current)
+    everything = [*sizes, current]
+    kept = first_kept(found, size)
+    if kept is None:
+        assert sum(everything) <= size
+        return
+    staying = everything[kept - 1 :]
+    assert sum(staying) <= size or len(staying) == 1
+    assert sum(everything[max(kept - 2, 0) :]) > size
+
+
+def test_an_offload_is_asked_for_at_the_computed_position(canned: Canned, canned_cli: Cli) -> None:
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/internalStats", (200, stats((7, 2 << 20), (9, 2 << 20), current=1)))
+    canned.on("PUT", f"{PATH}/offload", (204, None))
+    said = canned_cli.do("topics", "offload", "t", "-s", "3M")
+    assert said == f"Offload triggered for {NAME} for messages before 9:0:-1\n"
+    method, path, body, _ = canned.calls[-1]
+    assert (method, path) == ("PUT", f"/admin/v2/{PATH}/offload")
+    assert body == {"ledgerId": 9, "entryId": 0, "partitionIndex": -1}
+    assert canned_cli.do("topics", "offload", "t", "-s", "5M") == "Nothing to offload\n"
+    assert canned_cli.rows("topics", "offload", "t", "-s", "3M") == [
+        {"topic": NAME, "triggered": True, "before_ledger_id": 9}
+    ]
+
+
+def test_one_partition_that_refuses_does_not_keep_the_others_from_their_offload(
+    canned: Canned, canned_cli: Cli
+) -> None:
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 3}))
+    for index, answer in enumerate([(409, {"reason": "Offload already in progress"}), (204, None)]):
+        canned.on("GET", f"{PATH}-partition-{index}/internalStats", (200, stats((1, 10), current=0)))
+        canned.on("PUT", f"{PATH}-partition-{index}/offload", answer)
+    canned.on("GET", f"{PATH}-partition-2/internalStats", (200, {"ledgers": [], "currentLedgerSize": 0}))
+    outcome = canned_cli.run("topics", "offload", "t", "-s", "0")
+    assert outcome.code == 1
+    assert outcome.stdout.splitlines() == [
+        f"Offload triggered for {NAME}-partition-1 for messages before 2:0:-1",
+        f"Nothing to offload from {NAME}-partition-2",
+    ]
+    assert outcome.stderr == "afterglow: Offload already in progress\n"
+
+
+def status(state: str, error: str = "") -> tuple[int, Any]:
+    first = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+    return 200, {"status": state, "lastError": error, "firstUnoffloadedMessage": first}
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("NOT_RUN", "has not been run"), ("RUNNING", "is currently running"), ("SUCCESS", "was a success")],
+)
+def test_the_status_is_told_in_the_words_of_pulsar_admin(
+    canned: Canned, canned_cli: Cli, state: str, words: str
+) -> None:
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/offload", status(state))
+    assert words in canned_cli.do("topics", "offload-status", "t")
+    [row] = canned_cli.rows("topics", "offload-status", "t")
+    assert (row["topic"], row["status"]) == (NAME, state)
+
+
+def test_a_failed_offload_exits_1_with_its_error(canned: Canned, canned_cli: Cli) -> None:
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/offload", status("ERROR", "the bucket is gone"))
+    outcome = canned_cli.run("topics", "offload-status", "t", "-w")
+    assert outcome.code == 1
+    assert outcome.stdout.startswith("Error in offload")
+    assert outcome.stderr == f"afterglow: Error offloading {NAME}: the bucket is gone\n"
+
+
+def test_waiting_ends_when_no_partition_is_running(
+    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_offload, "_POLL_S", 0.0)
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 2}))
+    canned.on("GET", f"{PATH}-partition-0/offload", status("RUNNING"), status("SUCCESS"))
+    canned.on("GET", f"{PATH}-partition-1/offload", status("RUNNING"), status("RUNNING"), status("SUCCESS"))
+    rows = canned_cli.rows("topics", "offload-status", "t", "--wait-complete")
+    assert [row["status"] for row in rows] == ["SUCCESS", "SUCCESS"]
+    assert sum(path.endswith("-1/offload") for _, path, _, _ in canned.calls) == 3
+
+
+def test_reasons_are_shown_by_ledger_and_by_partition_where_there_are_several(canned: Canned, canned_cli: Cli) -> None:
+    row = {"ledger_id": 3, "state": "open", "sentence": "it is being written", "next_ms": None, "error": None}
+    canned.on("GET", f"{PATH}/explain", (200, [{"topic": f"{NAME}-partition-0", **row}]))
+    assert canned_cli.rows("topics", "explain", "t") == [{"topic": f"{NAME}-partition-0", **row}]
+    assert "partition-0" not in canned_cli.do("topics", "explain", "t")
+    both = [{"topic": f"{NAME}-partition-{index}", **row} for index in (0, 1)]
+    canned.on("GET", f"{PATH}/explain", (200, both), (200, []))
+    assert "partition-1" in canned_cli.do("topics", "explain", "t")
+    assert canned_cli.do("topics", "explain", "t") == f"{NAME} has no ledgers\n"
+
+
+def test_segments_are_passed_on_as_they_are(canned: Canned, canned_cli: Cli) -> None:
+    begin, end = {"ledger_id": 3, "entry_id": 14}, {"ledger_id": 4, "entry_id": 1}
+    canned.on("GET", f"{PATH}/segments", (200, [{"id": "a", "begin": begin, "end": end}]))
+    assert canned_cli.rows("topics", "segments", "t") == [{"id": "a", "begin": begin, "end": end}]
+    assert "3:14" in canned_cli.do("topics", "segments", "t")
