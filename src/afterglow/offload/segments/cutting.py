@@ -108,7 +108,7 @@ def cut_by_size(run: Run, offsets: Offsets, max_bytes: int) -> Position | None:
     left = max_bytes
     end: Position | None = None
     for piece in run.stretches:
-        length = _frame_bytes(piece, piece.last, offsets)
+        length = frame_bytes(piece, piece.last, offsets)
         if length < left:
             left -= length
             end = piece.end
@@ -116,7 +116,7 @@ def cut_by_size(run: Run, offsets: Offsets, max_bytes: int) -> Position | None:
         low, high = piece.first - 1, piece.last  # entries up to ``low`` fit
         while low < high:
             middle = (low + high + 1) // 2
-            if _frame_bytes(piece, middle, offsets) <= left:
+            if frame_bytes(piece, middle, offsets) <= left:
                 low = middle
             else:
                 high = middle - 1
@@ -204,7 +204,7 @@ def restore_part(number: int, run: Run, block_bytes: Sequence[int], offsets: Off
     return PlannedPart(number, tuple(ledgers))
 
 
-def _frame_bytes(piece: Stretch, last: int, offsets: Offsets) -> int:
+def frame_bytes(piece: Stretch, last: int, offsets: Offsets) -> int:
     """Bytes of the frames from the stretch's first entry to ``last``."""
     start = int(offsets(piece.ledger_id, piece.first, piece.first)[0])
     return int(offsets(piece.ledger_id, last, last)[1]) - start

@@ -184,7 +184,11 @@ class SegmentUpload:
                 first_entry_ms=first_ms,
             )
         )
-        room.ledger.update(partial(edits.add_stub, uuid=uuid, begin=begin, assigned_ms=now_ms))
+        try:
+            room.ledger.update(partial(edits.add_stub, uuid=uuid, begin=begin, assigned_ms=now_ms))
+        except OffloadConflict:
+            node.delete()  # nothing was uploaded
+            raise
         made = cls(room, node)
         made._unsure = False
         return made
@@ -217,6 +221,21 @@ class SegmentUpload:
         if parts or closing:
             self._node.update(edit)
             self._parts.update({part.number: part for part in parts})
+
+    def close_as_planned(self) -> None:
+        """Let it end with the last part that is planned; there must be one.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            MetadataError: The store failed.
+        """
+        end = records.to_proto(self.reached)
+
+        def edit(record: UploadRecord) -> None:
+            if not record.HasField("end"):
+                record.end.CopyFrom(end)
+
+        self._node.update(edit)
 
     def due(self) -> tuple[PartTask, ...]:
         """Tasks for parts that are planned, not uploaded, and that nobody is uploading; they count as in flight now.

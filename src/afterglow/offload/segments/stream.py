@@ -1,0 +1,401 @@
+"""One topic's stream of segments: what to begin, what to extend, what to close, in the order of positions.
+
+Segments whose end is known when they begin (history, or a backlog) run several at a time; the live one comes after
+them, and there is never more than one. They are committed in order. A segment that fails is resumed until it succeeds,
+and nothing new begins meanwhile.
+
+Everything here is found again from metadata after a crash: the list names what is assigned, upload records tell how far
+each has come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
+
+from afterglow.errors import AfterglowError, Fenced, OffloadConflict, UploadLost
+from afterglow.format.offload_context import get_uuid, ledger_uuid
+from afterglow.ledger.timestamps import entry_time
+from afterglow.offload.segments import edits
+from afterglow.offload.segments.cutting import Sizes, cut_by_size, frame_bytes
+from afterglow.offload.segments.node import UploadNode
+from afterglow.offload.segments.territory import Run, Stretch, failed_attempt, to_stream
+from afterglow.offload.segments.upload import SegmentUpload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.position import Position
+    from afterglow.ledger.layout import Layout
+    from afterglow.offload.segments.upload import SegmentRoom
+    from afterglow.offload.task import PartResult, PartTask
+    from afterglow.read.places import TierPlace
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOST_AT_ONCE: Final = 4
+"""Segments of one topic that run at a time: enough to keep workers busy, few enough for other topics' sake."""
+
+
+class TopicStream:
+    """The segments of one topic. :meth:`due` and :meth:`told` may be called at any time; the rest one call at a time.
+
+    Args:
+        room: What its segments share.
+        policy: What holds for the topic now.
+        place: Where segments go now.
+        give_up_ledger: Puts on record that the objects of a failed attempt at a whole ledger are to go.
+        sizes: How segments are cut under a policy.
+    """
+
+    def __init__(
+        self,
+        room: SegmentRoom,
+        policy: Callable[[], BrokerConfig],
+        place: Callable[[], TierPlace],
+        give_up_ledger: Callable[[int], None],
+        sizes: Callable[[BrokerConfig], Sizes] | None = None,
+    ) -> None:
+        self._room = room
+        self._policy = policy
+        self._place = place
+        self._give_up_ledger = give_up_ledger
+        self._sizes = sizes or _sizes
+        self._uploads: list[SegmentUpload] | None = None
+        self._told: deque[tuple[UUID, int, PartResult]] = deque()
+        self._target: Position | None = None
+        self._seen: tuple[Position, int] | None = None
+        self._close_at_ms: int | None = None
+        self._retry_at_ms = 0
+        self._failures = 0
+        self._progress_ms = room.clock.now_ms()
+        self.error: AfterglowError | None = None
+        """Why the last attempt failed; None after a success."""
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def uploads(self) -> tuple[SegmentUpload, ...]:
+        """Segments that are assigned, in the order of positions."""
+        return tuple(self._uploads or ())
+
+    @property
+    def idle(self) -> bool:
+        """Whether no segment is assigned and nothing is in flight."""
+        return self._uploads is not None and not self._uploads
+
+    @property
+    def progress_ms(self) -> int:
+        """When something last went forward, epoch milliseconds."""
+        return self._progress_ms
+
+    def committed_to(self, target: Position) -> bool:
+        """Whether everything up to ``target`` that belongs into segments is committed."""
+        if self._uploads is None or any(upload.begin <= target for upload in self._uploads):
+            return False
+        return all(run.begin > target for run in self._runs(streaming=True))
+
+    def due(self, now_ms: int) -> bool:
+        """Whether :meth:`advance` could do something. Compares a few numbers."""
+        if self._uploads is None or self._told:
+            return True
+        if now_ms < self._retry_at_ms:
+            return False
+        if self._retry_at_ms:
+            return True
+        layout = self._room.ledger.layout
+        if self._close_at_ms is not None:
+            if now_ms >= self._close_at_ms or self._target is not None:
+                return True
+            gained = self._room.ledger.size_bytes - (self._seen[1] if self._seen else 0)
+            return gained < 0 or gained >= self._sizes(self._policy()).part_bytes
+        return self._seen is None or self._seen[0] != layout.last
+
+    def close_at(self, target: Position) -> None:
+        """Have everything up to ``target`` closed and committed as soon as can be."""
+        self._target = target if self._target is None else max(self._target, target)
+        self._seen = None
+
+    def told(self, uuid: UUID, number: int, result: PartResult) -> None:
+        """Take the result of a task; it counts at the next :meth:`advance`."""
+        self._told.append((uuid, number, result))
+
+    # --- going forward ------------------------------------------------------------------------------------------------
+
+    def advance(self) -> tuple[PartTask, ...]:
+        """Go as far as can be gone without waiting for tasks; returns the tasks that are due now.
+
+        Failures are kept in :attr:`error` and in the segment's record, and tried again after a while.
+
+        Raises:
+            Fenced: Another owner has taken over: this stream is over.
+        """
+        now_ms = self._room.clock.now_ms()
+        try:
+            uploads = self._load()
+            self._take_results(uploads)
+            if now_ms < self._retry_at_ms:
+                return ()
+            self._retry_at_ms = 0
+            last, size_bytes = self._room.ledger.layout.last, self._room.ledger.size_bytes
+            tasks, waiting_bytes = self._go_on(uploads, now_ms)
+            self._seen = (last, size_bytes - waiting_bytes)
+        except Fenced:
+            raise
+        except AfterglowError as error:
+            self._failed(error)
+            return ()
+        return tasks
+
+    def _go_on(self, uploads: list[SegmentUpload], now_ms: int) -> tuple[tuple[PartTask, ...], int]:
+        """Returns tasks, and how many bytes of the live segment wait for more to fill a part."""
+        self._roll_if_switched_back(uploads)
+        tasks: list[PartTask] = []
+        while True:
+            waiting_bytes = self._extend_live(uploads, now_ms)
+            self._begin(uploads, now_ms)
+            for upload in uploads:
+                tasks.extend(self._watched(upload, upload.due))
+            if not uploads or not uploads[0].whole:
+                break
+            self._finish_first(uploads)
+        self._close_at_ms = self._when_to_close(uploads)
+        if self._target is not None and self.committed_to(self._target):
+            self._target = None
+        return tuple(tasks), waiting_bytes
+
+    def _finish_first(self, uploads: list[SegmentUpload]) -> None:
+        first = uploads[0]
+        try:
+            self._watched(first, first.finish)
+        except OffloadConflict as error:
+            _log.warning("segment %s of %s was given up: %s", first.uuid, self._room.ledger.topic, error)
+        uploads.pop(0)
+        self.error = None
+        self._failures = 0
+        self._progress_ms = self._room.clock.now_ms()
+
+    # --- beginning, extending, closing --------------------------------------------------------------------------------
+
+    def _begin(self, uploads: list[SegmentUpload], now_ms: int) -> None:
+        """Assign segments, as many as may run."""
+        policy = self._policy()
+        most_bytes = policy.max_offload_segment_size_in_bytes
+        while len(uploads) < MOST_AT_ONCE and (not uploads or uploads[-1].end is not None):
+            runs = self._runs(streaming=policy.streaming_offload_enabled, after=uploads[-1].end if uploads else None)
+            if not runs:
+                return
+            run = runs[0]
+            end = cut_by_size(run, self._room.offsets, most_bytes)
+            if end is None and (not run.growing or self._wanted_now(run)):
+                end = run.end
+            if end is None and uploads:
+                return  # the live one comes after those before it
+            for piece in run.stretches:
+                self._clear_failed_attempt(piece.ledger_id)
+            first_ms = self._written_ms(run.begin, now_ms)
+            if end is None and now_ms >= first_ms + self._most_ms(policy):
+                end = run.end
+            upload = SegmentUpload.assign(
+                self._room, self._place(), run.begin, end, sizes=self._sizes(policy), first_ms=first_ms
+            )
+            uploads.append(upload)
+            self._progress_ms = now_ms
+            if end is None:
+                upload.extend(run, closing=False)
+                return
+            upload.extend(run.up_to(end), closing=True)
+
+    def _extend_live(self, uploads: list[SegmentUpload], now_ms: int) -> int:
+        """Plan what has come since, and close where it is time; returns the bytes that wait for more."""
+        if not uploads:
+            return 0
+        live = uploads[-1]
+        if live.end is not None:
+            if live.reached < live.end:  # it was closed at birth, and a crash came before its parts were planned
+                live.extend(self._room.run_between(live.reached.next(), live.end), closing=True)
+            return 0
+        policy = self._policy()
+        runs = self._runs(streaming=True, after=uploads[-2].end if len(uploads) > 1 else None)
+        run = next((run for run in runs if run.begin == live.begin), None)
+        if run is None:
+            return 0
+        end = cut_by_size(run, self._room.offsets, policy.max_offload_segment_size_in_bytes)
+        if end is None:
+            end = self._end_by_now(run, live, policy, now_ms)
+        if end is not None and end <= live.reached:
+            live.close_as_planned()
+            return 0
+        left = (run if end is None else run.up_to(end)).after(live.reached)
+        if left is None:
+            return 0
+        live.extend(left, closing=end is not None)
+        left = left.after(live.reached)
+        return (
+            0 if left is None else sum(frame_bytes(piece, piece.last, self._room.offsets) for piece in left.stretches)
+        )
+
+    def _end_by_now(self, run: Run, live: SegmentUpload, policy: BrokerConfig, now_ms: int) -> Position | None:
+        """Where a live segment closes for another reason than its size; None: it stays open."""
+        if not policy.streaming_offload_enabled:
+            # What came behind the roll-over belongs to the other method.
+            closed = [piece.end for piece in run.stretches if piece.closed]
+            return closed[-1] if closed else None
+        if not run.growing or self._wanted_now(run) or now_ms >= live.record.first_entry_ms + self._most_ms(policy):
+            return run.end
+        return None
+
+    def _roll_if_switched_back(self, uploads: list[SegmentUpload]) -> None:
+        """After a switch back, end the ledger that is being written where segments reach into it."""
+        ledger = self._room.ledger
+        writing_to = ledger.writing_to
+        if self._policy().streaming_offload_enabled or writing_to is None or not ledger.layout.entries_of(writing_to):
+            return
+        row = next((row for row in ledger.info.ledgerInfo if row.ledgerId == writing_to), None)
+        live = bool(uploads) and uploads[-1].end is None
+        if live or (row is not None and row.offloadContext.offloadSegment):
+            ledger.roll()
+
+    def _wanted_now(self, run: Run) -> bool:
+        return self._target is not None and run.begin <= self._target
+
+    def _when_to_close(self, uploads: list[SegmentUpload]) -> int | None:
+        if not uploads or uploads[-1].end is not None:
+            return None
+        return uploads[-1].record.first_entry_ms + self._most_ms(self._policy())
+
+    @staticmethod
+    def _most_ms(policy: BrokerConfig) -> int:
+        return 1000 * policy.max_offload_segment_rollover_time_in_seconds
+
+    def _runs(self, *, streaming: bool, after: Position | None = None) -> tuple[Run, ...]:
+        ledger = self._room.ledger
+        layout = ledger.layout
+        return to_stream(
+            ledger.info.ledgerInfo,
+            layout.entries_of,
+            streaming=streaming,
+            writing_to=ledger.writing_to,
+            assigned_to=after,
+        )
+
+    def _written_ms(self, begin: Position, now_ms: int) -> int:
+        """When an entry was written: by its broker time, else as of now."""
+        found = self._room.ledger.read(begin, 1, 1)
+        if not found or found[0].position != begin:
+            return now_ms
+        told = entry_time(found[0].data)
+        return min(told.time_ms, now_ms) if told.by_broker else now_ms
+
+    def _clear_failed_attempt(self, ledger_id: int) -> None:
+        row = next((row for row in self._room.ledger.info.ledgerInfo if row.ledgerId == ledger_id), None)
+        if row is not None and failed_attempt(row) and ledger_uuid(row) is not None:
+            self._give_up_ledger(ledger_id)
+
+    # --- results and failures -----------------------------------------------------------------------------------------
+
+    def _take_results(self, uploads: Iterable[SegmentUpload]) -> None:
+        by_uuid: dict[UUID, dict[int, PartResult]] = {}
+        while self._told:
+            uuid, number, result = self._told.popleft()
+            by_uuid.setdefault(uuid, {})[number] = result
+        first_error: AfterglowError | None = None
+        for upload in tuple(uploads):
+            results = by_uuid.pop(upload.uuid, None)
+            if results is None:
+                continue
+            try:
+                self._watched(upload, partial(upload.settle, results))
+                self._progress_ms = self._room.clock.now_ms()
+            except Fenced:
+                raise
+            except AfterglowError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    def _watched(self, upload: SegmentUpload, work: Callable[[], T]) -> T:
+        """Do something for a segment; begin it anew where the store has lost its upload, else note the failure."""
+        try:
+            return work()
+        except UploadLost as error:
+            assert self._uploads is not None
+            _log.warning("segment %s of %s starts again: %s", upload.uuid, self._room.ledger.topic, error)
+            self._uploads[self._uploads.index(upload)] = upload.start_again()
+            raise
+        except (Fenced, OffloadConflict):
+            raise
+        except AfterglowError as error:
+            upload.failed(error)
+            raise
+
+    def _failed(self, error: AfterglowError) -> None:
+        policy = self._policy()
+        wait_ms = policy.offload_retry_min_backoff_millis << min(self._failures, 30)
+        self._failures += 1
+        self._retry_at_ms = self._room.clock.now_ms() + min(wait_ms, policy.offload_retry_max_backoff_millis)
+        self.error = error
+        _log.warning("the stream of %s goes on in a while: %s", self._room.ledger.topic, error)
+
+    # --- after a start ------------------------------------------------------------------------------------------------
+
+    def _load(self) -> list[SegmentUpload]:
+        """What is assigned, as metadata has it; taken over from an earlier owner."""
+        if self._uploads is not None:
+            return self._uploads
+        room = self._room
+        assigned = {
+            uuid
+            for row in room.ledger.info.ledgerInfo
+            for item in row.offloadContext.offloadSegment
+            if not item.complete and (uuid := get_uuid(item)) is not None
+        }
+        named = assigned | {
+            uuid
+            for row in room.ledger.info.ledgerInfo
+            for item in row.offloadContext.offloadSegment
+            if item.complete and (uuid := get_uuid(item)) is not None
+        }
+        found: list[SegmentUpload] = []
+        for text in room.metadata.children(room.paths.uploads(room.ledger.name)):
+            uuid = UUID(text)
+            node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
+            if not node.take_over():
+                continue
+            upload = SegmentUpload(room, node)
+            if uuid in assigned:
+                found.append(upload)
+            elif uuid in named:
+                node.delete()  # committed; only the record was left
+            else:
+                upload.give_up("no list names it")
+        for uuid in assigned - {upload.uuid for upload in found}:
+            _log.error("the record of segment %s of %s is gone; it begins anew", uuid, room.ledger.topic)
+            room.ledger.update(partial(edits.forget_segment, uuid=uuid))
+        self._uploads = sorted(found, key=lambda upload: upload.begin)
+        return self._uploads
+
+
+def run_between(layout: Layout, begin: Position, end: Position) -> Run:
+    """The entries from one to another, both inclusive; both must be there."""
+    pieces = []
+    for span in layout.spans(begin):
+        if span.ledger_id > end.ledger_id:
+            break
+        last = min(span.last, end.entry_id) if span.ledger_id == end.ledger_id else span.last
+        pieces.append(Stretch(span.ledger_id, span.first, last, closed=last == span.last))
+    return Run(tuple(pieces), growing=False)
+
+
+def _sizes(policy: BrokerConfig) -> Sizes:
+    return Sizes.of(
+        policy.max_offload_segment_size_in_bytes,
+        policy.streaming_offload_block_size_in_bytes,
+        policy.streaming_offload_part_size_in_bytes,
+    )

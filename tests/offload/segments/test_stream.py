@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import Fenced, StoreUnavailable
+from afterglow.format.index import decode_index
+from afterglow.format.objects import INDEX_SUFFIX
+from afterglow.format.position import Position
+from afterglow.format.proto import afterglow_pb2 as proto
+from afterglow.offload.segments import records
+from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream
+from afterglow.read.inspect import inspect_object
+from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashPoint
+from afterglow.testing.ledgers import World
+from afterglow.testing.streams import PLACE, StreamWorld, streaming
+
+if TYPE_CHECKING:
+    from afterglow.storage.store import Upload
+
+
+def held(world: StreamWorld) -> list[bytes]:
+    """Every entry of every committed segment, in the order of the list, as their objects hold it."""
+    found: dict[tuple[int, int], bytes] = {}
+    uuids = dict.fromkeys(
+        str(record.uuid)
+        for path in world.world.metadata.children(world.paths.segments(world.ledger.name))
+        if (node := world.world.metadata.get(f"{world.paths.segments(world.ledger.name)}/{path}")) is not None
+        for record in [proto.SegmentRecord.FromString(node.value)]
+    )
+    for uuid in uuids:
+        inspection = inspect_object(world.store, uuid)
+        for ledger_id, entry_id, data in inspection.entries():
+            assert ledger_id is not None
+            assert (ledger_id, entry_id) not in found, "an entry is in one segment only"
+            found[ledger_id, entry_id] = bytes(data)
+        assert not inspection.damage
+    return [found[at] for at in sorted(found)]
+
+
+def payload(number: int) -> bytes:
+    return b"%05d" % number * 15
+
+
+# --- what closes a segment --------------------------------------------------------------------------------------------
+
+
+def test_parts_flow_while_the_segment_fills_and_only_the_last_is_missing_at_its_end() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=4000))
+    for number in range(20):
+        world.append(payload(number))
+        world.advance()
+        world.run()
+    world.advance()
+    assert world.covered() == []
+    upload = world.stream.uploads[0]
+    assert upload.record.upload_id
+    assert len(upload.record.done) == len(upload.record.planned) >= 2
+    world.stream.close_at(world.ledger.last_confirmed)
+    assert world.advance() == 1
+    world.run()
+    world.advance()
+    assert world.covered() == ["1:19"]
+    assert world.stream.idle
+    assert held(world) == world.entries()
+
+
+def test_a_segment_closes_by_size_exactly_where_its_frames_fill_it() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=1000))
+    world.append(*map(payload, range(60)))
+    world.settle()
+    sizes = [
+        sum(len(entry) + 12 for entry in world.entries()[int(begin) : int(end) + 1])
+        for begin, end in zip(
+            [0, *(int(name.split(":")[1]) + 1 for name in world.covered())],
+            (name.split(":")[1] for name in world.covered()),
+            strict=False,
+        )
+    ]
+    entry = len(world.entries()[0]) + 12
+    assert all(1000 - entry < size <= 1000 for size in sizes)
+    assert held(world) == world.entries()[: len(held(world))]
+
+
+def test_a_segment_closes_when_its_first_entry_is_old_enough_and_none_begins_without_entries() -> None:
+    world = StreamWorld()
+    world.settle()
+    assert world.segments() == []
+    world.append(b"a")
+    world.settle()
+    world.world.clock.advance(599)
+    world.settle()
+    assert world.covered() == []
+    world.world.clock.advance(1)
+    assert world.stream.due(world.world.clock.now_ms())
+    world.settle()
+    assert world.covered() == ["1:0"]
+    world.world.clock.advance(10_000)
+    assert not world.stream.due(world.world.clock.now_ms())
+    world.settle()
+    assert len(world.segments()) == 1
+
+
+def test_a_small_segment_is_one_put_and_its_index() -> None:
+    world = StreamWorld()
+    world.append(b"a", b"b")
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert len(list(world.store.list())) == 2
+    assert world.world.metadata.children(world.paths.uploads(world.ledger.name)) == ()
+
+
+def test_a_segment_spans_ledgers_and_a_ledger_spans_segments() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=700))
+    for number in range(40):
+        world.append(payload(number))
+        if number % 7 == 6:
+            world.ledger.roll()
+        if number % 3 == 0:
+            world.advance()
+            world.run()
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert held(world) == world.entries()
+    by_ledger = [name.split(":")[0] for name, _, _ in world.segments()]
+    by_uuid = [uuid for _, uuid, _ in world.segments()]
+    assert len(set(by_ledger)) < len(by_ledger)
+    assert len(set(by_uuid)) < len(by_uuid)
+    for row in world.ledger.info.ledgerInfo:
+        ends = [item.endEntryId for item in row.offloadContext.offloadSegment]
+        assert ends == sorted(ends)
+        assert not row.offloadContext.complete
+
+
+def test_the_record_tells_what_is_in_the_object_and_where_it_is() -> None:
+    world = StreamWorld()
+    world.append(b"a", b"b")
+    world.ledger.roll()
+    world.append(b"c")
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    path = world.paths.segments(world.ledger.name)
+    (name,) = world.world.metadata.children(path)
+    node = world.world.metadata.get(f"{path}/{name}")
+    assert node is not None
+    record = proto.SegmentRecord.FromString(node.value)
+    assert (record.entries, record.blocks) == (3, 2)
+    assert records.position_of(record.begin) == Position(1, 0)
+    assert records.position_of(record.end) == Position(2, 0)
+    assert record.place.bucket == PLACE.bucket
+    assert record.bytes == world.store.head(name).size_bytes
+    index = decode_index(world.store.get(name + INDEX_SUFFIX))
+    assert [group.ledger_id for group in index.groups] == [1, 2]
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+
+def test_history_runs_in_parallel_and_is_committed_in_order_before_the_live_segment_begins() -> None:
+    world = StreamWorld(streaming(streaming_offload_enabled=False, max_offload_segment_size_in_bytes=400))
+    for number in range(30):
+        world.append(payload(number))
+        if number % 5 == 4:
+            world.ledger.roll()
+    world.settle()
+    assert world.segments() == []
+    world.change(streaming_offload_enabled=True)
+    world.advance()
+    assert len(world.stream.uploads) == MOST_AT_ONCE
+    assert all(upload.end is not None for upload in world.stream.uploads)
+    last_first = world.tasks[::-1]
+    world.tasks = last_first[: len(last_first) // 2]
+    world.run()
+    world.advance()
+    assert world.covered() == []
+    world.tasks = last_first[len(last_first) // 2 :] + world.tasks
+    world.settle()
+    assert held(world) == world.entries()[: len(held(world))]
+    assert sum(upload.end is None for upload in world.stream.uploads) <= 1
+
+
+def test_ledgers_with_an_object_of_their_own_are_left_as_they_are() -> None:
+    world = StreamWorld(streaming(streaming_offload_enabled=False))
+    for number in range(3):
+        world.append(payload(number))
+        world.ledger.roll()
+    world.ledger.update(lambda info: setattr(info.ledgerInfo[1].offloadContext, "complete", True))
+    world.change(streaming_offload_enabled=True)
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.covered() == ["1:0", "3:0"]
+    assert not world.ledger.info.ledgerInfo[1].offloadContext.offloadSegment
+
+
+def test_a_failed_attempt_at_a_whole_ledger_is_given_up_for_segments() -> None:
+    world = StreamWorld()
+    world.append(b"a")
+    world.ledger.update(lambda info: setattr(info.ledgerInfo[0].offloadContext, "uidMsb", 7))
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.ledgers_given_up == [1]
+    assert world.ledger.info.ledgerInfo[0].offloadContext.uidMsb != 7
+    assert world.covered() == ["1:0"]
+
+
+# --- switching --------------------------------------------------------------------------------------------------------
+
+
+def test_switching_back_ends_the_last_segment_with_its_ledger() -> None:
+    world = StreamWorld()
+    world.append(b"a", b"b")
+    world.settle()
+    world.change(streaming_offload_enabled=False)
+    world.settle()
+    assert world.covered() == ["1:1"]
+    assert world.stream.idle
+    assert world.ledger.writing_to == 2
+    world.append(b"c")
+    world.settle()
+    assert world.covered() == ["1:1"]
+    world.change(streaming_offload_enabled=True)
+    world.settle()
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.covered() == ["1:1", "2:0"]
+
+
+def test_switching_back_finishes_a_ledger_that_is_partly_in_segments() -> None:
+    world = StreamWorld()
+    world.append(b"a")
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    world.append(b"b")
+    world.change(streaming_offload_enabled=False)
+    world.settle()
+    assert world.covered() == ["1:0", "1:1"]
+    assert world.ledger.writing_to == 2
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    world.append(*map(payload, range(30)))
+    world.advance()
+    assert len(world.tasks) >= 2
+    world.run(1)
+    rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"upload_part"}), times=None)
+    good, world.store = world.store, FaultyStore(world.store, [rule])
+    world.run()
+    assert world.advance() == 0
+    assert type(world.stream.error) is StoreUnavailable
+    (upload,) = world.stream.uploads
+    assert upload.record.attempts == 1
+    assert len(upload.record.done) == 1
+    assert not world.stream.due(world.world.clock.now_ms())
+    world.store = good
+    world.world.clock.advance(60)
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.stream.idle
+    assert not world.stream.error
+    assert held(world) == world.entries()
+
+
+def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    world.append(*map(payload, range(30)))
+    world.advance()
+    world.run(1)
+    lost: tuple[Upload, ...] = world.store.list_uploads()
+    for upload in lost:
+        world.store.abort_upload(upload)
+    world.run()
+    world.advance()
+    assert [str(uuid) for uuid in world.given_up] == [upload.key for upload in lost]
+    world.world.clock.advance(60)
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert held(world) == world.entries()
+    assert world.store.list_uploads() == ()
+
+
+def test_a_zombie_changes_nothing_once_another_owner_has_taken_over() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    world.append(*map(payload, range(30)))
+    world.advance()
+    zombie, tasks = world.stream, world.tasks
+    world.crash()
+    world.settle()
+    owner, world.stream, world.tasks = world.stream, zombie, tasks
+    world.run()
+    with pytest.raises(Fenced):
+        zombie.advance()
+    world.stream, world.tasks = owner, []
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert held(world) == world.entries()
+    assert world.given_up == {}
+
+
+def script(world: StreamWorld) -> None:
+    """A life with parts, several ledgers, closing by size, by hand and by a switch back."""
+    for number in range(24):
+        world.append(payload(number))
+        if number == 9:
+            world.ledger.roll()
+        if number % 4 == 3:
+            world.advance()
+            world.run()
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    world.append(payload(24))
+    world.settle()
+    world.change(streaming_offload_enabled=False)
+    world.settle()
+
+
+def test_after_a_crash_at_any_effect_the_next_owner_ends_with_every_entry_once() -> None:
+    def build(point: CrashPoint) -> StreamWorld:
+        metadata = CrashingMetadataStore(World().metadata)
+        metadata.before = point
+        config = streaming(max_offload_segment_size_in_bytes=1400)
+        world = StreamWorld(config, World(config, metadata))
+        inner = world.store
+        for name in ("put", "create_upload", "upload_part", "complete_upload", "abort_upload", "delete"):
+            method = getattr(inner, name)
+
+            def counted(*args: object, _name: str = name, _method: object = method, **kwargs: object) -> object:
+                point(_name)
+                return _method(*args, **kwargs)  # type: ignore[operator]
+
+            setattr(inner, name, counted)
+        return world
+
+    count = CrashPoint()
+    script(build(count))
+    assert len(count.effects) > 50
+    for at in range(len(count.effects)):
+        point = CrashPoint()
+        world = build(point)
+        point._at = at
+        try:
+            script(world)
+        except Crashed:
+            point._at = None
+            world.crash()
+            world.change(streaming_offload_enabled=True)
+            world.stream.close_at(world.ledger.last_confirmed)
+            world.settle()
+        found = held(world)
+        assert found == world.entries(), f"crash at {at}: {count.effects[at]}"
+        assert world.world.metadata.children(world.paths.uploads(world.ledger.name)) == ()
+        named = {uuid for _, uuid, _ in world.segments()}
+        for info in world.store.list():
+            assert info.key[:8] in named or any(str(uuid) == info.key[:36] for uuid in world.given_up)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_mix_of_appends_crashes_and_changes_loses_and_repeats_nothing(seed: int) -> None:
+    choose = random.Random(seed)
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=choose.choice([100, 700, 3000])))
+    number = 0
+    for _ in range(120):
+        match choose.randrange(9):
+            case 0 | 1 | 2:
+                count = choose.randrange(1, 6)
+                world.append(*map(payload, range(number, number + count)))
+                number += count
+            case 3 | 4:
+                world.advance()
+            case 5:
+                world.run(choose.randrange(4))
+            case 6:
+                world.world.clock.advance(choose.choice([1, 100, 700]))
+            case 7:
+                if choose.random() < 0.5:
+                    world.crash()
+                elif world.ledger.number_of_entries:
+                    world.ledger.roll()
+            case _:
+                world.change(streaming_offload_enabled=choose.random() < 0.7)
+    world.change(streaming_offload_enabled=True)
+    world.tasks, tasks = [], world.tasks
+    del tasks
+    world.crash()
+    if world.ledger.number_of_entries:
+        world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert held(world) == world.entries(), f"seed {seed}"
+    assert len(world.entries()) == number
+
+
+def test_looking_at_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StreamWorld()
+    world.append(b"a")
+    world.settle()
+    monkeypatch.setattr(TopicStream, "_runs", None)
+    assert not world.stream.due(world.world.clock.now_ms())
