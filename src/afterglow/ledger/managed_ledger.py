@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, Fenced, TopicClosed, TopicTerminated
@@ -15,6 +16,7 @@ from afterglow.ledger.append import Appender
 from afterglow.ledger.cursors import Cursors
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
 from afterglow.ledger.listeners import Listeners
+from afterglow.ledger.offloading import told
 from afterglow.ledger.reader import EntryReader
 from afterglow.ledger.recovery import recover
 from afterglow.ledger.retention import Retention
@@ -346,10 +348,10 @@ class ManagedLedger:
             HotLogError: A hot copy cannot be deleted now; the next start goes on.
             MetadataError: The store failed; the topic goes on, or the next start goes on with deleting it.
         """
-        with self._roller.work:
+        with self._roller.work, ExitStack() as leaving:
             self._appender.shut(TopicClosed(f"{self.topic} is being deleted"))
             try:
-                self._environment.offloading.leaving(self.name, self.info.ledgerInfo)
+                leaving.enter_context(told(self._environment.offloading, self.name, self.info.ledgerInfo))
                 self.update(mark_deleted)
             except Fenced:
                 raise
@@ -359,7 +361,6 @@ class ManagedLedger:
             self._closed = True
             self._cursors.abandon()
             finish_deletion(self._environment, self._metadata)
-        self._environment.offloading.left(self.name)
 
     def close(self) -> None:
         """Refuse appends, wait for those in flight, put the last ledger and the cursors on record.

@@ -6,10 +6,13 @@ is outside the hot log is on record as to be deleted.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from afterglow.errors import AfterglowError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
@@ -36,8 +39,24 @@ class Offloading(Protocol):
         ...
 
     def left(self, name: str) -> None:
-        """What was leaving is off the list, so that its copies may go. May wait for the tier."""
+        """What was leaving is off the list, so that its copies may go; or it could not be taken off after all."""
         ...
+
+
+@contextmanager
+def told(offloading: Offloading, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> Iterator[None]:
+    """Take ledgers off the list, in the block, between the two calls that this needs.
+
+    Raises:
+        MetadataError: It is not on record that their copies are to go; the block does not begin.
+    """
+    offloading.leaving(name, rows)
+    try:
+        yield
+    except AfterglowError:
+        offloading.left(name)
+        raise
+    offloading.left(name)
 
 
 class NoOffloading:

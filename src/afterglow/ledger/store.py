@@ -15,7 +15,7 @@ from afterglow.ledger.cursor_states import CursorStates
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
 from afterglow.ledger.environment import Environment
 from afterglow.ledger.managed_ledger import ManagedLedger
-from afterglow.ledger.offloading import NoOffloading
+from afterglow.ledger.offloading import NoOffloading, told
 from afterglow.ledger.properties import DELETING, get_text, get_trash
 from afterglow.ledger.source import HotSource
 from afterglow.ledger.update import TopicMetadata
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog, KeyedState
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
@@ -102,6 +103,11 @@ class LedgerStore:
         return self._environment.clock
 
     @property
+    def hot(self) -> HotLog:
+        """Where ledgers are."""
+        return self._environment.hot
+
+    @property
     def cache(self) -> TailCache:
         """The tail cache of all topics."""
         return self._environment.cache
@@ -133,7 +139,9 @@ class LedgerStore:
             opened = ManagedLedger(name, self._environment, metadata)
             with self._lock:
                 self._open[name] = opened
-            return opened
+        if self._environment.config.trigger_offload_on_topic_load:
+            self._environment.offloading.ended(name)
+        return opened
 
     def opened(self, name: str) -> ManagedLedger | None:
         """The topic if it is open here."""
@@ -178,10 +186,44 @@ class LedgerStore:
                 return
             metadata = self._metadata_of(name)
             snapshot = metadata.open(create=False)
-            self._environment.offloading.leaving(name, snapshot.info.ledgerInfo)
-            metadata.update(mark_deleted)
-            finish_deletion(self._environment, metadata)
-            self._environment.offloading.left(name)
+            with told(self._environment.offloading, name, snapshot.info.ledgerInfo):
+                metadata.update(mark_deleted)
+                finish_deletion(self._environment, metadata)
+
+    def all_topics(self) -> Iterator[TopicName]:
+        """Every persistent topic, open or not, partitions included. Waits for metadata.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        metadata = self._environment.metadata
+        for tenant in metadata.children(MANAGED_LEDGERS):
+            for second in metadata.children(f"{MANAGED_LEDGERS}/{tenant}"):
+                above = f"{MANAGED_LEDGERS}/{tenant}/{second}"
+                for third in metadata.children(above):
+                    parents = [third] if third == Domain.PERSISTENT.value else []
+                    parents = parents or [f"{third}/{name}" for name in metadata.children(f"{above}/{third}")]
+                    for parent in parents:
+                        for name in metadata.children(f"{above}/{parent}"):
+                            try:
+                                yield topic_of(f"{above}/{parent}/{name}")
+                            except InvalidName as error:
+                                _log.warning("passed over in metadata: %s", error)
+
+    def info(self, name: str) -> ManagedLedgerInfo:
+        """A topic's newest metadata, open or not. Not to be changed. Waits for metadata where it is not open.
+
+        Raises:
+            TopicMissing: There is none.
+            CorruptMetadata: It does not parse.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        if (known := self.opened(name)) is not None:
+            return known.info
+        found = self._environment.metadata.get(managed_ledger_path(name))
+        if found is None:
+            raise TopicMissing(f"there is no topic {name}")
+        return parse_managed_ledger(found.value)
 
     def start(self) -> StartReport:
         """Put right what a crash has left: deletions under way, empty ledgers that no list names, states of no cursor.
@@ -193,7 +235,7 @@ class LedgerStore:
         """
         named: set[int] = set()
         deleted: list[TopicName] = []
-        for topic in self._walk():
+        for topic in self.all_topics():
             found = self._environment.metadata.get(managed_ledger_path(topic.managed_ledger_name))
             if found is None:
                 continue
@@ -273,19 +315,3 @@ class LedgerStore:
         for path in states.paths():
             if self._environment.metadata.get(path) is None:
                 states.put(path, None, lambda _error: None)
-
-    def _walk(self) -> Iterator[TopicName]:
-        """Every topic of the tree: ``tenant/[cluster/]namespace/persistent/topic``."""
-        metadata = self._environment.metadata
-        for tenant in metadata.children(MANAGED_LEDGERS):
-            for second in metadata.children(f"{MANAGED_LEDGERS}/{tenant}"):
-                above = f"{MANAGED_LEDGERS}/{tenant}/{second}"
-                for third in metadata.children(above):
-                    parents = [third] if third == Domain.PERSISTENT.value else []
-                    parents = parents or [f"{third}/{name}" for name in metadata.children(f"{above}/{third}")]
-                    for parent in parents:
-                        for name in metadata.children(f"{above}/{parent}"):
-                            try:
-                                yield topic_of(f"{above}/{parent}/{name}")
-                            except InvalidName as error:
-                                _log.warning("passed over in metadata: %s", error)

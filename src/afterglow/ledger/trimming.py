@@ -6,6 +6,7 @@ Which ones may go is decided in :mod:`afterglow.ledger.retention`, how their cop
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import drop_ledgers, free_ledgers
+from afterglow.ledger.offloading import told
 from afterglow.ledger.properties import get_trash
 from afterglow.ledger.retention import consumed_before, to_trim, to_truncate
 from afterglow.ledger.trash import empty_trash
@@ -129,14 +131,13 @@ class Trimmer:
         2. Take them off the list; see :mod:`afterglow.ledger.trash` for the hot copies. *Crash: opening goes on.*
         3. Have the copies outside deleted. *Crash: what is on record is done at the next start.*
         """
-        if ledger_ids:
-            rows = [row for row in map(self._state.row, ledger_ids) if row is not None]
-            self._offloading.leaving(self._name, rows)
-            self._roller.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
-            cursors.trimmed()
-        self.empty_trash()
-        if ledger_ids:
-            self._offloading.left(self._name)
+        with ExitStack() as leaving:
+            if ledger_ids:
+                rows = [row for row in map(self._state.row, ledger_ids) if row is not None]
+                leaving.enter_context(told(self._offloading, self._name, rows))
+                self._roller.update(partial(drop_ledgers, ledger_ids=frozenset(ledger_ids)))
+                cursors.trimmed()
+            self.empty_trash()
         return tuple(ledger_ids)
 
     def _in_use(self, ledger_id: int) -> bool:
