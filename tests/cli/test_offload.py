@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,3 +156,27 @@ def test_segments_are_passed_on_as_they_are(canned: Canned, canned_cli: Cli) -> 
     canned.on("GET", f"{PATH}/segments", (200, [{"id": "a", "begin": begin, "end": end}]))
     assert canned_cli.rows("topics", "segments", "t") == [{"id": "a", "begin": begin, "end": end}]
     assert "3:14" in canned_cli.do("topics", "segments", "t")
+
+
+def test_a_person_who_waits_sees_a_line_that_moves(canned: Canned) -> None:
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/offload", *[status("RUNNING")] * 3, status("SUCCESS"))
+    master, terminal = pty.openpty()
+    # Its name and size are of no interest to the test; that it is a terminal is.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "afterglow", "--admin-url", canned.url, "topics", "offload-status", "t", "-w"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm"},
+        text=True,
+    )
+    os.close(terminal)
+    printed = bytearray()
+    with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
+        while data := os.read(master, 4096):
+            printed += data
+    os.close(master)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert stdout == f"Offload was a success for {NAME}\n"
+    assert f"offload is running for {NAME}".encode() in printed

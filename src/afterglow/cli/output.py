@@ -98,12 +98,13 @@ class Output:
         from threading import Timer  # noqa: PLC0415 - a machine that calls needs neither
 
         from rich.console import Console  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
 
-        status = Console(stderr=True, highlight=False).status(sentence)
+        status = Console(stderr=True, highlight=False).status(Text(sentence))
         timer = Timer(_SHOW_AFTER_S, status.start)
         timer.start()
         try:
-            yield status.update
+            yield lambda changed: status.update(Text(changed))
         finally:
             timer.cancel()
             timer.join()
