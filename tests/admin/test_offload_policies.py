@@ -159,7 +159,8 @@ def test_a_threshold_is_a_bare_number_beside_the_other_policies(admin: Admin, pa
     admin.do("PUT", f"{NAMESPACE}/{path}", -1)
     assert admin.get(f"{NAMESPACE}/{path}") == -1
     before = admin.state()
-    for body in (None, -2, 1.5, True, {}, 2**63):
+    refused: tuple[object, ...] = (None, -2, 1.5, True, {}, 2**63)
+    for body in refused:
         admin.refused(412, "PUT", f"{NAMESPACE}/{path}", body)
     assert admin.state() == before
     assert admin.call("DELETE", f"{NAMESPACE}/{path}").status == 405

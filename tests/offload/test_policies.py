@@ -62,6 +62,13 @@ def test_what_no_level_sets_is_the_brokers_own_object() -> None:
     assert resolve(config, {}, {}) is config
 
 
+@pytest.mark.parametrize("word", ["bookkeeper-first", "BOOKKEEPER_FIRST"])
+def test_the_broker_sets_the_read_priority_by_the_name_of_the_proposal(word: str) -> None:
+    policy = resolve(parse_conf(f"managedLedgerDataReadPriority={word}"), {}, {})
+    assert policy.managed_ledger_offloaded_read_priority is ReadPriority.BOOKKEEPER_FIRST
+    assert policy.origin("managedLedgerOffloadedReadPriority").kind.level == "broker"
+
+
 def test_null_sets_nothing_and_an_empty_text_sets_nothing_to_be_there() -> None:
     assert offload({"managedLedgerOffloadDeletionLagInMillis": None}).managed_ledger_offload_deletion_lag_in_millis
     never = offload({"managedLedgerOffloadDeletionLagInMillis": ""})
@@ -150,12 +157,18 @@ def test_policies_are_kept_until_they_change(catalog: Catalog) -> None:
     assert policies.of(NAME).managed_ledger_offloaded_read_priority is ReadPriority.TIERED_STORAGE_FIRST
 
 
-def test_a_change_of_one_namespace_leaves_others_known(catalog: Catalog) -> None:
+@pytest.mark.parametrize(
+    "other", ["other/place/persistent/t", "acme/orders2/persistent/t", "acme/orders/x/persistent/t"]
+)
+def test_a_change_of_one_namespace_leaves_others_known(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
     policies = Policies(BrokerConfig(), catalog)
     policies.of(NAME)
-    known = policies.of("other/place/persistent/t")
+    policies.of(other)
     policies.changed(NAMESPACE)
-    assert policies.of("other/place/persistent/t") is known
+    monkeypatch.setattr(Catalog, "topic_policies", lambda *_: pytest.fail("it was known"))
+    policies.of(other)
 
 
 def test_whoever_wants_to_know_is_told_of_changes(catalog: Catalog) -> None:
@@ -204,7 +217,7 @@ def test_stored_fields_that_cannot_be_read_are_passed_over_with_a_warning(
     assert policy.managed_ledger_offload_max_threads == 5
     assert "someNewField" in caplog.text
     assert "NEAREST" in caplog.text
-    assert "namespace acme/orders" in caplog.text
+    assert str(TOPIC) in caplog.text
 
 
 def test_a_topic_that_contradicts_its_namespace_gives_way_with_a_warning(

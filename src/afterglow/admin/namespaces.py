@@ -10,9 +10,8 @@ from afterglow.admin import policies
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, not_allowed
 from afterglow.admin.resource import Resources
-from afterglow.errors import ConfigError
 from afterglow.offload import policy_checks
-from afterglow.offload.policies import resolve
+from afterglow.offload.policies import resolve, resolve_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -111,10 +110,7 @@ def _with(name: str, value: Any, old: dict[str, Any]) -> dict[str, Any]:
 
 async def _warn_of_thresholds(call: Call) -> None:
     """Say when a retention no longer fits the thresholds of offload; Pulsar takes it all the same."""
-    try:
-        held = resolve(call.service.config, await _stored(call), {})
-    except ConfigError:  # whoever set the policies that contradict each other was told
-        return
+    held, _ = resolve_stored(call.service.config, await _stored(call), {})
     _log_warnings(call, (*policy_checks.problems(held), *policy_checks.warnings(held)))
 
 

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from afterglow.admin import targets
 from afterglow.admin.errors import precondition_failed
-from afterglow.errors import ConfigError
 from afterglow.offload import policy_checks, policy_json
-from afterglow.offload.policies import LEGACY_FIELDS, NAMESPACE_FIELD, TOPIC_FIELD, namespace_values, resolve
+from afterglow.offload.policies import (
+    LEGACY_FIELDS,
+    NAMESPACE_FIELD,
+    TOPIC_FIELD,
+    namespace_values,
+    resolve,
+    resolve_stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,14 +75,14 @@ class _Namespace:
         return namespace_values(await namespace_policies(call))
 
     async def effective(self, call: Call) -> BrokerConfig:
-        return resolve(call.service.config, await namespace_policies(call), {})
+        return resolve_stored(call.service.config, await namespace_policies(call), {})[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
         config, warnings = call.service.config, list[str]()
 
         def apply(old: Json) -> Json:
             new = _with_field(old, NAMESPACE_FIELD, edit(old.get(NAMESPACE_FIELD) or {}))
-            warnings[:] = policy_checks.check(resolve(config, new, {}), _before(config, old, {}))
+            warnings[:] = policy_checks.check(resolve(config, new, {}), resolve_stored(config, old, {})[0])
             return new
 
         await call.service.update_policies(call.namespace, apply)
@@ -106,7 +112,7 @@ class _Topic:
 
     async def effective(self, call: Call) -> BrokerConfig:
         topic = await _topic_policies(call)
-        return resolve(call.service.config, await namespace_policies(call), topic)
+        return resolve_stored(call.service.config, await namespace_policies(call), topic)[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
         await self._check_name(call)
@@ -115,7 +121,9 @@ class _Topic:
 
         def apply(old: Json) -> Json:
             new = _with_field(old, TOPIC_FIELD, edit(old.get(TOPIC_FIELD) or {}))
-            warnings[:] = policy_checks.check(resolve(config, namespace, new), _before(config, namespace, old))
+            warnings[:] = policy_checks.check(
+                resolve(config, namespace, new), resolve_stored(config, namespace, old)[0]
+            )
             return new
 
         await call.service.update_topic_policies(call.topic, apply)
@@ -162,13 +170,6 @@ async def _topic_policies(call: Call) -> Json:
 def _with_field(old: Json, name: str, fields: Json) -> Json:
     rest = {key: value for key, value in old.items() if key != name}
     return {**rest, name: fields} if fields else rest
-
-
-def _before(config: BrokerConfig, namespace: Json, topic: Json) -> BrokerConfig | None:
-    try:
-        return resolve(config, namespace, topic)
-    except ConfigError:
-        return None
 
 
 def _log_warnings(whose: str, warnings: list[str]) -> None:

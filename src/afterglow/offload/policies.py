@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.config import SETTINGS, Origin, OriginKind
 from afterglow.errors import ConfigError, NotThere
-from afterglow.metadata.names import TopicName
+from afterglow.metadata.names import Domain, TopicName
 from afterglow.offload import policy_checks, policy_json
 
 if TYPE_CHECKING:
@@ -64,6 +64,28 @@ def resolve(config: BrokerConfig, namespace: Mapping[str, Any], topic: Mapping[s
     return _overridden(config, policy_json.read(topic.get(TOPIC_FIELD) or {}).values, _TOPIC)
 
 
+def resolve_stored(
+    config: BrokerConfig, namespace: Mapping[str, Any], topic: Mapping[str, Any]
+) -> tuple[BrokerConfig, tuple[str, ...]]:
+    """What holds for a topic by what is stored, whatever that is.
+
+    A wider level can be changed so that a narrower one contradicts it: then the narrower one gives way whole.
+
+    Returns:
+        What holds, and why anything that is stored does not.
+    """
+    problems = [
+        *(f"namespace: {problem}" for problem in policy_json.read(namespace.get(NAMESPACE_FIELD) or {}).problems),
+        *(f"topic: {problem}" for problem in policy_json.read(topic.get(TOPIC_FIELD) or {}).problems),
+    ]
+    for levels in ((namespace, topic), (namespace, {})):
+        try:
+            return resolve(config, *levels), tuple(problems)
+        except ConfigError as error:
+            problems.append(str(error))
+    return config, tuple(problems)
+
+
 def namespace_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """What a namespace's policies set, by key of the setting."""
     values = {
@@ -99,7 +121,7 @@ class Policies:
         self._config = config
         self._catalog = catalog
         self._lock = threading.Lock()
-        self._known: dict[NamespaceName, dict[str, BrokerConfig]] = {}
+        self._known: dict[str, BrokerConfig] = {}
         self._changes = 0
         self._callbacks: list[Callable[[NamespaceName | None], None]] = []
 
@@ -118,26 +140,23 @@ class Policies:
             InvalidName: The name is none.
             MetadataError: The policies cannot be read.
         """
-        topic = TopicName.from_managed_ledger_name(name)
-        with self._lock:
-            known = self._known.get(topic.namespace, {}).get(name)
-            changes = self._changes
+        known = self._known.get(name)
         if known is not None:
             return known
-        policy = self._read(topic)
+        with self._lock:
+            changes = self._changes
+        policy = self._read(TopicName.from_managed_ledger_name(name))
         with self._lock:
             if changes == self._changes:  # else it may have been read before the change
-                self._known.setdefault(topic.namespace, {})[name] = policy
+                self._known[name] = policy
         return policy
 
     def changed(self, namespace: NamespaceName | None) -> None:
         """Policies of a namespace or of its topics were changed; None: of any."""
         with self._lock:
             self._changes += 1
-            if namespace is None:
-                self._known.clear()
-            else:
-                self._known.pop(namespace, None)
+            below = "" if namespace is None else f"{namespace}/{Domain.PERSISTENT}/"
+            self._known = {name: known for name, known in self._known.items() if not name.startswith(below)}
         for callback in self._callbacks:
             callback(namespace)
 
@@ -151,17 +170,7 @@ class Policies:
         except NotThere:  # deleted meanwhile, or never made: what is left of its topics obeys the broker
             namespace = {}
         own = self._catalog.topic_policies(topic)
-        _warn(f"namespace {topic.namespace}", namespace.get(NAMESPACE_FIELD))
-        _warn(f"topic {topic}", own.get(TOPIC_FIELD))
-        # A wider level can be changed so that a narrower one contradicts it: then the narrower one gives way whole.
-        for levels in ((namespace, own), (namespace, {}), ({}, {})):
-            try:
-                return resolve(self._config, *levels)
-            except ConfigError as error:
-                log.warning("policies of %s are passed over until one of them is changed: %s", topic, error)
-        raise AssertionError("unreachable: the broker's own settings were checked")
-
-
-def _warn(whose: str, fields: Mapping[str, Any] | None) -> None:
-    for problem in policy_json.read(fields or {}).problems:
-        log.warning("offload policies of %s: passed over: %s", whose, problem)
+        policy, problems = resolve_stored(self._config, namespace, own)
+        for problem in problems:
+            log.warning("policies of %s: passed over until they are changed: %s", topic, problem)
+        return policy
