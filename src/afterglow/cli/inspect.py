@@ -113,7 +113,7 @@ def _message_rows(inspection: Inspection) -> Iterator[dict[str, Any]]:
     from afterglow.read.jsonl import message_rows  # noqa: PLC0415
 
     for batch in inspection.messages():
-        yield from message_rows(batch, tier="tiered")
+        yield from message_rows(batch, topic=None, tier="tiered")
 
 
 def _print_table(rows: Iterable[dict[str, Any]]) -> None:
