@@ -138,6 +138,11 @@ def driver_setting(policy: BrokerConfig, driver: str, suffix: str) -> Any:
     return rows[0].default
 
 
+def is_known_driver(name: str) -> bool:
+    """Whether places of a driver, by its name in any case, are known here; others are somebody else's."""
+    return name.lower() in _DRIVERS
+
+
 def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
     """Where metadata says that an object was put.
 

@@ -1,0 +1,143 @@
+"""What readers hand over: runs of framed entries, and the tier that they came from.
+
+A run is one buffer and the offsets of the frames in it, whatever the number of entries: no Python object per entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from afterglow.errors import CorruptBlock, LedgerMissing
+from afterglow.format.frames import FRAME_BYTES, Frames, check_whole, scan_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HOT_SCAN_BYTES = 8 << 20
+"""Per read of a scan: the operating system reads ahead by itself, so that more would only cost memory."""
+
+
+class Tier(StrEnum):
+    """Where a copy is."""
+
+    HOT = "hot"
+    TIERED = "tiered"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRun:
+    """Consecutive entries of one ledger; at least one."""
+
+    ledger_id: int
+    data: memoryview
+    """Holds the frames, and perhaps more before and behind them. Not to be changed."""
+    frames: Frames
+    """Where they stand in ``data``."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of the frames."""
+        return self.frames.end - int(self.frames.offsets[0])
+
+    def entries(self) -> list[memoryview]:
+        """The entries one by one, in a copy of their own: whoever keeps one keeps no more of the buffer than the run.
+
+        One Python object per entry: not for bulk.
+        """
+        offsets = self.frames.offsets.tolist()
+        start = offsets[0]
+        own = memoryview(bytes(self.data[start : offsets[-1]]))
+        return [own[offsets[i] - start + FRAME_BYTES : offsets[i + 1] - start] for i in range(len(offsets) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRun:
+    """A run, and which tier served it."""
+
+    run: FrameRun
+    tier: Tier
+
+
+class LedgerCopy(Protocol):
+    """One copy of a ledger, or of a stretch of it. Thread-safe."""
+
+    def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
+        """Entries from ``first`` on, not beyond ``last``: at least one, further ones while within ``max_bytes``.
+
+        Raises:
+            AfterglowError: They cannot be read from this copy.
+        """
+        ...
+
+    def scan(self, first: int, last: int) -> Iterator[FrameRun]:
+        """All entries from ``first`` to ``last``, both inclusive, in large runs and read ahead.
+
+        Raises:
+            AfterglowError: They cannot be read from this copy; what came before stays good.
+        """
+        ...
+
+
+class ReadableLedger(Protocol):
+    """What is asked of a ledger of a hot log, in this process or in another."""
+
+    @property
+    def confirmed(self) -> int:
+        """Id of the last entry that may be read; -1 where there is none."""
+        ...
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one."""
+        ...
+
+
+class HotReader(Protocol):
+    """What is asked of a hot log."""
+
+    def open(self, ledger_id: int) -> ReadableLedger:
+        """An existing ledger.
+
+        Raises:
+            LedgerMissing: There is none.
+        """
+        ...
+
+
+class HotCopy:
+    """The hot copy of a ledger.
+
+    Raises:
+        LedgerMissing: There is none.
+    """
+
+    def __init__(self, hot: HotReader, ledger_id: int) -> None:
+        self._ledger_id = ledger_id
+        self._ledger = hot.open(ledger_id)
+
+    def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
+        """Some entries; see the protocol.
+
+        Raises:
+            LedgerMissing: The ledger was deleted, or has no entry ``first``.
+            CorruptBlock: What is stored is damaged.
+        """
+        try:
+            data, count = self._ledger.read_frames(first, max_bytes)
+        except CorruptBlock:
+            data, count = self._ledger.read_frames(first, 1)  # whole entries may stand before the damaged one
+        if not count:
+            raise LedgerMissing(f"the hot copy of ledger {self._ledger_id} has no entry {first}")
+        frames = scan_frames(data, first)
+        if not len(frames):
+            check_whole(frames, f"the hot copy of ledger {self._ledger_id}")
+        wanted = min(len(frames), last - first + 1)
+        return FrameRun(self._ledger_id, data, Frames(first, frames.offsets[: wanted + 1], None))
+
+    def scan(self, first: int, last: int) -> Iterator[FrameRun]:
+        """All entries; see the protocol."""
+        while first <= last:
+            run = self.read(first, last, _HOT_SCAN_BYTES)
+            yield run
+            first = run.frames.end_entry_id

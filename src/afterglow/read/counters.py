@@ -1,0 +1,138 @@
+"""Which tier served what, and why another than the one that was wanted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from afterglow.errors import (
+    AccessDenied,
+    BucketMissing,
+    FormatError,
+    IndexMissing,
+    LedgerMissing,
+    ObjectMissing,
+    StoreUnavailable,
+    WrongVersion,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from afterglow.read.copies import Tier
+
+_REASONS = (
+    (LedgerMissing, "gone"),
+    (IndexMissing, "index_missing"),
+    (ObjectMissing, "object_missing"),
+    (BucketMissing, "bucket_missing"),
+    (StoreUnavailable, "unreachable"),
+    (AccessDenied, "denied"),
+    (WrongVersion, "wrong_version"),
+    (FormatError, "damaged"),
+)
+
+
+def reason_of(error: Exception) -> str:
+    """One word for why a copy did not serve, for counters and metrics."""
+    return next((word for kind, word in _REASONS if isinstance(error, kind)), "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCounts:
+    """What was read so far. Bytes are of entries without their frames."""
+
+    entries: Mapping[Tier, int] = field(default_factory=dict)
+    bytes: Mapping[Tier, int] = field(default_factory=dict)
+    fallbacks: Mapping[tuple[Tier, str], int] = field(default_factory=dict)
+    """Reads that the wanted tier did not serve, by that tier and the reason; the other tier served."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Entries that no copy could give and that were left out, by reason."""
+    requests: int = 0
+    """Ranged reads of data objects."""
+    fetched_bytes: int = 0
+    """Bytes that came with them: more than was read from the tier where pieces were fetched twice, or for nothing."""
+
+
+class ReadCounters:
+    """Counts of one topic; what is counted here is counted in the total too. Thread-safe.
+
+    Args:
+        total: Counts of all topics; None for the total itself.
+    """
+
+    def __init__(self, total: ReadCounters | None = None) -> None:
+        self._total = total
+        self._lock = Lock()
+        self._entries: Counter[Tier] = Counter()
+        self._bytes: Counter[Tier] = Counter()
+        self._fallbacks: Counter[tuple[Tier, str]] = Counter()
+        self._left_out: Counter[str] = Counter()
+        self._requests = 0
+        self._fetched_bytes = 0
+
+    def served(self, tier: Tier, entries: int, size_bytes: int) -> None:
+        """A tier served entries."""
+        with self._lock:
+            self._entries[tier] += entries
+            self._bytes[tier] += size_bytes
+        if self._total is not None:
+            self._total.served(tier, entries, size_bytes)
+
+    def fell_back(self, wanted: Tier, reason: str) -> None:
+        """The wanted tier did not serve a read, the other one did."""
+        with self._lock:
+            self._fallbacks[wanted, reason] += 1
+        if self._total is not None:
+            self._total.fell_back(wanted, reason)
+
+    def left_out(self, entries: int, reason: str) -> None:
+        """Entries were left out."""
+        with self._lock:
+            self._left_out[reason] += entries
+        if self._total is not None:
+            self._total.left_out(entries, reason)
+
+    def fetched(self, size_bytes: int) -> None:
+        """A ranged read of a data object brought bytes."""
+        with self._lock:
+            self._requests += 1
+            self._fetched_bytes += size_bytes
+        if self._total is not None:
+            self._total.fetched(size_bytes)
+
+    def counts(self) -> ReadCounts:
+        """The counts as of now."""
+        with self._lock:
+            return ReadCounts(
+                dict(self._entries),
+                dict(self._bytes),
+                dict(self._fallbacks),
+                dict(self._left_out),
+                self._requests,
+                self._fetched_bytes,
+            )
+
+
+class ReadRegistry:
+    """The counters of every topic by its managed-ledger name, and their total. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.total = ReadCounters()
+        self._lock = Lock()
+        self._topics: dict[str, ReadCounters] = {}
+
+    def of(self, name: str) -> ReadCounters:
+        """The counters of a topic."""
+        with self._lock:
+            found = self._topics.get(name)
+            if found is None:
+                found = self._topics[name] = ReadCounters(self.total)
+            return found
+
+    def forget(self, name: str) -> None:
+        """Drop the counters of a topic that is no more; the total keeps what they counted."""
+        with self._lock:
+            self._topics.pop(name, None)

@@ -1,0 +1,166 @@
+"""One read handle over a topic: a pinned view, read in order across ledgers, formats and tiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import LedgerMissing
+from afterglow.format.position import EARLIEST, LATEST
+from afterglow.hot.local.shared import open_shared
+from afterglow.ledger.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from afterglow.config.choices import ReadPriority
+    from afterglow.format.position import Position
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.read.copies import HotReader, ReadableLedger, ServedRun
+    from afterglow.read.tiered import TieredSource
+
+READ_BYTES: Final = 4 << 20
+"""Per run of a read that is no scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """What a topic held at one moment."""
+
+    name: str
+    """Its managed-ledger name."""
+    rows: Mapping[int, ManagedLedgerInfo.LedgerInfo]
+    """Its ledgers by id. Not to be changed."""
+    layout: Layout
+    """Where its entries stand."""
+
+    @classmethod
+    def pin(cls, name: str, info: ManagedLedgerInfo, hot: HotReader) -> TopicView:
+        """The view of now: of a ledger that is still written, what is confirmed.
+
+        Raises:
+            HotLogError: The ledger that is written cannot be read.
+        """
+        rows = sorted(info.ledgerInfo, key=lambda row: row.ledgerId)
+        layout = Layout.of((row.ledgerId, _entries(row, hot)) for row in rows)
+        return cls(name, {row.ledgerId: row for row in rows}, layout)
+
+
+class TopicReader:
+    """Reads a pinned view. Thread-safe; any number of reads may go on at once.
+
+    Args:
+        view: What is read.
+        source: Where it is read from.
+        refresh: Gives the topic's list of now, asked where a ledger has left the hot log since the view was pinned.
+            None: that is an error.
+    """
+
+    def __init__(
+        self, view: TopicView, source: TieredSource, refresh: Callable[[], ManagedLedgerInfo] | None = None
+    ) -> None:
+        self.view = view
+        self._source = source
+        self._refresh = refresh
+
+    def read(
+        self,
+        start: Position = EARLIEST,
+        end: Position = LATEST,
+        *,
+        priority: ReadPriority | None = None,
+        scan: bool = True,
+    ) -> Iterator[ServedRun]:
+        """Entries from ``start`` on that stand before ``end``, in order, in runs.
+
+        Where the damage policy is to skip, entries that no copy can give are left out, which the ids of the runs tell.
+
+        Args:
+            start: First position, inclusive; it need not be an entry.
+            end: End position, exclusive.
+            priority: Which copy serves while both exist; None asks the topic's policy at each run.
+            scan: Large reads, read ahead, past the cache. For a few entries say False.
+
+        Raises:
+            AfterglowError: Entries cannot be read from any copy; runs before that are good.
+        """
+        for span in self.view.layout.spans(start):
+            if span.ledger_id > end.ledger_id:
+                return
+            last = min(span.last, end.entry_id - 1) if span.ledger_id == end.ledger_id else span.last
+            yield from self._ledger(span.ledger_id, span.first, last, priority, scan=scan)
+
+    def _ledger(
+        self, ledger_id: int, first: int, last: int, priority: ReadPriority | None, *, scan: bool
+    ) -> Iterator[ServedRun]:
+        row = self.view.rows[ledger_id]
+        while True:
+            runs = (
+                self._source.scan(row, first, last, priority)
+                if scan
+                else self._source.walk(row, first, last, READ_BYTES, priority)
+            )
+            try:
+                for served in runs:
+                    yield served
+                    first = served.run.frames.end_entry_id
+            except LedgerMissing:
+                newer = self._newer(ledger_id)
+                if newer is None or newer == row:
+                    raise
+                row = newer  # it has left the hot log since the view was pinned
+            else:
+                return
+
+    def _newer(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
+        if self._refresh is None:
+            return None
+        return next((row for row in self._refresh().ledgerInfo if row.ledgerId == ledger_id), None)
+
+
+class SharedHot:
+    """The hot log of a home, read from beside the engine that may be running on it. Holds nothing open.
+
+    Args:
+        home: The engine's home directory.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def open(self, ledger_id: int) -> ReadableLedger:
+        """A ledger.
+
+        Raises:
+            LedgerMissing: There is none.
+        """
+        ledger = _SharedLedger(self._home, ledger_id)
+        assert ledger.confirmed >= -1  # raises where there is none
+        return ledger
+
+
+class _SharedLedger:
+    """A ledger whose files are opened for each read: a scan over thousands of ledgers needs no thousands of files."""
+
+    def __init__(self, home: Path, ledger_id: int) -> None:
+        self._home = home
+        self._ledger_id = ledger_id
+
+    @property
+    def confirmed(self) -> int:
+        with open_shared(self._home, self._ledger_id) as ledger:
+            return ledger.confirmed
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        with open_shared(self._home, self._ledger_id) as ledger:
+            return ledger.read_frames(first, max_bytes)
+
+
+def _entries(row: ManagedLedgerInfo.LedgerInfo, hot: HotReader) -> int:
+    if row.HasField("entries"):
+        return row.entries
+    try:
+        return hot.open(row.ledgerId).confirmed + 1
+    except LedgerMissing:
+        return 0

@@ -1,0 +1,205 @@
+"""Reading a ledger's copy in a tier from one entry to another in bulk.
+
+Large requests, the next ones under way while the last one's entries are used. Nothing is cached: a scan holds the
+buffers that it has asked for and no others, and disturbs no other reader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from afterglow.format.frames import FRAME, FRAME_BYTES, Frames
+from afterglow.read.copies import FrameRun
+from afterglow.read.fetch import cut_frames
+from afterglow.read.pieces import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor, Future
+
+    from afterglow.read.fetch import Fetched, LedgerObject
+    from afterglow.read.pieces import BlockSpan
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """How far a scan runs ahead."""
+
+    executor: Executor
+    """Runs its requests."""
+    rounds: int
+    """Requests under way beside the one whose entries are used; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is to be scanned."""
+
+    ledger: LedgerObject
+    first: int
+    """First entry, inclusive."""
+    last: int
+    """Last entry, inclusive."""
+    buffer_bytes: int
+    """What one request fetches; a single piece may be larger."""
+    ahead: ReadAhead
+
+    def runs(self, block: BlockSpan, mark: Mark) -> Iterator[FrameRun]:
+        """The entries, in runs.
+
+        Args:
+            block: The block that holds the first entry.
+            mark: Where in it to begin; that entry or one before it.
+
+        Raises:
+            DamagedPiece: A piece is damaged; all entries before it were given.
+            StorageError: The store does not give a piece.
+        """
+        begin = block.first_piece + mark.offset // block.piece_bytes
+        walk = _Walk(self, block, mark)
+        for pieces, fetched in self._fetched(begin):
+            yield from walk.through(pieces, fetched)
+            if walk.entry_id > self.last:
+                return
+        raise self.ledger.broken(walk.block, walk.mark.entry, "the blocks end before it")
+
+    def _fetched(self, begin: int) -> Iterator[tuple[range, Fetched]]:
+        """Each request's pieces, in order, asked for ahead of their use."""
+        waiting: deque[tuple[range, Future[Fetched] | None]] = deque()
+        windows = self._windows(begin)
+        try:
+            while True:
+                while len(waiting) <= self.ahead.rounds and (pieces := next(windows, None)) is not None:
+                    # The first is needed at once, by this very thread.
+                    queued = self.ahead.executor.submit(self.ledger.fetch, pieces) if waiting else None
+                    waiting.append((pieces, queued))
+                if not waiting:
+                    return
+                pieces, future = waiting.popleft()
+                if future is None or future.cancel():  # not begun: others keep the threads busy
+                    yield pieces, self.ledger.fetch(pieces)
+                else:
+                    yield pieces, future.result()
+        finally:
+            for _, future in waiting:
+                if future is not None:
+                    future.cancel()
+
+    def _windows(self, begin: int) -> Iterator[range]:
+        """Adjacent pieces that one request fetches, from a piece on to the last that is needed."""
+        pieces = self.ledger.pieces
+        end = pieces.piece_behind(self.last)
+        while begin < end:
+            window = self.ledger.adjacent(begin, self.buffer_bytes, one_block=not pieces.whole_blocks)
+            yield range(begin, min(window.stop, end))
+            begin = window.stop
+
+
+class _Walk:
+    """Where a scan is."""
+
+    def __init__(self, scan: Scan, block: BlockSpan, mark: Mark) -> None:
+        self._scan = scan
+        self._ledger = scan.ledger
+        self.block = block
+        self.mark = mark
+        """The next frame."""
+        self._held = b""
+        """What has come of it so far."""
+
+    @property
+    def entry_id(self) -> int:
+        """The next entry."""
+        return self.block.first_entry_id + self.mark.entry
+
+    def through(self, pieces: range, fetched: Fetched) -> Iterator[FrameRun]:
+        """Go through what one request has brought."""
+        at = pieces.start
+        while at < pieces.stop:
+            block = self._ledger.pieces.block_of_piece(at)
+            stop = min(block.first_piece + block.pieces, pieces.stop)
+            bad = next((number for number in range(at, stop) if number in fetched.damage), None)
+            start = block.bounds(at - block.first_piece)[0]
+            end = block.bounds((stop if bad is None else bad) - 1 - block.first_piece)[1] if at != bad else start
+            if block.number != self.block.number:
+                self._enter(block)
+            yield from self._stretch(fetched.data[start - fetched.start : end - fetched.start], start - block.start)
+            if bad is not None and fetched.damage[bad].until > max(self.entry_id, self._scan.first):
+                raise fetched.damage[bad]
+            if self.entry_id > self._scan.last:
+                return
+            if stop == block.first_piece + block.pieces:
+                self._leave()
+            at = stop
+
+    def _enter(self, block: BlockSpan) -> None:
+        self.block = block
+        self.mark = Mark(0, self._ledger.pieces.header_bytes)
+        self._held = b""
+
+    def _leave(self) -> None:
+        """The block's bytes are used up: it must have given all its entries."""
+        following = self._ledger.pieces.block(self.block.number + 1)
+        expected = self.block.entries
+        if following is not None:
+            expected = following.first_entry_id - self.block.first_entry_id
+        if self._held or (expected is not None and self.mark.entry != expected):
+            raise self._ledger.broken(self.block, self.mark.entry, "it is missing")
+
+    def _stretch(self, data: memoryview, offset: int) -> Iterator[FrameRun]:
+        """Go through bytes of the block that stand at ``offset`` in it."""
+        if not offset and data.nbytes:
+            self._ledger.check_header(self.block, data)
+        if self._held:
+            if (run := self._rest(data)) is None:
+                return
+            yield from self._within(run)
+        start = self.mark.offset - offset
+        if start >= data.nbytes:
+            return
+        cut = cut_frames(data, self.entry_id, start)
+        if isinstance(cut, str):
+            raise self._ledger.broken(self.block, self.mark.entry, cut)
+        count = cut.offsets.size - 1
+        first = self.entry_id
+        # Behind padding nothing is looked for.
+        behind = self.block.end - self.block.start if cut.ended else offset + int(cut.offsets[-1])
+        self.mark = Mark(self.mark.entry + count, behind)
+        if cut.torn:
+            self._held = bytes(data[int(cut.offsets[-1]) :])
+        if count:
+            yield from self._within(FrameRun(self._ledger.ledger_id, data, Frames(first, cut.offsets, None)))
+
+    def _rest(self, data: memoryview) -> FrameRun | None:
+        """The frame that began in the bytes before; None where it goes on behind these."""
+        head = self._held[:FRAME_BYTES] + data[: FRAME_BYTES - len(self._held[:FRAME_BYTES])]
+        if len(head) < FRAME_BYTES:
+            self._held += data
+            return None
+        length, entry_id = FRAME.unpack(head)
+        end = self.mark.offset + FRAME_BYTES + length
+        if length < 0 or entry_id != self.entry_id or end > self.block.end - self.block.start:
+            raise self._ledger.broken(self.block, self.mark.entry, f"its frame says entry {entry_id} of {length} bytes")
+        missing = FRAME_BYTES + length - len(self._held)
+        if missing > data.nbytes:
+            self._held += data
+            return None
+        whole = memoryview(self._held + data[:missing])
+        self.mark = Mark(self.mark.entry + 1, end)
+        self._held = b""
+        frames = Frames(entry_id, np.array([0, whole.nbytes], np.int64), None)
+        return FrameRun(self._ledger.ledger_id, whole, frames)
+
+    def _within(self, run: FrameRun) -> Iterator[FrameRun]:
+        """The entries of a run that are wanted, if any are."""
+        frames = run.frames
+        first = max(self._scan.first, frames.first_entry_id)
+        last = min(self._scan.last, frames.end_entry_id - 1)
+        if first <= last:
+            skipped = first - frames.first_entry_id
+            wanted = Frames(first, frames.offsets[skipped : last - frames.first_entry_id + 2], None)
+            yield FrameRun(run.ledger_id, run.data, wanted)

@@ -1,0 +1,137 @@
+"""Which object holds an entry of a ledger, and where it lies.
+
+A ledger that was offloaded whole (V1) has one object of its own. A ledger in segments (V2) has a stretch in each of
+them: from behind the segment before to the segment's ``endEntryId``. What stands behind the last complete one is in the
+hot log alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from afterglow.errors import CorruptMetadata
+from afterglow.format.offload_context import get_uuid
+from afterglow.format.proto.afterglow_pb2 import SegmentRecord
+from afterglow.read.caching import ByteCache
+from afterglow.read.objects import Located, data_key
+from afterglow.read.places import place_of_driver, place_of_policy, place_of_record
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadDriverMetadata
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.read.places import TierPlace
+
+_MAX_RECORDS: Final = 10_000
+"""Places of segments that are remembered; records never change."""
+_VERSION: Final = 1
+"""Of segment records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries of a ledger that one object holds."""
+
+    uuid: UUID
+    ledger_id: int | None
+    """The ledger whose own object it is; None for a segment."""
+    first: int
+    """First entry, inclusive."""
+    last: int
+    """Last entry, inclusive."""
+    driver: OffloadDriverMetadata | None
+    """Where the ledger's own metadata says it is; None where that says nothing."""
+
+    @property
+    def key(self) -> str:
+        """Of the data object."""
+        return data_key(self.uuid, self.ledger_id)
+
+
+def stretch_at(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Stretch | None:
+    """The stretch in a tier that holds an entry of a ledger; None where no tier has it."""
+    context = row.offloadContext
+    if context.complete:
+        uuid = get_uuid(context)
+        driver = context.driverMetadata if context.HasField("driverMetadata") else None
+        return None if uuid is None else Stretch(uuid, row.ledgerId, 0, row.entries - 1, driver)
+    first = 0
+    for segment in context.offloadSegment:
+        if not segment.HasField("endEntryId"):
+            break  # it is being written; where those behind it begin is not known yet
+        uuid = get_uuid(segment)
+        if segment.complete and uuid is not None and first <= entry_id <= segment.endEntryId:
+            driver = segment.driverMetadata if segment.HasField("driverMetadata") else None
+            return Stretch(uuid, None, first, segment.endEntryId, driver)
+        first = segment.endEntryId + 1
+    return None
+
+
+class Locator:
+    """Finds the places of objects. Thread-safe.
+
+    Args:
+        metadata: Holds the records of segments; None where there are none.
+        paths: Where in it.
+        own: The engine's own tier, for ledgers whose metadata names no driver.
+        explicit: Where all objects are, whatever metadata and policies say.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore | None = None,
+        paths: AfterglowPaths | None = None,
+        *,
+        own: TierPlace | None = None,
+        explicit: TierPlace | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._paths = paths
+        self._own = own
+        self._explicit = explicit
+        self._records: ByteCache[UUID, Located] = ByteCache(_MAX_RECORDS, lambda _: 1, idle_s=0, monotonic=lambda: 0.0)
+
+    def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located:
+        """The object of a stretch.
+
+        Args:
+            name: The topic's managed-ledger name.
+            stretch: The entries.
+            policy: The topic's.
+
+        Raises:
+            NotSupported: Whoever wrote it used a driver or a format that cannot be read.
+            CorruptMetadata: Metadata does not tell where it is.
+            ConfigError: Metadata names no driver, and neither does the policy.
+            MetadataUnavailable: The segment's record cannot be read now.
+        """
+        if self._explicit is not None:
+            return Located(self._explicit, stretch.key)
+        if stretch.driver is not None:
+            return Located(place_of_driver(stretch.driver), stretch.key)
+        if stretch.ledger_id is not None:
+            return Located(place_of_policy(policy, self._own), stretch.key)
+        return self._records.get(stretch.uuid, lambda: self._recorded(name, stretch.uuid))
+
+    def _recorded(self, name: str, uuid: UUID) -> Located:
+        if self._metadata is None or self._paths is None:
+            raise CorruptMetadata(f"metadata of {name} does not tell where segment {uuid} is")
+        path = self._paths.segment(name, uuid)
+        node = self._metadata.get(path)
+        if node is None:
+            raise CorruptMetadata(f"{name}: the record {path} of segment {uuid} is missing")
+        try:
+            record = SegmentRecord.FromString(node.value)
+        except DecodeError as error:
+            raise CorruptMetadata(f"{name}: the record {path} of segment {uuid} does not parse: {error}") from error
+        if record.version != _VERSION or not record.place.key:
+            raise CorruptMetadata(
+                f"{name}: the record {path} has version {record.version}; this release reads version {_VERSION}"
+            )
+        return Located(place_of_record(record.place), record.place.key)

@@ -1,0 +1,188 @@
+"""All reading from tiers in one process: objects opened once, pieces fetched once, memory bounded for all together.
+
+Three caches, each with a bound of its own: opened objects (``offloadIndexCacheMaxBytes``), pieces of data
+(``offloadReadMaxBytes``), and where frames begin in blocks whose index does not tell
+(``offloadEntryOffsetCacheMaxBytes``). What is not used for a while is dropped. Object names are never used twice, so
+nothing here grows stale.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import DamagedPiece, StoreUnavailable
+from afterglow.ledger.clock import SystemClock
+from afterglow.read.caching import ByteCache
+from afterglow.read.fetch import LedgerObject
+from afterglow.read.objects import open_object
+from afterglow.read.piece_cache import CachedPieces, PieceCache
+from afterglow.read.places import driver_setting, is_known_driver
+from afterglow.read.scan import ReadAhead
+from afterglow.read.stretches import Locator
+from afterglow.read.tier_copy import TierCopy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from afterglow.config import BrokerConfig
+    from afterglow.errors import AfterglowError
+    from afterglow.ledger.clock import Clock
+    from afterglow.read.copies import LedgerCopy
+    from afterglow.read.counters import ReadCounters
+    from afterglow.read.objects import Located, OpenObject
+    from afterglow.read.places import TierPlace, Tiers
+    from afterglow.read.stretches import Stretch
+
+    ForeignCopies: TypeAlias = Callable[[Stretch, BrokerConfig], LedgerCopy]
+
+_PATIENCE_S: Final = 10.0
+"""After an object or its store failed, readers that have another copy leave it alone for so long: what would they do
+with two minutes of retries, or a request in vain at every read?"""
+_MAX_TROUBLES: Final = 1_000
+"""Objects and places that are left alone; when there are more, all are tried again."""
+
+
+class TierSource:
+    """Opens copies in tiers. Thread-safe.
+
+    Args:
+        tiers: Opens stores.
+        config: The broker's settings: the budgets above, and the number of threads that read ahead.
+        locator: Finds the places of objects.
+        foreign: Opens copies that a driver of somebody else has written, as PIP-17 lets it.
+        clock: Tells how long something was not used.
+    """
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        config: BrokerConfig,
+        locator: Locator | None = None,
+        *,
+        foreign: ForeignCopies | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._locator = locator or Locator()
+        self._foreign = foreign
+        self._tiers = tiers
+        self._config = config
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._objects: ByteCache[Located, OpenObject] = ByteCache(
+            config.offload_index_cache_max_bytes,
+            lambda opened: opened.memory_bytes,
+            idle_s=config.managed_ledger_inactive_offloaded_ledger_eviction_time_seconds,
+            monotonic=self._monotonic,
+        )
+        self._cache = PieceCache(config, self._monotonic)
+        self._lock = Lock()
+        self._troubles: dict[Located | TierPlace, tuple[float, AfterglowError]] = {}
+
+    # --- copies ---
+
+    def open(
+        self,
+        stretch: Stretch,
+        located: Located | None,
+        ledger_id: int,
+        policy: BrokerConfig,
+        counters: ReadCounters,
+        *,
+        lenient: bool = False,
+        impatient: bool = False,
+    ) -> LedgerCopy:
+        """The copy of a stretch of a ledger.
+
+        Args:
+            stretch: The stretch.
+            located: Its object; None where a driver of somebody else has it.
+            ledger_id: The ledger.
+            policy: The topic's, for credentials and read buffers.
+            counters: Told of every request.
+            lenient: Give also a copy that is shorter than its index says; what is missing will be found damaged.
+            impatient: Give up at once on an object or a store that failed a moment ago: there is another copy.
+
+        Raises:
+            ObjectMissing: There is no such object.
+            IndexMissing: The object has no index.
+            WrongLength: It is not as long as its index says.
+            WrongVersion: A newer release wrote it.
+            CorruptIndex: Its index is damaged, or does not name the ledger.
+            StorageError: The store does not give it.
+            ConfigError: Its place cannot be opened.
+            NotSupported: Its place is of a kind that cannot be opened.
+            MissingDependency: The SDK for its place is not installed.
+        """
+        if located is None:
+            assert self._foreign is not None
+            return self._foreign(stretch, policy)
+        if impatient:
+            self._check_troubles(located)
+        store = self._tiers.store(located.place, policy)
+        buffer_bytes: int = driver_setting(policy, located.place.driver, "ReadBufferSizeInBytes")
+        opened = self._objects.get(located, lambda: open_object(store, located, buffer_bytes))
+        if not lenient:
+            opened.check_length()
+        rounds = policy.managed_ledger_offload_prefetch_rounds
+        return TierCopy(
+            LedgerObject(store, opened, ledger_id, opened.pieces(ledger_id), counters),
+            CachedPieces(self._cache, buffer_bytes, rounds),
+            self._config.offload_scan_read_buffer_size_in_bytes,
+            ReadAhead(self._cache.executor, rounds),
+        )
+
+    def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located | None:
+        """Where the object of a stretch of a topic is; None where a driver of somebody else has it.
+
+        Raises:
+            AfterglowError: See :meth:`~afterglow.read.stretches.Locator.locate`.
+        """
+        if self._foreign is not None and stretch.driver is not None and not is_known_driver(stretch.driver.name):
+            return None
+        return self._locator.locate(name, stretch, policy)
+
+    def failed(self, located: Located, error: AfterglowError) -> None:
+        """A copy could not be read. Who has another leaves it alone for a while; others look at it anew."""
+        if isinstance(error, DamagedPiece):
+            return  # the rest of it may be good
+        self._objects.drop(located)
+        with self._lock:
+            if len(self._troubles) >= _MAX_TROUBLES:
+                self._troubles.clear()
+            whose = located.place if isinstance(error, StoreUnavailable) else located
+            self._troubles.setdefault(whose, (self._monotonic() + _PATIENCE_S, error))
+
+    def _check_troubles(self, located: Located) -> None:
+        with self._lock:
+            for whose in (located, located.place):
+                until, error = self._troubles.get(whose, (0.0, None))
+                if error is not None and self._monotonic() < until:
+                    raise error.with_traceback(None)
+                self._troubles.pop(whose, None)
+
+    # --- upkeep ---
+
+    @property
+    def cached_bytes(self) -> int:
+        """Data that is held."""
+        return self._cache.pieces.size_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory that opened objects take."""
+        return self._objects.size_bytes
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory that learned places of frames take."""
+        return self._cache.tables.size_bytes
+
+    def drop_idle(self) -> None:
+        """Let go of what was not used for ``managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds``."""
+        for cache in (self._objects, self._cache.pieces, self._cache.tables):
+            cache.drop_idle()
+
+    def close(self) -> None:
+        """Stop reading ahead and wait for what is under way. Copies can be read on."""
+        self._cache.close()
