@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from afterglow.config import BrokerConfig
 from afterglow.format.frames import iter_entries
-from afterglow.testing.tier_world import TierWorld, random_entries
+from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ SIZES = st.lists(
 LAYOUTS = ("v1", "v1 of Pulsar", "v2", "v2 of Pulsar")
 
 
-def offloaded(world: TierWorld, sizes: list[int], layout: str, block_bytes: int) -> ManagedLedgerInfo.LedgerInfo:
+def offloaded(world: ReadWorld, sizes: list[int], layout: str, block_bytes: int) -> ManagedLedgerInfo.LedgerInfo:
     """A ledger that only the tier has."""
     row = world.add(random_entries(sizes))
     statistics = "Pulsar" not in layout
@@ -56,7 +56,7 @@ def test_any_range_is_what_was_written(
     layout: str, sizes: list[int], block_bytes: int, buffer_bytes: int, ranges: list[tuple[int, int, int]]
 ) -> None:
     policy = BrokerConfig(managed_ledger_offload_read_buffer_size_in_bytes=buffer_bytes)
-    world = TierWorld(BrokerConfig(offload_scan_read_buffer_size_in_bytes=buffer_bytes), policy)
+    world = ReadWorld(BrokerConfig(offload_scan_read_buffer_size_in_bytes=buffer_bytes), policy)
     row = offloaded(world, sizes, layout, block_bytes)
     expected = list(enumerate(world.entries[row.ledgerId]))
     assert ids_and_entries(world.source.scan(row, 0, len(sizes) - 1)) == expected
