@@ -13,8 +13,16 @@ if TYPE_CHECKING:
 _TIMES = ("publish_time", "event_time", "broker_time")
 
 
-def message_rows(batch: pa.RecordBatch, topic: str | None, tier: str) -> Iterator[dict[str, Any]]:
-    """Each message of a batch with all block columns as a JSON object. One Python object per message: not for bulk."""
+def message_rows(
+    batch: pa.RecordBatch, *, topic: str | None = None, tier: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Each message of a batch with all block columns as a JSON object. One Python object per message: not for bulk.
+
+    Args:
+        batch: The messages.
+        topic: The topic's name, where the batch has no column that tells it.
+        tier: Where they came from, likewise.
+    """
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in _TIMES:
         columns[name] = columns[name].cast(pa.int64())
@@ -23,7 +31,7 @@ def message_rows(batch: pa.RecordBatch, topic: str | None, tier: str) -> Iterato
         row = {name: values[i] for name, values in lists.items()}
         times = {name: None if row[name] is None else row[name] // 1000 for name in _TIMES}
         yield {
-            "topic": topic,
+            "topic": row.get("topic", topic),
             "ledger_id": row["ledger_id"] if row["ledger_id"] >= 0 else None,
             "entry_id": row["entry_id"],
             "batch_index": row["batch_index"],
@@ -39,8 +47,15 @@ def message_rows(batch: pa.RecordBatch, topic: str | None, tier: str) -> Iterato
             "encrypted": row["encrypted"],
             "null_value": row["value"] is None,
             "value_base64": _base64(row["value"]),
-            "tier": tier,
+            "tier": row.get("tier", tier),
         }
+
+
+def entry_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Each raw entry of a batch as a JSON object. One Python object per entry: not for bulk."""
+    columns = (batch.column(name).to_pylist() for name in ("ledger_id", "entry_id", "data", "tier"))
+    for row in zip(*columns, strict=True):
+        yield entry_row(*row)
 
 
 def entry_row(ledger_id: int | None, entry_id: int, data: bytes | memoryview, tier: str) -> dict[str, Any]:
