@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.storage import open_store
+from afterglow.testing.offloaded import OffloadedTopic, random_entries
 from afterglow.testing.servers import start_moto
-from afterglow.testing.tier_world import TierWorld, random_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,26 +23,26 @@ def moto() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def world() -> TierWorld:
+def world() -> OffloadedTopic:
     """An empty one in memory."""
-    return TierWorld()
+    return OffloadedTopic()
 
 
 @pytest.fixture(params=["memory", "directory", "s3"])
-def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> TierWorld:
+def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> OffloadedTopic:
     """An empty one on each kind of store."""
     if request.param == "memory":
-        return TierWorld()
+        return OffloadedTopic()
     if request.param == "directory":
-        return TierWorld(open_store((tmp_path / "tier").as_uri(), create="true"))
+        return OffloadedTopic(open_store((tmp_path / "tier").as_uri(), create="true"))
     moto: S3Server = request.getfixturevalue("moto")
     bucket = f"verify-{uuid.uuid4()}"
     moto.create_bucket(bucket)
-    return TierWorld(open_store(f"s3://{bucket}/below", **moto.options()))
+    return OffloadedTopic(open_store(f"s3://{bucket}/below", **moto.options()))
 
 
 @pytest.fixture
-def v1(world: TierWorld) -> str:
+def v1(world: OffloadedTopic) -> str:
     """Ledger 5 with 60 entries in several blocks, its hot copy gone."""
     world.ledger(5, random_entries(60))
     key = world.offload(5, block_bytes=4096)
@@ -51,7 +51,7 @@ def v1(world: TierWorld) -> str:
 
 
 @pytest.fixture
-def v2(world: TierWorld) -> str:
+def v2(world: OffloadedTopic) -> str:
     """A segment over the ends of ledger 5 and the whole of ledger 6."""
     world.ledger(5, random_entries(60))
     world.ledger(6, random_entries(30, seed=1))

@@ -5,25 +5,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from afterglow.testing.tier_world import random_entries
+from afterglow.testing.offloaded import random_entries
 from afterglow.verify import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.testing.tier_world import TierWorld
+    from afterglow.testing.offloaded import OffloadedTopic
 
 BLOCK = 4096
 MIB = 1 << 20
 
 
-def patch(world: TierWorld, key: str, offset: int, data: bytes) -> None:
+def patch(world: OffloadedTopic, key: str, offset: int, data: bytes) -> None:
     found = bytearray(world.tier.get(key))
     found[offset : offset + len(data)] = data
     world.replace(key, found)
 
 
-def test_objects_without_statistics_are_told_as_unchecked(world: TierWorld) -> None:
+def test_objects_without_statistics_are_told_as_unchecked(world: OffloadedTopic) -> None:
     world.ledger(5, random_entries(20))
     key = world.offload(5, block_bytes=BLOCK, statistics=False)
     world.ledger(6, random_entries(20))
@@ -33,7 +33,7 @@ def test_objects_without_statistics_are_told_as_unchecked(world: TierWorld) -> N
     assert f"{world.tier.head(key).size_bytes} bytes" in found[0].detail
 
 
-def padding_of_first_block(world: TierWorld, key: str) -> int:
+def padding_of_first_block(world: OffloadedTopic, key: str) -> int:
     """An offset within the padding of the first block."""
     data = bytes(world.tier.get(key, 0, BLOCK))
     assert data.endswith(b"\xde\xad\xfe\xdc") or b"\xfe\xdc\xde\xad" in data[-64:]
@@ -55,7 +55,7 @@ def padding_of_first_block(world: TierWorld, key: str) -> int:
 )
 @pytest.mark.parametrize("statistics", [True, False])
 def test_a_flipped_byte_outside_of_entries_is_found_with_and_without_checksums(
-    world: TierWorld, where: Callable[[TierWorld, str], int], words: str, *, statistics: bool
+    world: OffloadedTopic, where: Callable[[OffloadedTopic, str], int], words: str, *, statistics: bool
 ) -> None:
     world.ledger(5, random_entries(60))
     key = world.offload(5, block_bytes=BLOCK, statistics=statistics)
@@ -69,7 +69,7 @@ def test_a_flipped_byte_outside_of_entries_is_found_with_and_without_checksums(
 
 @pytest.mark.parametrize("fixture", ["v1", "v2"])
 def test_a_flipped_byte_of_an_entry_is_found_by_the_checksum(
-    world: TierWorld, fixture: str, request: pytest.FixtureRequest
+    world: OffloadedTopic, fixture: str, request: pytest.FixtureRequest
 ) -> None:
     key = request.getfixturevalue(fixture)
     world.spoil(key, 150)
@@ -79,7 +79,7 @@ def test_a_flipped_byte_of_an_entry_is_found_by_the_checksum(
     assert "block 1 at 0" in found.detail
 
 
-def test_a_flipped_byte_in_a_later_stripe_names_the_stripe_and_its_entry(world: TierWorld) -> None:
+def test_a_flipped_byte_in_a_later_stripe_names_the_stripe_and_its_entry(world: OffloadedTopic) -> None:
     entries = random_entries(40, 200_000)
     world.ledger(5, entries)
     key = world.offload(5, block_bytes=64 * MIB)
@@ -94,7 +94,7 @@ def test_a_flipped_byte_in_a_later_stripe_names_the_stripe_and_its_entry(world: 
     assert found.position == f"5:{spanning}"
 
 
-def test_a_block_of_another_ledger_is_found(world: TierWorld) -> None:
+def test_a_block_of_another_ledger_is_found(world: OffloadedTopic) -> None:
     world.ledger(5, random_entries(5))
     key = world.segment([(5, 0, 4)], statistics=False)
     patch(world, key, 28, struct.pack(">q", 6))
@@ -103,7 +103,7 @@ def test_a_block_of_another_ledger_is_found(world: TierWorld) -> None:
     assert "ledger 6" in found.detail
 
 
-def test_a_block_that_lacks_its_last_entries_is_found(world: TierWorld) -> None:
+def test_a_block_that_lacks_its_last_entries_is_found(world: OffloadedTopic) -> None:
     entries = random_entries(20)
     world.ledger(5, entries)
     key = world.offload(5, statistics=False)
@@ -116,7 +116,7 @@ def test_a_block_that_lacks_its_last_entries_is_found(world: TierWorld) -> None:
     assert "lacks the entries 19 to 19" in found.detail
 
 
-def test_statistics_that_contradict_the_index_are_found(world: TierWorld) -> None:
+def test_statistics_that_contradict_the_index_are_found(world: OffloadedTopic) -> None:
     from dataclasses import replace
 
     from afterglow.format.index import decode_index, encode_index
@@ -137,7 +137,7 @@ def test_statistics_that_contradict_the_index_are_found(world: TierWorld) -> Non
 
 
 @pytest.mark.parametrize("column", ["stripe_entries_before", "stripe_first_frame"])
-def test_stripes_that_point_beside_their_first_entry_are_found(world: TierWorld, column: str) -> None:
+def test_stripes_that_point_beside_their_first_entry_are_found(world: OffloadedTopic, column: str) -> None:
     from dataclasses import replace
 
     from afterglow.format.index import decode_index, encode_index

@@ -7,24 +7,24 @@ import pytest
 
 from afterglow.errors import BucketMissing, StoreUnavailable
 from afterglow.storage.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.tier_world import INSTANCE, random_entries
+from afterglow.testing.offloaded import INSTANCE, random_entries
 from afterglow.verify import Kind
 
 if TYPE_CHECKING:
-    from afterglow.testing.tier_world import TierWorld
+    from afterglow.testing.offloaded import OffloadedTopic
 
 BLOCK = 4096
 MIB = 1 << 20
 
 
-def patch(world: TierWorld, key: str, offset: int, data: bytes) -> None:
+def patch(world: OffloadedTopic, key: str, offset: int, data: bytes) -> None:
     found = bytearray(world.tier.get(key))
     found[offset : offset + len(data)] = data
     world.replace(key, found)
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_clean_world_has_no_findings(any_world: TierWorld, *, deep: bool) -> None:
+def test_a_clean_world_has_no_findings(any_world: OffloadedTopic, *, deep: bool) -> None:
     any_world.ledger(1, random_entries(40))
     any_world.offload(1, block_bytes=BLOCK)
     any_world.free(1)
@@ -37,7 +37,7 @@ def test_a_clean_world_has_no_findings(any_world: TierWorld, *, deep: bool) -> N
     assert any_world.verify(deep=deep) == []
 
 
-def test_an_empty_store_has_no_findings(world: TierWorld) -> None:
+def test_an_empty_store_has_no_findings(world: OffloadedTopic) -> None:
     assert world.verify() == []
 
 
@@ -45,7 +45,7 @@ def test_an_empty_store_has_no_findings(world: TierWorld) -> None:
 
 
 @pytest.mark.parametrize("fixture", ["v1", "v2"])
-def test_a_missing_data_object_is_found(world: TierWorld, fixture: str, request: pytest.FixtureRequest) -> None:
+def test_a_missing_data_object_is_found(world: OffloadedTopic, fixture: str, request: pytest.FixtureRequest) -> None:
     key = request.getfixturevalue(fixture)
     world.tier.delete([key])
     [found] = world.verify()
@@ -54,20 +54,20 @@ def test_a_missing_data_object_is_found(world: TierWorld, fixture: str, request:
 
 
 @pytest.mark.parametrize("fixture", ["v1", "v2"])
-def test_a_missing_index_is_found(world: TierWorld, fixture: str, request: pytest.FixtureRequest) -> None:
+def test_a_missing_index_is_found(world: OffloadedTopic, fixture: str, request: pytest.FixtureRequest) -> None:
     key = request.getfixturevalue(fixture)
     world.tier.delete([f"{key}-index"])
     [found] = world.verify()
     assert (found.kind, found.object) == (Kind.MISSING_INDEX, f"{key}-index")
 
 
-def test_a_missing_pair_is_found_once(world: TierWorld, v1: str) -> None:
+def test_a_missing_pair_is_found_once(world: OffloadedTopic, v1: str) -> None:
     world.tier.delete([v1, f"{v1}-index"])
     [found] = world.verify()
     assert found.kind is Kind.MISSING_OBJECT
 
 
-def test_objects_of_a_bucket_that_is_gone_are_missing(world: TierWorld, v1: str) -> None:
+def test_objects_of_a_bucket_that_is_gone_are_missing(world: OffloadedTopic, v1: str) -> None:
     class Gone:
         url = "s3://gone"
 
@@ -81,7 +81,7 @@ def test_objects_of_a_bucket_that_is_gone_are_missing(world: TierWorld, v1: str)
     assert found.kind is Kind.MISSING_OBJECT
 
 
-def test_a_failing_store_is_an_error_and_no_finding(world: TierWorld, v1: str) -> None:
+def test_a_failing_store_is_an_error_and_no_finding(world: OffloadedTopic, v1: str) -> None:
     world.tier = FaultyStore(world.tier, [FaultRule(Fault.ERROR_BEFORE)])
     with pytest.raises(StoreUnavailable):
         world.verify()
@@ -92,7 +92,7 @@ def test_a_failing_store_is_an_error_and_no_finding(world: TierWorld, v1: str) -
 
 @pytest.mark.parametrize("fixture", ["v1", "v2"])
 def test_a_truncated_object_is_found_by_its_length(
-    world: TierWorld, fixture: str, request: pytest.FixtureRequest
+    world: OffloadedTopic, fixture: str, request: pytest.FixtureRequest
 ) -> None:
     key = request.getfixturevalue(fixture)
     data = bytes(world.tier.get(key))
@@ -107,7 +107,7 @@ def test_a_truncated_object_is_found_by_its_length(
     assert "passes the block's end" in cut.detail
 
 
-def test_a_truncated_object_names_the_first_entry_out_of_reach(world: TierWorld, v1: str) -> None:
+def test_a_truncated_object_names_the_first_entry_out_of_reach(world: OffloadedTopic, v1: str) -> None:
     world.replace(v1, bytes(world.tier.get(v1))[: BLOCK + 5])
     [found] = world.verify(deep=False)
     assert found.kind is Kind.WRONG_LENGTH
@@ -120,7 +120,7 @@ def _blocks(index: bytes) -> int:
     return int(struct.unpack_from(">i", index, 24)[0])
 
 
-def test_a_longer_object_is_found_by_its_length(world: TierWorld, v1: str) -> None:
+def test_a_longer_object_is_found_by_its_length(world: OffloadedTopic, v1: str) -> None:
     world.replace(v1, bytes(world.tier.get(v1)) + b"\0")
     [found] = world.verify(deep=False)
     assert (found.kind, found.position) == (Kind.WRONG_LENGTH, None)
@@ -129,7 +129,7 @@ def test_a_longer_object_is_found_by_its_length(world: TierWorld, v1: str) -> No
 @pytest.mark.parametrize("fixture", ["v1", "v2"])
 @pytest.mark.parametrize("wrong", [-1, 1, 5 * MIB])
 def test_a_wrong_length_in_the_index_is_found_even_by_the_deep_check(
-    world: TierWorld, fixture: str, wrong: int, request: pytest.FixtureRequest
+    world: OffloadedTopic, fixture: str, wrong: int, request: pytest.FixtureRequest
 ) -> None:
     key = request.getfixturevalue(fixture)
     size = world.tier.head(key).size_bytes
@@ -141,7 +141,7 @@ def test_a_wrong_length_in_the_index_is_found_even_by_the_deep_check(
 # --- the index ---
 
 
-def test_a_torn_index_is_found(world: TierWorld, v1: str) -> None:
+def test_a_torn_index_is_found(world: OffloadedTopic, v1: str) -> None:
     index = bytes(world.tier.get(f"{v1}-index"))
     world.replace(f"{v1}-index", index[:-7])
     [found] = world.verify()
@@ -161,7 +161,7 @@ def test_a_torn_index_is_found(world: TierWorld, v1: str) -> None:
         (-8, struct.pack(">q", 1 << 40), "different lengths"),
     ],
 )
-def test_an_index_that_cannot_be_is_found(world: TierWorld, v1: str, offset: int, data: bytes, words: str) -> None:
+def test_an_index_that_cannot_be_is_found(world: OffloadedTopic, v1: str, offset: int, data: bytes, words: str) -> None:
     index = bytearray(world.tier.get(f"{v1}-index"))
     at = offset % len(index)
     index[at : at + len(data)] = data
@@ -171,7 +171,7 @@ def test_an_index_that_cannot_be_is_found(world: TierWorld, v1: str, offset: int
     assert words in found.detail
 
 
-def test_an_index_of_the_other_layout_is_found(world: TierWorld, v1: str) -> None:
+def test_an_index_of_the_other_layout_is_found(world: OffloadedTopic, v1: str) -> None:
     world.ledger(9, random_entries(3))
     other = world.segment([(9, 0, 2)])
     world.replace(f"{v1}-index", bytes(world.tier.get(f"{other}-index")))
@@ -181,7 +181,7 @@ def test_an_index_of_the_other_layout_is_found(world: TierWorld, v1: str) -> Non
 
 
 @pytest.mark.parametrize("version", ["2", None])
-def test_a_wrong_format_version_is_found(world: TierWorld, v1: str, version: str | None) -> None:
+def test_a_wrong_format_version_is_found(world: OffloadedTopic, v1: str, version: str | None) -> None:
     metadata = dict(world.tier.head(v1).metadata)
     del metadata["s3managedledgeroffloaderformatversion"]
     if version is not None:
@@ -193,7 +193,9 @@ def test_a_wrong_format_version_is_found(world: TierWorld, v1: str, version: str
 
 
 @pytest.mark.parametrize("instance", ["theirs", None])
-def test_a_named_object_of_another_instance_is_told_as_foreign(world: TierWorld, v1: str, instance: str | None) -> None:
+def test_a_named_object_of_another_instance_is_told_as_foreign(
+    world: OffloadedTopic, v1: str, instance: str | None
+) -> None:
     for key in (v1, f"{v1}-index"):
         metadata = dict(world.tier.head(key).metadata)
         del metadata["afterglowinstance"]
@@ -205,7 +207,7 @@ def test_a_named_object_of_another_instance_is_told_as_foreign(world: TierWorld,
     assert not found.kind.is_fault
 
 
-def test_an_object_that_was_copied_without_its_user_metadata_is_no_fault(world: TierWorld, v1: str) -> None:
+def test_an_object_that_was_copied_without_its_user_metadata_is_no_fault(world: OffloadedTopic, v1: str) -> None:
     for key in (v1, f"{v1}-index"):
         world.tier.put(key, bytes(world.tier.get(key)))
     [found] = world.verify()
@@ -215,19 +217,19 @@ def test_an_object_that_was_copied_without_its_user_metadata_is_no_fault(world: 
 # --- entries ---
 
 
-def test_an_object_with_fewer_entries_than_the_ledger_is_a_hole(world: TierWorld, v1: str) -> None:
+def test_an_object_with_fewer_entries_than_the_ledger_is_a_hole(world: OffloadedTopic, v1: str) -> None:
     world.edit_row(5, lambda row: setattr(row, "entries", 61))
     [found] = world.verify()
     assert (found.kind, found.object, found.position) == (Kind.HOLE, v1, "5:60")
 
 
-def test_an_object_with_more_entries_than_the_ledger_is_an_overlap(world: TierWorld, v1: str) -> None:
+def test_an_object_with_more_entries_than_the_ledger_is_an_overlap(world: OffloadedTopic, v1: str) -> None:
     world.edit_row(5, lambda row: setattr(row, "entries", 59))
     [found] = world.verify()
     assert (found.kind, found.position) == (Kind.OVERLAP, "5:59")
 
 
-def test_a_segment_whose_object_is_another_one_is_found(world: TierWorld, v2: str) -> None:
+def test_a_segment_whose_object_is_another_one_is_found(world: OffloadedTopic, v2: str) -> None:
     world.ledger(9, random_entries(3))
     other = world.segment([(9, 0, 2)])
     for suffix in ("", "-index"):
@@ -238,7 +240,7 @@ def test_a_segment_whose_object_is_another_one_is_found(world: TierWorld, v2: st
 
 
 @pytest.mark.parametrize(("field", "value"), [("blocks", 3), ("entries", 7)])
-def test_a_record_that_contradicts_the_index_is_found(world: TierWorld, v2: str, field: str, value: int) -> None:
+def test_a_record_that_contradicts_the_index_is_found(world: OffloadedTopic, v2: str, field: str, value: int) -> None:
     from uuid import UUID
 
     from afterglow.format.proto.afterglow_pb2 import SegmentRecord

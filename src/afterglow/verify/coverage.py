@@ -109,29 +109,32 @@ def _check_records(
         record = records.get(uuid)
         if record is None:
             continue
-
-        def at(kind: Kind, position: tuple[int, int], record: SegmentRecord = record) -> Finding:
-            detail = (
-                f"the segment's record says {position_text(*record.begin)} to {position_text(*record.end)}, "
-                f"the list {position_text(*begin)} to {position_text(*end)}"
-            )
-            return Finding(kind, topic, record.key, position_text(*position), detail)
-
         first, last = stretches[0], stretches[-1]
         begin = (first.ledger_id, first.first)
         end = (last.ledger_id, record.end[1] if last.last is None else last.last)
-        if record.begin > begin:
-            yield at(Kind.HOLE, begin)
-        elif record.begin[0] == begin[0] and record.begin < begin:
-            yield at(Kind.OVERLAP, record.begin)
-        elif record.begin[0] < begin[0] and record.begin[0] in untold:
-            yield at(Kind.HOLE, record.begin)  # the list does not name the segment there
-        if record.end < end:
-            yield at(Kind.HOLE, (record.end[0], record.end[1] + 1))
-        elif record.end[0] == end[0] and record.end > end:
-            yield at(Kind.OVERLAP, (end[0], end[1] + 1))
-        elif record.end[0] > end[0] and record.end[0] in untold:
-            yield at(Kind.HOLE, (record.end[0], 0))
+        detail = (
+            f"the segment's record says {position_text(*record.begin)} to {position_text(*record.end)}, "
+            f"the list {position_text(*begin)} to {position_text(*end)}"
+        )
+        for kind, position in _differences(record, begin, end, untold):
+            yield Finding(kind, topic, record.key, position_text(*position), detail)
+
+
+def _differences(
+    record: SegmentRecord, begin: tuple[int, int], end: tuple[int, int], untold: Container[int]
+) -> Iterator[tuple[Kind, tuple[int, int]]]:
+    if record.begin > begin:
+        yield Kind.HOLE, begin
+    elif record.begin[0] == begin[0] and record.begin < begin:
+        yield Kind.OVERLAP, record.begin
+    elif record.begin[0] < begin[0] and record.begin[0] in untold:
+        yield Kind.HOLE, record.begin  # the list does not name the segment there
+    if record.end < end:
+        yield Kind.HOLE, (record.end[0], record.end[1] + 1)
+    elif record.end[0] == end[0] and record.end > end:
+        yield Kind.OVERLAP, (end[0], end[1] + 1)
+    elif record.end[0] > end[0] and record.end[0] in untold:
+        yield Kind.HOLE, (record.end[0], 0)
 
 
 def _segments(ledgers: Sequence[Ledger]) -> dict[UUID, tuple[Place, list[Stretch]]]:

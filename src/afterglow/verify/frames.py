@@ -105,7 +105,7 @@ class BlockWalk:
         phase %= len(_PADDING)
         wanted = (_PADDING * ((phase + len(data)) // len(_PADDING) + 1))[phase : phase + len(data)]
         if data != wanted:
-            self.damage = f"behind entry {self.next_entry_id - 1} stands neither a frame nor padding"
+            self.damage = f"where entry {self.next_entry_id} would begin stands neither a frame nor padding"
 
     def _place_stripes(self, frame_at: int) -> None:
         """Note the place of every stripe that begins at or before a frame, or before the block's end."""

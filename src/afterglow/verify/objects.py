@@ -127,16 +127,15 @@ class _Object:
 
     def _check_metadata(self, *infos: ObjectInfo) -> Iterator[Finding]:
         for info in infos:
-            found = {name.lower(): value for name, value in info.metadata.items()}
             # An object without any was copied by somebody who dropped it; the bytes are none the worse.
-            version = found.get(_VERSION_KEY) if found else _VERSION
+            version = info.metadata.get(_VERSION_KEY) if info.metadata else _VERSION
             if version != _VERSION:
                 detail = f"its format version is {version!r}, not {_VERSION!r}: readers refuse it"
                 yield self._finding(Kind.DAMAGED_BLOCK, detail, key=info.key)
         others = {info.metadata.get(INSTANCE) for info in infos} - {self._instance}
         if others:
-            names = ", ".join(sorted("nobody" if name is None else name for name in others))
-            yield self._finding(Kind.FOREIGN, f"metadata names it, but it was written by {names}, not by us")
+            found = " and ".join(sorted("no instance" if name is None else f"instance {name}" for name in others))
+            yield self._finding(Kind.FOREIGN, f"metadata names it, but it carries {found}: a sweep will never take it")
 
     # --- the index ---
 

@@ -1,0 +1,95 @@
+"""Objects that Apache Pulsar itself wrote: the sound ones pass, the defective ones are found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from afterglow.metadata.paths import managed_ledger_path
+from afterglow.testing.golden import cases
+from afterglow.testing.offloaded import OffloadedTopic
+from afterglow.verify import Kind
+
+if TYPE_CHECKING:
+    from afterglow.testing.golden import GoldenCase
+    from afterglow.verify import Finding
+
+CASES = cases()
+DEFECTIVE = {"oversize", "streaming_v2_manyblocks"}
+V1 = sorted(name for name, case in CASES.items() if (case.path / "mlinfo.bin").exists() and name != "fs_mapfile")
+V2 = sorted(name for name in CASES if name.startswith("streaming_v2"))
+
+
+def load(case: GoldenCase) -> OffloadedTopic:
+    world = OffloadedTopic()
+    told = {item.key: item.user_metadata for item in case.listing}
+    for key, data in case.objects.items():
+        world.tier.put(key, data, metadata=told[key])
+    return world
+
+
+def load_v1(case: GoldenCase) -> OffloadedTopic:
+    world = load(case)
+    world.put(managed_ledger_path(world.topic), (case.path / "mlinfo.bin").read_bytes())
+    return world
+
+
+def load_v2(case: GoldenCase) -> OffloadedTopic:
+    """A list around a segment, as the broker would have written one, had it ever called the code."""
+    world = load(case)
+    uuid = UUID(next(key for key in case.objects if not key.endswith("-index")))
+    entries = case.entries()
+    assert entries is not None
+    lasts: dict[int, int] = {}
+    for entry in entries:
+        lasts[entry["ledgerId"]] = max(lasts.get(entry["ledgerId"], -1), entry["entryId"])
+    for ledger_id, last in sorted(lasts.items()):
+        world.ledger(ledger_id, [b""] * (last + 1))
+        world.edit_row(ledger_id, lambda row, last=last: world.add_stub(row, uuid, last))  # type: ignore[misc]
+    return world
+
+
+def faults(world: OffloadedTopic) -> list[Finding]:
+    return [found for found in world.verify(hot=False) if found.kind.is_fault]
+
+
+@pytest.mark.parametrize("name", [name for name in V1 if name not in DEFECTIVE])
+def test_ledgers_that_pulsar_offloaded_are_sound_but_unchecked(name: str) -> None:
+    world = load_v1(CASES[name])
+    assert faults(world) == []
+    complete = sum(row.offloadContext.complete for row in world.info.ledgerInfo)
+    assert complete
+    kinds = [found.kind for found in world.verify(hot=False)]
+    assert kinds.count(Kind.UNCHECKED) == complete
+    assert Kind.FOREIGN in kinds
+
+
+@pytest.mark.parametrize("name", [name for name in V2 if name not in DEFECTIVE])
+def test_segments_that_pulsar_wrote_are_sound_but_unchecked(name: str) -> None:
+    world = load_v2(CASES[name])
+    assert faults(world) == []
+    assert Kind.UNCHECKED in {found.kind for found in world.verify(hot=False)}
+
+
+@pytest.mark.skipif("oversize" not in CASES, reason="the full set of golden cases is not at hand")
+def test_the_entries_that_pulsar_dropped_as_too_large_are_found_missing() -> None:
+    found = faults(load_v1(CASES["oversize"]))
+    assert Kind.WRONG_LENGTH in {item.kind for item in found}
+    assert Kind.DAMAGED_BLOCK in {item.kind for item in found}
+    assert any("lacks the entries" in item.detail for item in found)
+
+
+@pytest.mark.skipif("streaming_v2_manyblocks" not in CASES, reason="the full set of golden cases is not at hand")
+def test_the_blocks_that_pulsar_misplaced_are_found_damaged() -> None:
+    found = faults(load_v2(CASES["streaming_v2_manyblocks"]))
+    assert Kind.DAMAGED_BLOCK in {item.kind for item in found}
+
+
+@pytest.mark.skipif("fs_mapfile" not in CASES, reason="the full set of golden cases is not at hand")
+def test_map_files_are_told_as_unchecked() -> None:
+    world = load_v1(CASES["fs_mapfile"])
+    kinds = {found.kind for found in world.verify(hot=False)}
+    assert Kind.UNCHECKED in kinds
+    assert not any(kind.is_fault for kind in kinds)
