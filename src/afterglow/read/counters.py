@@ -114,25 +114,3 @@ class ReadCounters:
                 self._requests,
                 self._fetched_bytes,
             )
-
-
-class ReadRegistry:
-    """The counters of every topic by its managed-ledger name, and their total. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.total = ReadCounters()
-        self._lock = Lock()
-        self._topics: dict[str, ReadCounters] = {}
-
-    def of(self, name: str) -> ReadCounters:
-        """The counters of a topic."""
-        with self._lock:
-            found = self._topics.get(name)
-            if found is None:
-                found = self._topics[name] = ReadCounters(self.total)
-            return found
-
-    def forget(self, name: str) -> None:
-        """Drop the counters of a topic that is no more; the total keeps what they counted."""
-        with self._lock:
-            self._topics.pop(name, None)

@@ -81,10 +81,9 @@ class TierSource:
 
     # --- copies ---
 
-    def open(
+    def copy(
         self,
-        stretch: Stretch,
-        located: Located | None,
+        located: Located,
         ledger_id: int,
         policy: BrokerConfig,
         counters: ReadCounters,
@@ -92,11 +91,10 @@ class TierSource:
         lenient: bool = False,
         impatient: bool = False,
     ) -> LedgerCopy:
-        """The copy of a stretch of a ledger.
+        """The copy of a ledger, or of a stretch of it, in an object.
 
         Args:
-            stretch: The stretch.
-            located: Its object; None where a driver of somebody else has it.
+            located: The object.
             ledger_id: The ledger.
             policy: The topic's, for credentials and read buffers.
             counters: Told of every request.
@@ -114,9 +112,6 @@ class TierSource:
             NotSupported: Its place is of a kind that cannot be opened.
             MissingDependency: The SDK for its place is not installed.
         """
-        if located is None:
-            assert self._foreign is not None
-            return self._foreign(stretch, policy)
         if impatient:
             self._check_troubles(located)
         store = self._tiers.store(located.place, policy)
@@ -132,14 +127,22 @@ class TierSource:
             ReadAhead(self._cache.executor, rounds),
         )
 
-    def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located | None:
-        """Where the object of a stretch of a topic is; None where a driver of somebody else has it.
+    def foreign_copy(self, stretch: Stretch, policy: BrokerConfig) -> LedgerCopy | None:
+        """The copy of a stretch that a driver of somebody else has written; None where one of ours has.
+
+        Raises:
+            AfterglowError: What the driver raises.
+        """
+        if self._foreign is None or stretch.driver is None or is_known_driver(stretch.driver.name):
+            return None
+        return self._foreign(stretch, policy)
+
+    def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located:
+        """Where the object of a stretch of a topic is.
 
         Raises:
             AfterglowError: See :meth:`~afterglow.read.stretches.Locator.locate`.
         """
-        if self._foreign is not None and stretch.driver is not None and not is_known_driver(stretch.driver.name):
-            return None
         return self._locator.locate(name, stretch, policy)
 
     def failed(self, located: Located, error: AfterglowError) -> None:

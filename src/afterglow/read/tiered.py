@@ -194,10 +194,9 @@ class TieredSource:
                 raise LedgerMissing(f"{self._name}: the hot copy of ledger {ledger_id} is gone")
             return HotCopy(self._hot, ledger_id)
         assert read.stretch is not None
-        located = self._tiers.locate(self._name, read.stretch, read.policy)
-        return self._tiers.open(
-            read.stretch,
-            located,
+        foreign = self._tiers.foreign_copy(read.stretch, read.policy)
+        return foreign or self._tiers.copy(
+            self._tiers.locate(self._name, read.stretch, read.policy),
             ledger_id,
             read.policy,
             self.counters,
@@ -207,9 +206,8 @@ class TieredSource:
 
     def _failed(self, tier: Tier, read: _Read, error: AfterglowError) -> None:
         if tier is Tier.TIERED and read.stretch is not None:
-            with suppress(AfterglowError):
-                if located := self._tiers.locate(self._name, read.stretch, read.policy):
-                    self._tiers.failed(located, error)
+            with suppress(AfterglowError):  # what cannot be located needs no patience
+                self._tiers.failed(self._tiers.locate(self._name, read.stretch, read.policy), error)
 
     # --- telling of it ---
 
