@@ -30,6 +30,8 @@ class Consumer:
     """Of the client's view: messages of an older one are dropped by the client."""
     connection: Connection
     subscription: Subscription
+    raw: bool = False
+    """Whether it gets every entry as it is stored: with the broker's metadata, and markers too."""
     permits: int = 0
     """Messages, not entries; a batch may take it below zero."""
     pending: dict[Position, int] = field(default_factory=dict)

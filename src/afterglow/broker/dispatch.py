@@ -109,7 +109,12 @@ class ExclusiveDispatcher:
         if consumer is None or not consumer.ready:
             return False
         generation = self._generation
-        entries = await subscription.topic.read(self._position, min(consumer.permits, READ_ENTRIES), READ_BYTES)
+        entries = await subscription.topic.read(
+            self._position,
+            min(consumer.permits, READ_ENTRIES),
+            READ_BYTES,
+            subscription.topic.service.raw_reads if consumer.raw else None,
+        )
         if generation != self._generation or consumer is not subscription.active:
             return True
         if not entries:
@@ -121,7 +126,7 @@ class ExclusiveDispatcher:
             if subscription.cursor.is_acked(entry.position):
                 continue
             outgoing = prepare(entry, expose_broker_metadata=expose)
-            if outgoing.marker:
+            if outgoing.marker and not consumer.raw:
                 subscription.acknowledge_marker(entry.position)
             else:
                 consumer.send(outgoing, ack_set=subscription.cursor.ack_set(entry.position))

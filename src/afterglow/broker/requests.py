@@ -14,6 +14,7 @@ from afterglow.broker.topic_list import choose_topics
 from afterglow.errors import NotThere
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import RAW_PROPERTY
 from afterglow.metadata.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ async def subscribe(
         ask.consumer_epoch if ask.HasField("consumer_epoch") else None,
         connection,
         subscription,
+        raw=any(pair.key == RAW_PROPERTY and pair.value == "true" for pair in ask.metadata),
     )
     subscription.add(consumer, ask.subType)
     session.consumers[ask.consumer_id] = consumer

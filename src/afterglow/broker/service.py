@@ -10,6 +10,7 @@ from afterglow.broker import requests
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.policies import resolve
+from afterglow.broker.raw_reads import RawReads
 from afterglow.broker.replies import Refused
 from afterglow.broker.topic import Topic
 from afterglow.config.choices import TopicType
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.catalog import Catalog
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.names import NamespaceName, TopicName
+    from afterglow.read.counters import ReadCounts
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +69,13 @@ class BrokerService:
         self.schemas = schemas
         self.instance = instance
         self.connections: set[Connection] = set()
+        self.raw_reads = RawReads()
         self.service_url = ""
         self.service_url_tls = ""
         self.on_policies_changed: list[Callable[[NamespaceName], None]] = []
         """Called after each change of policies of a namespace or its topics, in the event loop; not to wait."""
+        self.reads: Callable[[str], ReadCounts | None] = lambda _name: None
+        """Which tier served reads of a topic, by managed-ledger name; None where the hot log alone can."""
         self._authenticator = authenticator
         self._pool = pool
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}

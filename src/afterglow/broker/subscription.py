@@ -80,9 +80,12 @@ class Subscription:
         return all(self.exposes_to(consumer) for consumer in self.consumers)
 
     def exposes_to(self, consumer: Consumer) -> bool:
-        """Whether a consumer may see the broker's metadata (PIP-70): the broker says so, and its client can."""
+        """Whether a consumer may see the broker's metadata (PIP-70).
+
+        It asked for entries as they are stored; or the broker says so, and its client can.
+        """
         peer = consumer.connection.peer
-        return (
+        return consumer.raw or (
             self.topic.service.config.exposing_broker_entry_metadata_to_client_enabled
             and peer is not None
             and peer.protocol_version >= 18

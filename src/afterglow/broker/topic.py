@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.producers import Producer
+    from afterglow.broker.raw_reads import RawReads
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import SubTypeValue
     from afterglow.errors import AfterglowError
@@ -123,16 +124,27 @@ class Topic:
 
     # --- reading ---
 
-    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+    async def read(
+        self, position: Position, max_entries: int, max_bytes: int, counts: RawReads | None = None
+    ) -> list[StoredEntry]:
         """Entries from ``position`` on; those in memory at once, others from a thread.
+
+        Args:
+            position: Where to begin.
+            max_entries: Most entries wanted.
+            max_bytes: Bound for all entries but the first.
+            counts: Told where they came from.
 
         Raises:
             AfterglowError: They cannot be read.
         """
-        found = self.ledger.read_cached(position, max_entries, max_bytes)
-        if found is not None:
-            return found
-        return await self.service.blocking(self.ledger.read, position, max_entries, max_bytes)
+        cached = self.ledger.read_cached(position, max_entries, max_bytes)
+        found = cached
+        if found is None:
+            found = await self.service.blocking(self.ledger.read, position, max_entries, max_bytes)
+        if counts is not None:
+            counts.count(found, from_memory=cached is not None)
+        return found
 
     async def oldest_backlog(self) -> tuple[str, int] | None:
         """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.
