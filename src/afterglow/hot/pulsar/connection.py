@@ -1,0 +1,244 @@
+"""One connection to a broker: TLS, the handshake, requests and answers.
+
+It blocks and belongs to one thread; no wait is longer than its caller allows. What concerns the connection as a whole
+(PING, a challenge to prove oneself again, the broker's last words) is dealt with here whenever bytes are looked at.
+A broker hears nothing while its client does other things for long: it then closes the connection, and the client opens
+another.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from afterglow.errors import BadFrame, ConfigError, HotLogUnavailable
+from afterglow.format.entry_buffer import EntryBuffer
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, encode_command
+from afterglow.hot.pulsar.answers import NO_REQUEST, refused
+
+if TYPE_CHECKING:
+    from afterglow.hot.pulsar.address import Endpoint, PulsarAddress
+    from afterglow.hot.pulsar.patience import Patience
+
+Kind = wire.BaseCommand
+
+PROTOCOL_VERSION: Final = 19
+"""The newest that is spoken here: brokers send their metadata from 18 on."""
+
+_MAX_MESSAGE_BYTES: Final = 5 << 20  # Pulsar's default, until the broker tells its own
+_WRITE_S: Final = 30.0  # commands are small: a socket that takes none for so long is dead
+_PONG: Final = encode_command(Kind(type=Kind.PONG, pong=wire.CommandPong()))
+
+
+class Connection:
+    """A connection past its handshake.
+
+    Args:
+        address: The cluster, and how to prove oneself.
+        endpoint: The broker or proxy to connect to.
+        broker: The broker to be passed on to, where the endpoint is a proxy.
+        buffer_bytes: Room for what arrives.
+        patience: How long all of it may take.
+
+    Raises:
+        HotLogUnavailable: The broker cannot be reached.
+        AccessDenied: It does not accept the token.
+        ConfigError: It is not trusted.
+    """
+
+    def __init__(
+        self,
+        address: PulsarAddress,
+        endpoint: Endpoint,
+        *,
+        broker: Endpoint | None,
+        buffer_bytes: int,
+        patience: Patience,
+    ) -> None:
+        self.endpoint = endpoint
+        self.buffer = EntryBuffer(buffer_bytes, _MAX_MESSAGE_BYTES + COMMAND_ALLOWANCE_BYTES)
+        self.max_message_bytes = _MAX_MESSAGE_BYTES
+        self._address = address
+        self._last_id = 0
+        self._socket = _connect(address, endpoint, patience.wait_s)
+        try:
+            self._shake_hands(broker, patience)
+        except BaseException:
+            self.close()
+            raise
+
+    def __str__(self) -> str:
+        return str(self.endpoint)
+
+    def next_id(self) -> int:
+        """A number that no request and no consumer of this connection has."""
+        self._last_id += 1
+        return self._last_id
+
+    def close(self) -> None:
+        """End the connection without a word."""
+        with suppress(OSError):
+            self._socket.close()
+
+    # --- what is sent ---
+
+    def send(self, command: wire.BaseCommand) -> None:
+        """Send a command.
+
+        Raises:
+            HotLogUnavailable: The connection is lost.
+        """
+        self._write(encode_command(command))
+
+    def ask(self, command: wire.BaseCommand, request_id: int, patience: Patience) -> wire.BaseCommand:
+        """Send a request and wait for its answer; everything else that comes meanwhile is passed over.
+
+        Raises:
+            HotLogUnavailable: The connection is lost, or the broker does not answer in time.
+            AfterglowError: It refuses; see :mod:`afterglow.hot.pulsar.answers`.
+        """
+        name = Kind.Type.Name(command.type)
+        self.send(command)
+        while True:
+            frame = self._await_command(name, patience)
+            if _request_id(frame) != request_id:
+                continue
+            if frame.type == Kind.ERROR:
+                raise refused(f"{name} at {self}", frame.error.error, frame.error.message)
+            return frame
+
+    # --- what comes ---
+
+    def receive(self, space: memoryview, wait_s: float) -> bool:
+        """Let what comes next be put into the buffer's ``space``; False if nothing comes in time.
+
+        Raises:
+            HotLogUnavailable: The connection is lost.
+        """
+        try:
+            self._socket.settimeout(wait_s)
+            count = self._socket.recv_into(space)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise HotLogUnavailable(f"the connection to {self} is lost: {error}") from error
+        if not count:
+            raise HotLogUnavailable(f"{self} closed the connection")
+        self.buffer.received(count)
+        return True
+
+    def command(self) -> tuple[wire.BaseCommand, memoryview] | None:
+        """The next command that is not about the connection itself, with its payload; None where none is whole yet.
+
+        Raises:
+            HotLogUnavailable: The connection is lost, or the broker ends it.
+            AccessDenied: The broker does not accept the token any more.
+            BadFrame: It sent what is no command.
+        """
+        while (frame := self.buffer.frame()) is not None:
+            try:
+                command = Kind.FromString(bytes(frame[0]))
+            except DecodeError as error:
+                raise BadFrame(f"{self} sent what is no command: {error}") from error
+            if command.type == Kind.PING:
+                self._write(_PONG)
+            elif command.type == Kind.AUTH_CHALLENGE:
+                self._prove()
+            elif command.type == Kind.ERROR and command.error.request_id == NO_REQUEST:
+                raise refused(f"the connection to {self}", command.error.error, command.error.message)
+            elif command.type != Kind.PONG:
+                return command, frame[1]
+        return None
+
+    # --- inside ---
+
+    def _await_command(self, what: str, patience: Patience) -> wire.BaseCommand:
+        while (found := self.command()) is None:
+            if not self.receive(self.buffer.space(), patience.wait_s):
+                raise HotLogUnavailable(f"{self} does not answer a {what}")
+        return found[0]
+
+    def _shake_hands(self, broker: Endpoint | None, patience: Patience) -> None:
+        connect = wire.CommandConnect(
+            client_version="Afterglow", protocol_version=PROTOCOL_VERSION, auth_method_name="none"
+        )
+        connect.feature_flags.supports_auth_refresh = True
+        connect.feature_flags.supports_broker_entry_metadata = True
+        if self._address.token is not None:
+            connect.auth_method_name = "token"
+            connect.auth_data = self._address.token.encode()
+        if broker is not None:
+            connect.proxy_to_broker_url = broker.authority
+        self.send(Kind(type=Kind.CONNECT, connect=connect))
+        while (command := self._await_command("CONNECT", patience)).type != Kind.CONNECTED:
+            pass
+        if command.connected.max_message_size > 0:
+            self.max_message_bytes = command.connected.max_message_size
+            self.buffer.max_frame_bytes = self.max_message_bytes + COMMAND_ALLOWANCE_BYTES
+
+    def _prove(self) -> None:
+        command = Kind(type=Kind.AUTH_RESPONSE)
+        command.authResponse.client_version = "Afterglow"
+        command.authResponse.protocol_version = PROTOCOL_VERSION
+        command.authResponse.response.auth_method_name = "none" if self._address.token is None else "token"
+        command.authResponse.response.auth_data = (self._address.token or "").encode()
+        self.send(command)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.settimeout(_WRITE_S)
+            self._socket.sendall(data)
+        except OSError as error:  # also where the broker reads nothing for too long: half a frame cannot be completed
+            raise HotLogUnavailable(f"the connection to {self} is lost: {error}") from error
+
+
+def _connect(address: PulsarAddress, endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    context = tls_context(address) if endpoint.tls else None
+    try:
+        plain = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+    except OSError as error:
+        raise HotLogUnavailable(f"{endpoint} cannot be reached: {error}") from error
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain if context is None else context.wrap_socket(plain, server_hostname=endpoint.host)
+    except ssl.SSLCertVerificationError as error:
+        plain.close()
+        raise ConfigError(
+            f"{endpoint} is not trusted: {error.verify_message}; trust_certs must hold the authority that signed its "
+            "certificate, and the certificate the host's name (or verify_hostname be off)"
+        ) from error
+    except OSError as error:
+        plain.close()
+        raise HotLogUnavailable(f"{endpoint} cannot be reached by TLS: {error}") from error
+
+
+def tls_context(address: PulsarAddress) -> ssl.SSLContext:
+    """What TLS connections to a cluster insist on.
+
+    Raises:
+        ConfigError: The authorities to trust cannot be read.
+    """
+    pem = address.trust_certs
+    try:
+        if pem is not None and pem.lstrip().startswith("-----BEGIN"):
+            context = ssl.create_default_context(cadata=pem)
+        else:
+            context = ssl.create_default_context(cafile=pem)
+    except OSError as error:
+        raise ConfigError(f"trust_certs has no certificates in PEM that can be read: {error}") from error
+    context.check_hostname = address.verify_hostname
+    return context
+
+
+def _request_id(command: wire.BaseCommand) -> int | None:
+    """The request that a command answers."""
+    for _, value in command.ListFields():
+        found: int | None = getattr(value, "request_id", None)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from afterglow.errors import InvalidPosition
+from afterglow.format.frames import frame_entries
+from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.hot.pulsar.runs import Course, LedgerRange, RawRun, plan_ranges
+
+LEDGERS = [LedgerRange(3, 0, 9), LedgerRange(5, 0, 4), LedgerRange(8, 0, 99)]
+
+
+def test_one_ledger_needs_no_stretches() -> None:
+    assert plan_ranges(Position(3, 4), Position(3, 4)) == (LedgerRange(3, 4, 4),)
+    assert plan_ranges(Position(3, 0), Position(3, 9)) == (LedgerRange(3, 0, 9),)
+
+
+def test_stretches_are_cut_to_the_range() -> None:
+    assert plan_ranges(Position(3, 7), Position(8, 2), LEDGERS) == (
+        LedgerRange(3, 7, 9),
+        LedgerRange(5, 0, 4),
+        LedgerRange(8, 0, 2),
+    )
+    assert plan_ranges(Position(5, 1), Position(5, 3), LEDGERS) == (LedgerRange(5, 1, 3),)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        pytest.param(Position(3, 5), Position(3, 4), [], id="wrong way round"),
+        pytest.param(EARLIEST, Position(3, 4), [], id="no entry to begin with"),
+        pytest.param(Position(3, 4), LATEST, [], id="no entry to end with"),
+        pytest.param(Position(3, -1), Position(3, 4), [], id="before the first entry"),
+        pytest.param(Position(3, 4), Position(5, 0), [], id="ledgers in between unknown"),
+        pytest.param(Position(3, 10), Position(5, 0), LEDGERS, id="behind the end of its ledger"),
+        pytest.param(Position(3, 0), Position(5, 5), LEDGERS, id="end behind the end of its ledger"),
+        pytest.param(Position(4, 0), Position(5, 4), LEDGERS, id="of a ledger that is not there"),
+        pytest.param(Position(3, 0), Position(7, 4), LEDGERS, id="to a ledger that is not there"),
+        pytest.param(Position(3, 0), Position(8, 4), [LEDGERS[2], *LEDGERS[:2]], id="out of order"),
+        pytest.param(Position(3, 0), Position(8, 4), [LEDGERS[0], *LEDGERS], id="twice"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(begin: Position, end: Position, expected: list[LedgerRange]) -> None:
+    with pytest.raises(InvalidPosition):
+        plan_ranges(begin, end, expected)
+
+
+def test_a_course_ends_with_each_ledger_and_with_the_last() -> None:
+    course = Course("t", LEDGERS[:2])
+    assert (course.awaited, course.left, course.current) == (Position(3, 0), 15, LEDGERS[0])
+    assert course.took(4) is False
+    assert (course.awaited, course.left, course.current) == (Position(3, 4), 11, LedgerRange(3, 4, 9))
+    assert "no entry 3:4 (wanted up to 5:4): gone" in str(course.missing("gone"))
+    assert course.took(6) is True
+    assert (course.awaited, course.done) == (Position(5, 0), False)
+    assert course.took(5) is True
+    assert (course.left, course.done) == (0, True)
+
+
+def test_a_run_tells_where_its_entries_stand() -> None:
+    run = RawRun(3, 7, 2, memoryview(frame_entries([b"seven", b""], 7)), 0)
+    assert (run.last_entry_id, run.payload_bytes) == (8, 5)
+    assert [bytes(run.data[slice(*run.frames.span(i))]) for i in (7, 8)] == [b"seven", b""]
