@@ -93,6 +93,8 @@ class LedgerTask:
     key: str
     """For people: the driver names its objects as it likes."""
     ledger_id: int
+    entries: int
+    """That the ledger has."""
     uuid: UUID
     """Of this attempt."""
     size_bytes: int

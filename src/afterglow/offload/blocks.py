@@ -1,0 +1,290 @@
+"""Our own drivers: a ledger becomes one data object in Pulsar's format V1, and an index beside it.
+
+The bulk is done by tasks (:mod:`afterglow.offload.task`), here or elsewhere; this plans them, and turns their results
+into an object with an index. The index is made from plans and results alone, so that whoever finishes writes the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow import __version__
+from afterglow.errors import HotLogError, ObjectExists, PartMismatch, StoreTimeout, UploadMissing, WrongLength
+from afterglow.format.assemble import index_v1
+from afterglow.format.index import encode_index
+from afterglow.format.ledger_metadata import ClosedLedger
+from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY, ObjectKey, user_metadata
+from afterglow.format.plan import plan_v1
+from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
+from afterglow.offload.offloader import CLUSTER_KEY, NAME_KEY, VERSION_KEY
+from afterglow.offload.parts import group_blocks
+from afterglow.offload.task import LedgerPart, PartTask, run_part
+from afterglow.read.places import driver_metadata, driver_setting, place_of_driver, store_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.plan import BlockPlan
+    from afterglow.offload.offloader import OffloadedLedger
+    from afterglow.offload.parts import ReadableLedger
+    from afterglow.offload.task import PartResult
+    from afterglow.read.copies import LedgerCopy
+    from afterglow.read.places import TierPlace, Tiers
+    from afterglow.storage.store import ObjectStore, Part, Upload
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrder:
+    """One attempt to copy one closed ledger."""
+
+    ledger_id: int
+    entries: int
+    """That the topic's list says it has."""
+    closed_ms: int
+    uuid: UUID
+    """Of the attempt."""
+    extra: Mapping[str, str]
+    """For the objects; see :func:`~afterglow.offload.offloader.extra_metadata`."""
+    home: str = ""
+    """The engine's home directory."""
+    instance: str = ""
+    """Id of the hot log there."""
+
+    @property
+    def key(self) -> str:
+        """Of the data object."""
+        return str(ObjectKey(self.uuid, self.ledger_id))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """A ledger on its way into an object."""
+
+    order: CopyOrder
+    parts: tuple[tuple[BlockPlan, ...], ...]
+    """The blocks of each part."""
+    upload: Upload | None
+    """None where one part is all."""
+    tasks: tuple[PartTask, ...]
+    """One for each part."""
+
+    @property
+    def plans(self) -> tuple[BlockPlan, ...]:
+        """All blocks."""
+        return tuple(plan for part in self.parts for plan in part)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the data object."""
+        return sum(task.size_bytes for task in self.tasks)
+
+
+class BlockOffloader:
+    """Writes ledgers as blocks to one place; a :class:`~afterglow.offload.offloader.LedgerOffloader`.
+
+    Args:
+        place: Where objects go.
+        policy: Sizes and credentials.
+        tiers: Opens the place's store.
+        block_bytes: Size of blocks; by default the policy's.
+        part_bytes: Most bytes of blocks that go in one part, and through one task's memory; by default the policy's. A
+            larger block is a part by itself.
+    """
+
+    def __init__(
+        self,
+        place: TierPlace,
+        policy: BrokerConfig,
+        tiers: Tiers,
+        *,
+        block_bytes: int | None = None,
+        part_bytes: int | None = None,
+    ) -> None:
+        self._place = place
+        self._policy = policy
+        self._tiers = tiers
+        self._block_bytes = block_bytes or int(driver_setting(policy, place.driver, "MaxBlockSizeInBytes"))
+        self._part_bytes = part_bytes or policy.spark_task_buffer_max_bytes
+
+    @property
+    def place(self) -> TierPlace:
+        """Where objects go."""
+        return self._place
+
+    def driver_metadata(self) -> Mapping[str, str]:
+        """What tells the place, in Pulsar's own terms."""
+        return driver_metadata(self._place)
+
+    # --- in steps, for whoever runs the tasks -------------------------------------------------------------------------
+
+    def plan(self, ledger: ReadableLedger, entries: int) -> tuple[tuple[BlockPlan, ...], ...]:
+        """The blocks of a ledger, part by part. Changes nothing.
+
+        Raises:
+            EntryTooLarge: An entry does not fit a block of the policy's size.
+            HotLogError: The ledger cannot be read, or is shorter than it should be.
+        """
+        try:
+            offsets = ledger.offsets(0, entries - 1)
+        except IndexError as error:
+            raise HotLogError(
+                f"ledger {ledger.ledger_id} should have {entries} entries, but its hot copy ends at entry "
+                f"{ledger.confirmed}"
+            ) from error
+        return tuple(group_blocks(plan_v1(offsets, self._block_bytes), self._part_bytes))
+
+    def begin(self, order: CopyOrder, parts: tuple[tuple[BlockPlan, ...], ...]) -> BlockCopy:
+        """Get ready for the tasks: several parts need an upload.
+
+        Raises:
+            StorageError: The store failed; an upload may have been created.
+        """
+        metadata = _object_metadata("data", order.extra)
+        upload = None if len(parts) == 1 else self._store().create_upload(order.key, metadata=metadata)
+        tasks = tuple(
+            PartTask(
+                topic=order.extra.get(NAME_KEY, ""),
+                key=order.key,
+                number=number,
+                upload_id=None if upload is None else upload.upload_id,
+                url=self._place.url,
+                options=tuple(store_options(self._place, self._policy).items()),
+                metadata=() if upload is not None else tuple(metadata.items()),
+                home=order.home,
+                instance=order.instance,
+                ledgers=(LedgerPart(order.ledger_id, part),),
+            )
+            for number, part in enumerate(parts, 1)
+        )
+        return BlockCopy(order, parts, upload, tasks)
+
+    def finish(self, copy: BlockCopy, results: Sequence[PartResult]) -> None:
+        """Make the object from its parts, check its length, and put the index beside it. May be done over.
+
+        Args:
+            copy: What was begun.
+            results: Of all its tasks, in their order.
+
+        Raises:
+            WrongLength: The object is not as long as was planned.
+            StorageError: The store failed.
+        """
+        store = self._store()
+        parts = [result.part for result in results if result.part is not None]
+        if [part.number for part in parts] != [task.number for task in copy.tasks]:
+            raise PartMismatch(f"object {copy.order.key}: of {len(copy.tasks)} parts {len(parts)} came")
+        if copy.upload is not None:
+            self._complete(store, copy, copy.upload, parts)
+        found = store.head(copy.order.key).size_bytes
+        if found != copy.size_bytes:
+            raise WrongLength(f"object {copy.order.key} in {self._place} has {found} bytes, not {copy.size_bytes}")
+        self._put_index(store, copy, results)
+
+    def _complete(self, store: ObjectStore, copy: BlockCopy, upload: Upload, parts: Sequence[Part]) -> None:
+        try:
+            store.complete_upload(upload, parts)
+        except (UploadMissing, StoreTimeout):
+            # Completed by a request whose answer was lost: then the object is there, and nobody else writes this key.
+            found = store.head(copy.order.key)
+            ours = found.metadata.get(INSTANCE_KEY) == copy.order.extra.get(INSTANCE_KEY)
+            if found.size_bytes != copy.size_bytes or not ours:
+                raise
+
+    def _put_index(self, store: ObjectStore, copy: BlockCopy, results: Sequence[PartResult]) -> None:
+        order, plans = copy.order, copy.plans
+        statistics = [block for result in results for blocks in result.statistics for block in blocks]
+        broker_times = [block.min_broker_time for block in statistics if block.min_broker_time is not None]
+        ledger = ClosedLedger(
+            last_entry_id=order.entries - 1,
+            length_bytes=sum(plan.payload_bytes for plan in plans),
+            # Nobody records when a ledger was created; its first entry came right after.
+            created_ms=min(broker_times, default=order.closed_ms),
+            managed_ledger=order.extra.get(NAME_KEY, ""),
+        )
+        key = order.key + INDEX_SUFFIX
+        index = encode_index(index_v1(ledger, plans, statistics))
+        try:
+            store.put(key, index, metadata=_object_metadata("index", order.extra), if_absent=True)
+        except ObjectExists:
+            if store.get(key) != index:
+                raise
+
+    # --- all at once --------------------------------------------------------------------------------------------------
+
+    def offload(self, ledger: ReadableLedger, uuid: UUID, extra_metadata: Mapping[str, str]) -> None:
+        """Copy a ledger in this process; see the protocol."""
+        entries = ledger.confirmed + 1
+        order = CopyOrder(ledger.ledger_id, entries, 0, uuid, extra_metadata)
+        store = self._store()
+        copy = self.begin(order, self.plan(ledger, entries))
+        results = []
+        for task in copy.tasks:
+            result = run_part(task, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+            if result.error is not None:
+                raise result.error
+            results.append(result)
+        self.finish(copy, results)
+
+    def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
+        """The copy of a ledger in the tier, wherever it was put then; see the protocol."""
+        # Here, since whoever only writes needs none of the readers' caches.
+        from afterglow.read.counters import ReadCounters  # noqa: PLC0415
+        from afterglow.read.objects import Located  # noqa: PLC0415
+        from afterglow.read.tier_source import TierSource  # noqa: PLC0415
+
+        place = self._place
+        if context.driver_metadata:
+            driver = OffloadDriverMetadata(name=place.driver)
+            for key, value in context.driver_metadata.items():
+                driver.properties.add(key=key, value=value)
+            place = place_of_driver(driver)
+        located = Located(place, str(ObjectKey(context.uuid, ledger_id)))
+        return TierSource(self._tiers, self._policy).copy(located, ledger_id, self._policy, ReadCounters())
+
+    def delete_offloaded(self, ledger_id: int, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:  # noqa: ARG002
+        """Delete both objects of an attempt, and abort its upload; see the protocol."""
+        delete_objects(self._store(), str(ObjectKey(uuid, ledger_id)))
+
+    def _store(self) -> ObjectStore:
+        return self._tiers.store(self._place, self._policy)
+
+
+def delete_objects(store: ObjectStore, key: str) -> None:
+    """Delete a data object and its index, and abort unfinished uploads of its key. What is not there is no error.
+
+    Uploads go first: one that is completed meanwhile leaves an object, which goes next.
+
+    Raises:
+        StorageError: The store failed; some may be gone.
+    """
+    for upload in store.list_uploads(key):
+        if upload.key == key:
+            store.abort_upload(upload)
+    store.delete((key, key + INDEX_SUFFIX))
+
+
+def objects_left(store: ObjectStore, key: str) -> tuple[str, ...]:
+    """What a listing shows of an object: its keys, and those of unfinished uploads.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    keys = (key, key + INDEX_SUFFIX)
+    listed = [found.key for found in store.list(key) if found.key in keys]
+    return tuple(listed) + tuple(upload.key for upload in store.list_uploads(key) if upload.key == key)
+
+
+def _object_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
+    known = {NAME_KEY, CLUSTER_KEY, INSTANCE_KEY, VERSION_KEY}
+    return user_metadata(
+        role,
+        extra.get(NAME_KEY, ""),
+        cluster=extra.get(CLUSTER_KEY, ""),
+        instance=extra.get(INSTANCE_KEY, ""),
+        software_version=extra.get(VERSION_KEY, __version__),
+        extra={name: value for name, value in extra.items() if name not in known},
+    )

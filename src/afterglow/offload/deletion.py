@@ -1,0 +1,232 @@
+"""Objects that are to go: the intent is recorded first, then carried out, as often as it takes.
+
+1. Put on record which object is to go. *Crash: whatever named the object still names it, and nothing happens.*
+2. Whatever named it lets go of it: a list without the ledger, a fresh UUID in its place. *Crash: the record is found at
+   the next start.*
+3. Read the record, and after it the list. A UUID that the list does not name now will never be named again, since none
+   is used twice. If the list names it, or a task of this process still writes it, nothing happens.
+4. Abort uploads of the key, delete data and index. *Crash: again from 3; what is gone is gone.*
+5. Once a listing shows nothing of the key, remove the record. *Crash: done.*
+
+An error anywhere leaves the record where it is. An outcome that is unknown is met by doing it over.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from afterglow.errors import (
+    AfterglowError,
+    CommitFailed,
+    CommitUnknown,
+    CorruptMetadata,
+    InvalidName,
+    StorageError,
+    VersionConflict,
+)
+from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.format.objects import ObjectKey
+from afterglow.format.offload_context import named_uuids
+from afterglow.format.proto.afterglow_pb2 import DeleteRecord
+from afterglow.metadata.paths import managed_ledger_path
+from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.offload.blocks import delete_objects, objects_left
+from afterglow.offload.drivers import is_block_driver, offloader_named
+from afterglow.read.places import place_of_record, place_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from afterglow.ledger.clock import Clock
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.offload.policies import Policies
+    from afterglow.read.places import TierPlace, Tiers
+
+_log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_TRIES: Final = 8
+"""Unknown outcomes in a row that are met by trying again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """An object that is to go."""
+
+    uuid: UUID
+    place: TierPlace
+    ledger_id: int | None = None
+    """Of a ledger's own object; None for a segment."""
+    driver_metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the driver had given for it."""
+
+    @property
+    def key(self) -> str:
+        """Of the data object."""
+        return str(ObjectKey(self.uuid, self.ledger_id))
+
+
+class Deletions:
+    """Intents to delete, on record. Thread-safe, as long as one thread at a time carries out those of a topic.
+
+    Args:
+        metadata: Where lists and records are.
+        paths: Where in it.
+        policies: Give credentials.
+        tiers: Open stores.
+        clock: Dates the records.
+        instance: Of the engine, for the records.
+        writing: Whether a task of this process may still write an object of that UUID.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        paths: AfterglowPaths,
+        policies: Policies,
+        tiers: Tiers,
+        clock: Clock,
+        instance: str,
+        writing: Callable[[str, UUID], bool],
+    ) -> None:
+        self._metadata = metadata
+        self._paths = paths
+        self._policies = policies
+        self._tiers = tiers
+        self._clock = clock
+        self._instance = instance
+        self._writing = writing
+
+    def record(self, name: str, doomed: Doomed, reason: str) -> None:
+        """Step 1: put on record that an object is to go; one that is on record stays so.
+
+        Raises:
+            MetadataError: It is not on record, or nobody knows.
+        """
+        record = DeleteRecord(
+            version=_VERSION,
+            uuid=str(doomed.uuid),
+            place=place_record(doomed.place, doomed.key),
+            reason=reason,
+            recorded_ms=self._clock.now_ms(),
+            instance=self._instance,
+            ledger_id=doomed.ledger_id,
+            driver_metadata=doomed.driver_metadata,
+        )
+        path = self._paths.delete(name, doomed.uuid)
+        value = record.SerializeToString(deterministic=True)
+        for _ in range(_TRIES):
+            try:
+                self._metadata.put(path, value, MUST_NOT_EXIST)
+            except VersionConflict:
+                return
+            except CommitUnknown:
+                if self._metadata.get(path) is not None:
+                    return
+            else:
+                return
+        raise CommitUnknown(f"{path}: {_TRIES} tries in a row had no known outcome")
+
+    def names(self) -> Iterator[str]:
+        """Managed-ledger names of all topics with an intent on record, existing or not.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        root = f"{self._paths.root}/deletes"
+        waiting = [root]
+        while waiting:
+            path = waiting.pop()
+            children = self._metadata.children(path)
+            if any(map(_is_uuid, children)):
+                yield path.removeprefix(f"{root}/")
+            waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
+
+    def carry_out(self, name: str) -> int:
+        """Steps 3 to 5 for every intent of a topic; returns how many are left for later.
+
+        Raises:
+            MetadataError: The records or the list cannot be read.
+        """
+        node = self._paths.deletes(name)
+        left = 0
+        for child in self._metadata.children(node):
+            try:
+                left += not self._carry_out_one(name, f"{node}/{child}")
+            except AfterglowError as error:
+                left += 1
+                _log.warning("an object of %s is deleted later: %s", name, error)
+        if not left:
+            self._remove_node(node)
+        return left
+
+    def _carry_out_one(self, name: str, path: str) -> bool:
+        """Whether the intent is done and off the record."""
+        found = self._metadata.get(path)
+        if found is None:
+            return True
+        doomed = _parse(path, found.value)
+        if doomed.uuid in self._named(name) or self._writing(name, doomed.uuid):
+            return False
+        self._delete(name, doomed)
+        self._remove(path, found.version)
+        return True
+
+    def _named(self, name: str) -> set[UUID]:
+        found = self._metadata.get(managed_ledger_path(name))
+        return set() if found is None else named_uuids(parse_managed_ledger(found.value))
+
+    def _delete(self, name: str, doomed: Doomed) -> None:
+        policy = self._policies.of(name)
+        if is_block_driver(doomed.place.driver):
+            store = self._tiers.store(doomed.place, policy)
+            delete_objects(store, doomed.key)
+            if left := objects_left(store, doomed.key):
+                raise StorageError(f"{', '.join(left)} in {doomed.place} is still listed after it was deleted")
+            return
+        offloader = offloader_named(doomed.place.driver, policy, self._tiers)
+        offloader.delete_offloaded(doomed.ledger_id or 0, doomed.uuid, doomed.driver_metadata)
+
+    def _remove(self, path: str, version: int) -> None:
+        try:
+            self._metadata.delete(path, version)
+        except (VersionConflict, CommitUnknown):
+            if self._metadata.get(path) is not None:
+                raise
+
+    def _remove_node(self, node: str) -> None:
+        """Leave no empty node behind; one that has got a child again stays."""
+        found = self._metadata.get(node)
+        if found is not None:
+            with suppress(CommitFailed, CommitUnknown):
+                self._metadata.delete(node, found.version)
+
+
+def _parse(path: str, value: bytes) -> Doomed:
+    try:
+        record = DeleteRecord.FromString(value)
+        uuid = UUID(record.uuid)
+    except (DecodeError, ValueError) as error:
+        raise CorruptMetadata(f"{path} is no intent to delete: {error}") from error
+    if record.version != _VERSION:
+        raise CorruptMetadata(f"{path} has version {record.version}; this release knows {_VERSION}")
+    ledger_id = record.ledger_id if record.HasField("ledger_id") else None
+    doomed = Doomed(uuid, place_of_record(record.place), ledger_id, dict(record.driver_metadata))
+    if record.place.key != doomed.key:
+        raise InvalidName(f"{path} names the key {record.place.key!r}, which is not that of UUID {uuid}")
+    return doomed
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,411 @@
+"""Offload of all topics of one engine: told what happens to ledgers, driven by a tick, asked by people.
+
+The service has no threads of its own, does not sleep, and reads no clock but the one that it is given. A tick never
+waits: work that does goes to the executor, one piece at a time for each topic, so that a slow topic never holds up
+another; tasks of all topics go to the runner together, as one job. What it knows is in metadata; what it holds in
+memory can be lost at any moment.
+
+Topics are looked at for a reason: a ledger was closed, a policy was changed, somebody asked, a time has come, a try is
+to be repeated. Besides that all topics of the metadata are looked at from time to time, open or not, so that a quiet
+one is not forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from afterglow.errors import AfterglowError, InvalidPosition, OffloadInProgress, TopicMissing
+from afterglow.format.offload_context import named_uuids
+from afterglow.format.position import LATEST
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.offload import planner
+from afterglow.offload.agenda import Agenda
+from afterglow.offload.deletion import Deletions
+from afterglow.offload.dispatch import Dispatcher
+from afterglow.offload.doomed import doomed_attempt, doomed_row, doomed_segments
+from afterglow.offload.drivers import offloader_of
+from afterglow.offload.environment import OffloadEnvironment
+from afterglow.offload.explain import explain
+from afterglow.offload.lanes import Lane
+from afterglow.offload.manual import ManualOffload
+from afterglow.offload.topic import TopicOffload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from afterglow.format.position import Position
+    from afterglow.ledger.clock import Clock
+    from afterglow.ledger.executor import Executor
+    from afterglow.ledger.store import LedgerStore
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.offload.environment import Offloaders
+    from afterglow.offload.explain import Explanation
+    from afterglow.offload.manual import OffloadStatus
+    from afterglow.offload.policies import Policies
+    from afterglow.offload.runner import TaskRunner
+    from afterglow.offload.task import PartResult, Task
+    from afterglow.read.places import TierPlace, Tiers
+
+_log = logging.getLogger(__name__)
+
+_LEAVES = "the ledger left the topic's list"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadStatistics:
+    """What is in the tier of one topic, and what this process is doing about the rest."""
+
+    offloaded_bytes: int
+    """Of entries in ledgers that are in the tier as a whole."""
+    last_ledger_id: int
+    """The newest of these; 0: none."""
+    last_success_ms: int
+    """When an offload last succeeded in this process, epoch milliseconds; 0: none has."""
+    last_failure_ms: int
+    """When one last failed; 0: none has."""
+    running: tuple[int, ...]
+    """Ledgers that are being offloaded."""
+    stalled: tuple[int, ...]
+    """Those of them that have not come further for ``offloadStallWarningSeconds``."""
+
+
+class OffloadService:
+    """Offloads ledgers; an :class:`~afterglow.ledger.offloading.Offloading`. Thread-safe.
+
+    Args:
+        metadata: Where lists and records are.
+        paths: Where in it records are.
+        policies: What holds for each topic.
+        tiers: Open stores.
+        own: The engine's own tier, for policies that name no driver.
+        runner: Runs tasks. Closing it is left to its owner.
+        executor: Runs pieces of work that wait.
+        clock: Gives the time.
+        instance: Id of the engine and of its hot log.
+        home: The engine's home directory, where tasks find hot ledgers.
+        flush: Lets other processes read all that the hot log has confirmed; called before tasks go out.
+        offloaders: From a policy to whoever copies; by default through the drivers' entry points.
+        new_uuid: Names attempts.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        paths: AfterglowPaths,
+        policies: Policies,
+        tiers: Tiers,
+        own: TierPlace | None,
+        runner: TaskRunner,
+        executor: Executor,
+        clock: Clock,
+        instance: str,
+        home: str,
+        flush: Callable[[], None] = lambda: None,
+        offloaders: Offloaders = offloader_of,
+        new_uuid: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._policies = policies
+        self._metadata = metadata
+        self._paths = paths
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._agenda = Agenda()
+        self._dispatcher = Dispatcher(runner, clock, self._lock, self._task_ended)
+        self._deletions = Deletions(
+            metadata=metadata,
+            paths=paths,
+            policies=policies,
+            tiers=tiers,
+            clock=clock,
+            instance=instance,
+            writing=self._writes,
+        )
+        self._environment = partial(
+            OffloadEnvironment,
+            policies=policies,
+            tiers=tiers,
+            own=own,
+            offloaders=offloaders,
+            deletions=self._deletions,
+            agenda=self._agenda,
+            executor=executor,
+            clock=clock,
+            lock=self._lock,
+            cluster=paths.cluster,
+            instance=instance,
+            home=home,
+            flush=flush,
+            new_uuid=new_uuid,
+        )
+        self._everything = Lane("the look at all topics", executor)
+        self._topics: dict[str, TopicOffload] = {}
+        self._env: OffloadEnvironment | None = None
+        self._looking = 0
+        self._walk_at = 0.0
+        self._walking = False
+        self._started = False
+        self._closed = False
+        policies.on_change(lambda _namespace: self._walk_soon())
+
+    def attach(self, store: LedgerStore) -> None:
+        """Say where topics are; before anything else, and after the store was made with this."""
+        self._env = self._environment(store=store)
+
+    def start(self) -> None:
+        """Begin: at the next tick intents to delete are replayed, and all topics are looked at. Never waits."""
+        with self._lock:
+            self._started = True
+            self._walk_at = self._clock.monotonic()
+
+    def close(self) -> None:
+        """Hand out no further task, and begin nothing. What is under way ends or is done over after the next start."""
+        with self._lock:
+            self._closed = True
+
+    # --- the tick -----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Bring everything further that is due. To be called every ``offloadTickIntervalMillis``; never waits."""
+        with self._lock:
+            if self._closed or not self._started:
+                return
+            walk = not self._walking and self._clock.monotonic() >= self._walk_at
+            if walk:
+                self._walking = True
+                self._walk_at = self._clock.monotonic() + self._policies.config.retention_check_interval_in_seconds
+                self._looking += 1
+        if walk:
+            self._everything.submit(self._walk)
+        self._look_at(self._agenda.take_due(self._clock.now_ms()))
+        self._hand_out()
+        self._dispatcher.name_stalled(self._busy(), self._policies.config.offload_stall_warning_seconds)
+
+    def _look_at(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self._looking += len(names)
+        for name in names:
+            topic = self._topic(name)
+            topic.lane.submit(partial(self._look, topic))
+
+    def _look(self, topic: TopicOffload) -> None:
+        try:
+            topic.look()
+        finally:
+            self._looked()
+
+    def _looked(self) -> None:
+        """Once all looks of a tick are through, what they found goes out as one job; else with the next tick."""
+        with self._lock:
+            self._looking -= 1
+            if self._looking or self._closed:
+                return
+        self._hand_out()
+
+    def _walk(self) -> None:
+        """Look which topics have a reason to be looked at, open or not, and which have intents on record."""
+        try:
+            for name in self._deletions.names():
+                self._topic(name).doom()
+            seen = set()
+            for topic in self._store.all_topics():
+                seen.add(topic.managed_ledger_name)
+                self._consider(topic.managed_ledger_name)
+            self._forget_others(seen)
+        except AfterglowError as error:
+            _log.warning("not all topics were looked at, which is done again later: %s", error)
+        finally:
+            with self._lock:
+                self._walking = False
+        self._look_at(self._agenda.take_due(self._clock.now_ms()))
+        self._looked()
+
+    def _consider(self, name: str) -> None:
+        try:
+            policy = self._policies.of(name)
+            opened = self._store.opened(name)
+            wanted = self._peek(name).wants_look(
+                self._store.info(name),
+                policy,
+                opened=opened is not None,
+                writing_to=None if opened is None else opened.writing_to,
+            )
+        except TopicMissing:
+            return
+        except AfterglowError as error:
+            _log.warning("%s is looked at later: %s", name, error)
+            return
+        if wanted:
+            self._agenda.put(name, 0)
+
+    def _forget_others(self, names: set[str]) -> None:
+        """Drop what is held for topics that are gone, and for those with nothing to tell."""
+        with self._lock:
+            for name, topic in list(self._topics.items()):
+                if topic.forgettable or (name not in names and topic.quiet):
+                    del self._topics[name]
+                    self._dispatcher.forget(name)
+
+    def _walk_soon(self) -> None:
+        with self._lock:
+            self._walk_at = self._clock.monotonic()
+
+    def _hand_out(self) -> None:
+        self._dispatcher.hand_out(self._busy())
+
+    def _busy(self) -> list[TopicOffload]:
+        with self._lock:
+            return [topic for topic in self._topics.values() if len(topic.window)]
+
+    def _task_ended(self, task: Task, result: PartResult) -> None:
+        topic = self._topic(task.topic)
+        if topic.window.task_ended(task, result):
+            topic.lane.submit(topic.finish)
+
+    # --- what ledgers tell --------------------------------------------------------------------------------------------
+
+    def in_use(self, name: str, ledger_id: int) -> bool:
+        """Whether a ledger is being copied, so that it must stay in the list for now."""
+        with self._lock:
+            topic = self._topics.get(name)
+        return topic is not None and topic.window.copies(ledger_id)
+
+    def ended(self, name: str) -> None:
+        """A ledger was closed: look at its topic at the next tick."""
+        self._agenda.put(name, 0)
+
+    def leaving(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+        """Put on record that the copies of these ledgers are to go, and stop what is under way for them.
+
+        Raises:
+            MetadataError: Not all is on record.
+        """
+        ids = {row.ledgerId for row in rows}
+        doomed = [doomed_attempt(attempt) for attempt in self._topic(name).leave(ids)]
+        doomed += [found for found in map(doomed_row, rows) if found is not None]
+        if any(row.offloadContext.offloadSegment for row in rows):
+            staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
+            kept = named_uuids(ManagedLedgerInfo(ledgerInfo=staying))
+            doomed += doomed_segments(name, rows, kept, self._metadata, self._paths)
+        for each in doomed:
+            self._deletions.record(name, each, _LEAVES)
+
+    def left(self, name: str) -> None:
+        """Ledgers are off the list, or stay after all: carry out what is on record and may be."""
+        topic = self._topic(name)
+        topic.window.left()
+        topic.doom()
+
+    def _writes(self, name: str, uuid: UUID) -> bool:
+        with self._lock:
+            topic = self._topics.get(name)
+        return topic is not None and topic.window.writes(uuid)
+
+    # --- what people ask ----------------------------------------------------------------------------------------------
+
+    def offload_prefix(self, name: str, position: Position) -> None:
+        """Offload all closed ledgers before that of a position; returns once it is begun. Waits for metadata.
+
+        Args:
+            name: The managed-ledger name.
+            position: Its ledger is the first that is not offloaded; one behind the last ledger means all.
+
+        Raises:
+            OffloadInProgress: The one before still runs.
+            InvalidPosition: The position lies behind the end of the topic.
+            TopicMissing: There is no such topic.
+            AfterglowError: The topic cannot be opened.
+        """
+        ledger = self._store.open(name, create=False)
+        last = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
+        if not 0 <= position.ledger_id <= last + 1 and position != LATEST:
+            raise InvalidPosition(
+                f"{name} cannot be offloaded up to {position}: its last ledger is {last}; give a position of the topic"
+            )
+        candidates = {
+            row.ledgerId
+            for row in ledger.info.ledgerInfo
+            if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
+        }
+        if not self._topic(name).begin_manual(ManualOffload(position.ledger_id, candidates)):
+            raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
+
+    def status(self, name: str) -> OffloadStatus:
+        """How the last offload by hand went, in this process. Never waits."""
+        return self._peek(name).status
+
+    def explain(self, name: str) -> tuple[Explanation, ...]:
+        """Why each ledger of a topic is where it is, oldest first. May wait for metadata.
+
+        Raises:
+            TopicMissing: There is no such topic.
+            MetadataError: Its metadata cannot be read.
+        """
+        env = self._ready
+        opened = env.store.opened(name)
+        policy = self._policies.of(name)
+        obstacle = None
+        try:
+            _ = env.offloaders(policy, env.own, env.tiers).place
+        except AfterglowError as error:
+            obstacle = str(error)
+        return explain(
+            name,
+            env.store.info(name),
+            writing_to=None if opened is None else opened.writing_to,
+            policy=policy,
+            obstacle=obstacle,
+            work=self._peek(name).work,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def statistics(self, name: str) -> OffloadStatistics:
+        """What is in the tier of a topic. May wait for metadata.
+
+        Raises:
+            TopicMissing: There is no such topic.
+            MetadataError: Its metadata cannot be read.
+        """
+        topic = self._peek(name)
+        rows = [row for row in self._store.info(name).ledgerInfo if offloaded_whole(row)]
+        attempts = topic.window.attempts
+        return OffloadStatistics(
+            offloaded_bytes=sum(row.size for row in rows),
+            last_ledger_id=max((row.ledgerId for row in rows), default=0),
+            last_success_ms=topic.last_success_ms,
+            last_failure_ms=topic.last_failure_ms,
+            running=tuple(sorted(attempt.ledger_id for attempt in attempts)),
+            stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
+        )
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _ready(self) -> OffloadEnvironment:
+        if self._env is None:
+            raise AssertionError("attach() comes before all else")
+        return self._env
+
+    @property
+    def _store(self) -> LedgerStore:
+        return self._ready.store
+
+    def _topic(self, name: str) -> TopicOffload:
+        with self._lock:
+            found = self._topics.get(name)
+            if found is None:
+                found = self._topics[name] = TopicOffload(name, self._ready)
+            return found
+
+    def _peek(self, name: str) -> TopicOffload:
+        """A topic to ask something of; nothing is kept for one that was quiet so far."""
+        with self._lock:
+            return self._topics.get(name) or TopicOffload(name, self._ready)
