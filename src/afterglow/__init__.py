@@ -2,4 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from afterglow.engine.source import connect
+
+__all__ = ["__version__", "connect"]
+
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Bring what needs more than the standard library when it is first asked for: importing this stays cheap."""
+        if name != "connect":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from afterglow.engine.source import connect  # noqa: PLC0415
+
+        return connect

@@ -16,7 +16,16 @@ from afterglow import __version__
 from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
 
-_COMMANDS: Final = ("demo", "doctor", "inspect", "namespaces_offload", "serve", "topics_offload", "topics_messages")
+_COMMANDS: Final = (
+    "demo",
+    "doctor",
+    "inspect",
+    "namespaces_offload",
+    "read",
+    "serve",
+    "topics_offload",
+    "topics_messages",
+)
 """The modules whose commands register themselves, in the order of the help."""
 
 DONE = 0

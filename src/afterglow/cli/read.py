@@ -1,0 +1,141 @@
+"""``afterglow read``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from afterglow.cli.app import DONE, FAILED, app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from afterglow.engine.source import SourceTopic
+    from afterglow.errors import CorruptEntry
+
+_FEW: Final = 1_000
+"""Up to so many rows are not worth reading ahead for."""
+_TABLE_COLUMNS: Final = (
+    "topic", "ledger_id", "entry_id", "batch_index", "publish_time", "broker_time", "producer", "key", "properties",
+    "value", "tier",
+)  # fmt: skip
+"""Of messages, what people see."""
+
+
+class ReadFormat(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+@app.command()
+def read(
+    source: Annotated[str, typer.Argument(help="Home directory of an engine, which may be running.")],
+    topic: Annotated[
+        str,
+        typer.Argument(help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default."),
+    ],
+    *,
+    start: Annotated[
+        str | None, typer.Option(metavar="POS", help="From here on: LEDGER:ENTRY[:BATCH] or earliest.")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="POS", help="Before this: LEDGER:ENTRY[:BATCH] or latest.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From then on: RFC 3339, epoch milliseconds, or an age like 15m.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Before then.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="So many rows at most.")] = None,
+    read_priority: Annotated[
+        str | None,
+        typer.Option(metavar="PRIORITY", help="tiered-first or bookkeeper-first; by default what the policy says."),
+    ] = None,
+    output_format: Annotated[
+        ReadFormat, typer.Option("--format", help="A table for people, JSON lines, or Parquet.")
+    ] = ReadFormat.TABLE,
+    output: Annotated[Path | None, typer.Option(metavar="PATH", help="A file instead of standard output.")] = None,
+    entries: Annotated[bool, typer.Option("--entries", help="Raw entries instead of messages.")] = False,
+    tier: Annotated[
+        str | None, typer.Option(help="Where all objects are, whatever metadata says: file:///path or s3://bucket.")
+    ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(help="Where the engine's metadata is, if not in its home: sqlite:PATH.")
+    ] = None,
+) -> int:
+    """Read a topic's messages from hot log and tier alike, without an engine and without Spark.
+
+    Example: afterglow read ./home my-topic --since 15m --format jsonl
+    """
+    from afterglow.engine.source import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
+
+    logging.basicConfig(level=logging.WARNING, format="afterglow: %(message)s")
+    damaged = False
+
+    def report(error: CorruptEntry) -> None:
+        nonlocal damaged
+        damaged = True
+        sys.stderr.write(f"afterglow: left out: {error}\n")
+
+    with connect(source, tier, metadata) as connected:
+        found = connected.topic(topic)
+        columns = _columns(found, output_format, entries=entries)
+        batches = found.scan(
+            start,
+            end,
+            since,
+            until,
+            columns,
+            read_priority,
+            "entries" if entries else "messages",
+            scan=limit is None or limit > _FEW,
+            report=report,
+        )
+        _write(batches, limit, output_format, output, entries=entries)
+        left_out = sum(connected.counters.counts().left_out.values())
+    return FAILED if damaged or left_out else DONE
+
+
+def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool) -> tuple[str, ...] | None:
+    """Which columns to read; None: all."""
+    if output_format is not ReadFormat.TABLE:
+        return None
+    shown = ("topic", "ledger_id", "entry_id", "data", "tier") if entries else _TABLE_COLUMNS
+    return shown if topic.partitions != (topic.name,) else shown[1:]
+
+
+def _write(
+    batches: pa.RecordBatchReader, limit: int | None, output_format: ReadFormat, output: Path | None, *, entries: bool
+) -> None:
+    from afterglow.cli.sinks import JsonLines, Sink, Table, parquet_output, text_output  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        sink: Sink
+        if output_format is ReadFormat.PARQUET:
+            sink = stack.enter_context(parquet_output(output, batches.schema))
+        else:
+            out = stack.enter_context(text_output(output))
+            sink = Table(out) if output_format is ReadFormat.TABLE else JsonLines(out, entries=entries)
+        for batch in _limited(batches, limit):
+            sink.write(batch)
+
+
+def _limited(batches: pa.RecordBatchReader, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The batches up to a number of rows; nothing is read behind them."""
+    left = limit
+    if left == 0:
+        return
+    for batch in batches:
+        yield batch if left is None else batch.slice(0, left)
+        if left is not None:
+            left -= batch.num_rows
+            if left <= 0:
+                return

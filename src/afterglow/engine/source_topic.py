@@ -1,0 +1,209 @@
+"""A topic of a source: its ledgers and segments, its entries and messages, and the search by time."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+from afterglow.config.broker import SETTINGS
+from afterglow.config.choices import ReadPriority
+from afterglow.engine.source_part import Part
+from afterglow.errors import ConfigError, NotSupported
+from afterglow.format.schema import ENTRIES, MESSAGES, choose
+from afterglow.metadata.clock import wall_clock_ms
+from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.times import parse_time
+from afterglow.read.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from afterglow.engine.source_part import Rooms
+    from afterglow.engine.source_records import SourceLedger, SourceSegment
+    from afterglow.errors import CorruptEntry
+    from afterglow.format.position import Position
+    from afterglow.metadata.names import TopicName
+    from afterglow.read.copies import ServedRun
+    from afterglow.read.window import Moment, Place
+
+Include: TypeAlias = Literal["messages", "entries"]
+
+_PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].kind
+
+
+class SourceTopic:
+    """A topic; a partitioned one is all its partitions, in order. Made by :meth:`Source.topic`. Thread-safe."""
+
+    def __init__(self, name: TopicName, partitions: tuple[TopicName, ...], rooms: Rooms) -> None:
+        self.name = str(name)
+        """Full name."""
+        self.partitions = tuple(map(str, partitions))
+        """Full names of the topics that hold its messages: its partitions, or itself."""
+        self._parts = tuple(Part(partition, rooms) for partition in partitions)
+
+    def __repr__(self) -> str:
+        return f"SourceTopic({self.name!r})"
+
+    def ledgers(self) -> tuple[SourceLedger, ...]:
+        """Its ledgers, by partition and id.
+
+        Raises:
+            TopicMissing: It was deleted.
+            MetadataError: The metadata cannot be read.
+        """
+        return tuple(chain.from_iterable(part.ledgers() for part in self._parts))
+
+    def segments(self) -> tuple[SourceSegment, ...]:
+        """Its offloaded segments, by partition and position.
+
+        Raises:
+            MetadataError: The metadata cannot be read.
+            CorruptMetadata: A record is damaged.
+        """
+        return tuple(chain.from_iterable(part.segments() for part in self._parts))
+
+    def seek(self, time: datetime | str | int) -> Position:
+        """The first entry that was written at or after a moment, else the position behind the last one.
+
+        Args:
+            time: RFC 3339, epoch milliseconds, an age, or a datetime.
+
+        Raises:
+            ConfigError: The time is none.
+            NotSupported: The topic is partitioned: each partition has a position of its own.
+            AfterglowError: An entry that must be looked at cannot be read.
+        """
+        if len(self._parts) != 1 or self.partitions != (self.name,):
+            raise NotSupported(f"{self.name} is partitioned: seek in one partition, such as {self.name}-partition-0")
+        return self._parts[0].seek(parse_time(time, wall_clock_ms()))
+
+    def entries(
+        self,
+        start: Place = None,
+        end: Place = None,
+        read_priority: ReadPriority | str | None = None,
+        *,
+        scan: bool = True,
+    ) -> Iterator[ServedRun]:
+        """Raw entries in runs, each with the tier that served it.
+
+        Args:
+            start: First position, inclusive: a position or its text. An entry of which a part is asked for is in.
+            end: End position, exclusive.
+            read_priority: Which copy serves while both exist; None: what the topic's policy says.
+            scan: Large reads, read ahead. For a few entries say False.
+
+        Raises:
+            InvalidName: A position is none.
+            ConfigError: The priority is none.
+            AfterglowError: Entries cannot be read from any copy; runs before that are good.
+        """
+        window = Window.of(start, end, None, None, 0)
+        priority = _priority(read_priority)
+        return chain.from_iterable(part.runs(window, priority, scan=scan) for part in self._parts)
+
+    def messages(
+        self,
+        start: Place = None,
+        end: Place = None,
+        since: Moment = None,
+        until: Moment = None,
+        columns: Iterable[str] | None = None,
+        *,
+        read_priority: ReadPriority | str | None = None,
+        scan: bool = True,
+        report: Callable[[CorruptEntry], None] = warn,
+    ) -> Iterator[pa.RecordBatch]:
+        """Messages in Arrow batches, in the order partition, then position.
+
+        A message is in iff it stands in [start, end) and its broker time, else its publish time, is in [since, until).
+
+        Args:
+            start: First position, inclusive: a position or its text.
+            end: End position, exclusive.
+            since: Earliest time, inclusive: RFC 3339, epoch milliseconds, an age, or a datetime.
+            until: Latest time, exclusive.
+            columns: Names of columns in the order wanted; all of them for None. No other is decoded.
+            read_priority: Which copy serves while both exist; None: what the topic's policy says.
+            scan: Large reads, read ahead. For a few messages say False.
+            report: Told of each entry that is no readable message, where ``damagedDataPolicy`` is to leave such out.
+
+        Raises:
+            InvalidName: A position is none.
+            ConfigError: A time, a column or the priority is none.
+            CorruptEntry: An entry is damaged; batches before it are good.
+            AfterglowError: Entries cannot be read from any copy; batches before that are good.
+        """
+        window = Window.of(start, end, since, until, wall_clock_ms())
+        chosen = choose(MESSAGES, columns).names
+        return self._batches(
+            lambda part: MessageBatches(part.name, window, chosen, report if part.skips_damage() else None),
+            window,
+            _priority(read_priority),
+            scan=scan,
+        )
+
+    def scan(  # noqa: PLR0917 - all of these have their place in the outside contract
+        self,
+        start: Place = None,
+        end: Place = None,
+        since: Moment = None,
+        until: Moment = None,
+        columns: Iterable[str] | None = None,
+        read_priority: ReadPriority | str | None = None,
+        include: Include = "messages",
+        *,
+        scan: bool = True,
+        report: Callable[[CorruptEntry], None] = warn,
+    ) -> pa.RecordBatchReader:
+        """Messages, or raw entries, as a stream of Arrow batches; arguments and errors as of :meth:`messages`.
+
+        An entry is in iff one of its messages is. With times, what is no readable message is out.
+
+        Raises:
+            ConfigError: ``include`` is neither ``messages`` nor ``entries``.
+        """
+        if include not in get_args(Include):
+            raise ConfigError(f"include {include!r} is unknown; there are {' and '.join(get_args(Include))}")
+        if include == "messages":
+            schema = choose(MESSAGES, columns)
+            batches = self.messages(
+                start, end, since, until, schema.names, read_priority=read_priority, scan=scan, report=report
+            )
+        else:
+            schema = choose(ENTRIES, columns)
+            window = Window.of(start, end, since, until, wall_clock_ms())
+            batches = self._batches(
+                lambda part: EntryBatches(part.name, window, schema.names), window, _priority(read_priority), scan=scan
+            )
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _batches(
+        self,
+        make: Callable[[Part], MessageBatches | EntryBatches],
+        window: Window,
+        priority: ReadPriority | None,
+        *,
+        scan: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        for part in self._parts:
+            batches = make(part)
+            for served in part.runs(window, priority, scan=scan):
+                yield from batches.of(served)
+
+
+def _priority(given: ReadPriority | str | None) -> ReadPriority | None:
+    """A read priority in any of its spellings.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if given is None:
+        return None
+    try:
+        return ReadPriority(_PRIORITY.parse(given))
+    except ValueError as error:
+        raise ConfigError(f"read priority {given!r} is not {_PRIORITY.description}") from error
