@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from afterglow.metadata.store import MetadataStore, Versioned
     from afterglow.metadata.watches import Watch, WatchCallback
+    from afterglow.storage.store import ObjectStore
+    from afterglow.storage.wrapper import Call
+
+T = TypeVar("T")
+
+_CHANGES: Final = frozenset({"put", "delete", "create_upload", "upload_part", "complete_upload", "abort_upload"})
 
 
 class Crashed(BaseException):
@@ -78,3 +88,21 @@ class CrashingMetadataStore:
     def close(self) -> None:
         """Close the inner store."""
         self._inner.close()
+
+
+class CrashingStore(StoreWrapper):
+    """An :class:`~afterglow.storage.store.ObjectStore` whose changes a crash point counts.
+
+    Args:
+        inner: The store that does the work, and outlives the crash.
+        before: Asked before every change.
+    """
+
+    def __init__(self, inner: ObjectStore, before: Callable[[str], None]) -> None:
+        super().__init__(inner)
+        self._before = before
+
+    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+        if call.operation in _CHANGES:
+            self._before(f"{call.operation} {call.key}")
+        return perform()

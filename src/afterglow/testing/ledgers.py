@@ -88,6 +88,7 @@ class World:
     def boot(self) -> None:
         """Start a process over what is there."""
         self.executor = ManualExecutor()
+        self.prepare()
         self.store = LedgerStore(
             hot=self.hot,
             states=self.hot,
@@ -98,6 +99,9 @@ class World:
             sources=self.sources,
             offloading=self.offloading,
         )
+
+    def prepare(self) -> None:
+        """Make what the ledgers are given; for worlds that build on this one."""
 
     def crash(self, survivors: int = 0) -> None:
         """Kill the process and start another; see :meth:`ManualHotLog.crash`."""
