@@ -25,6 +25,7 @@ _COMMANDS: Final = (
     "serve",
     "topics_offload",
     "topics_messages",
+    "verify",
 )
 """The modules whose commands register themselves, in the order of the help."""
 

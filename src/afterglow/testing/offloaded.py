@@ -26,6 +26,7 @@ from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.read.places import driver_metadata, place_of_url, place_record
 from afterglow.storage.memory import MemoryStore
 from afterglow.verify import sweep, verify
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from afterglow.metadata.store import MetadataStore
+    from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
     from afterglow.verify import Finding, Place, Swept
 
@@ -56,11 +58,18 @@ class OffloadedTopic:
     """Of every ledger that was ever made."""
     hot: set[int] = field(default_factory=set)
     """Ledgers that the hot log has."""
+    instance: str = INSTANCE
+    """Of the engine that the objects are written for."""
 
     @property
     def paths(self) -> AfterglowPaths:
         """Where our records are."""
         return AfterglowPaths()
+
+    @property
+    def place(self) -> TierPlace:
+        """Where metadata says that objects are put."""
+        return place_of_url(self.tier.url)
 
     # --- the topic's list ---
 
@@ -110,7 +119,10 @@ class OffloadedTopic:
 
         def change(row: ManagedLedgerInfo.LedgerInfo) -> None:
             set_uuid(row.offloadContext, uuid)
-            row.offloadContext.driverMetadata.name = "test"
+            driver = row.offloadContext.driverMetadata
+            driver.name = self.place.driver
+            for name, value in driver_metadata(self.place).items():
+                driver.properties.add(key=name, value=value)
 
         self.edit_row(ledger_id, change)
         return str(ObjectKey(uuid, ledger_id))
@@ -133,14 +145,16 @@ class OffloadedTopic:
         self.edit_row(ledger_id, lambda row: setattr(row.offloadContext, "complete", True))
         return key
 
-    def write(self, key: str, data: bytes | bytearray, index: bytes, instance: str = INSTANCE) -> None:
+    def write(self, key: str, data: bytes | bytearray, index: bytes, instance: str | None = None) -> None:
         """Write a data object and its index with the user metadata of ours."""
         self.tier.put(key, data, metadata=self.object_metadata("data", instance))
         self.tier.put(f"{key}-index", index, metadata=self.object_metadata("index", instance))
 
-    def object_metadata(self, role: str = "data", instance: str = INSTANCE) -> Mapping[str, str]:
+    def object_metadata(self, role: str = "data", instance: str | None = None) -> Mapping[str, str]:
         """User metadata as the engine puts it."""
-        return user_metadata(role, self.topic, cluster="standalone", instance=instance, software_version="0")
+        return user_metadata(
+            role, self.topic, cluster="standalone", instance=instance or self.instance, software_version="0"
+        )
 
     # --- V2 ---
 
@@ -183,13 +197,13 @@ class OffloadedTopic:
         record = records.SegmentRecord(
             version=1,
             uuid=str(uuid),
-            place=records.Place(driver="test", key=str(uuid)),
+            place=place_record(self.place, str(uuid)),
             begin=records.Position(ledger_id=begin[0], entry_id=begin[1]),
             end=records.Position(ledger_id=end[0], entry_id=end[2]),
             bytes=size_bytes,
             entries=sum(last - first + 1 for _, first, last in stretches),
             blocks=blocks,
-            instance=INSTANCE,
+            instance=self.instance,
         )
         self.put_record(self.paths.segment(self.topic, uuid), record)
 
@@ -222,7 +236,7 @@ class OffloadedTopic:
                 self.metadata,
                 self.store,
                 tiers=[self.tier],
-                instance=INSTANCE,
+                instance=self.instance,
                 now_ms=_now_ms() + age_ms,
                 grace_ms=HOUR_MS,
                 deep=deep,
@@ -236,7 +250,7 @@ class OffloadedTopic:
             sweep(
                 self.metadata,
                 tiers=[self.tier],
-                instance=INSTANCE,
+                instance=self.instance,
                 now_ms=_now_ms() + age_ms,
                 grace_ms=HOUR_MS,
                 dry_run=dry_run,

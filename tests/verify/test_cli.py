@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from afterglow.format.offload_context import set_uuid
+from afterglow.hot.local.log import LocalLog
+from afterglow.hot.local.shared import read_instance
+from afterglow.metadata.sqlite import SqliteMetadataStore
+from afterglow.storage import open_store
+from afterglow.testing.offloaded import OffloadedTopic, random_entries
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*args: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        [sys.executable, "-m", "afterglow", "verify", *args],
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == expect, result.stdout + result.stderr
+    return result
+
+
+def found(*args: str, expect: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(*args, "--json", expect=expect).stdout.splitlines()]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home whose ledger 1 is in its tier, while no engine runs."""
+    path = tmp_path / "home"
+    path.mkdir()
+    LocalLog(path).close()
+    world = open_world(path)
+    world.ledger(1, random_entries(20))
+    world.offload(1)
+    world.free(1)
+    world.metadata.close()
+    return path
+
+
+def open_world(home: Path) -> OffloadedTopic:
+    instance = read_instance(home)
+    assert instance is not None
+    tier = open_store((home / "tier").as_uri(), create="true")
+    return OffloadedTopic(tier, SqliteMetadataStore(home / "metadata.db"), instance=instance)
+
+
+def test_a_sound_home_exits_0_with_a_word(home: Path) -> None:
+    assert "no faults" in run(str(home)).stdout
+    assert found(str(home), "--deep") == []
+
+
+def test_a_fault_exits_1_and_is_told_in_both_forms(home: Path) -> None:
+    world = open_world(home)
+    [key] = [info.key for info in world.tier.list() if not info.key.endswith("-index")]
+    world.spoil(key, 200)
+    assert found(str(home)) == []
+    [line] = found(str(home), "--deep", expect=1)
+    assert set(line) == {"kind", "topic", "object", "position", "detail"}
+    assert (line["kind"], line["object"], line["position"]) == ("damaged_block", key, "1:0")
+    assert line["topic"] == "persistent://public/default/t"
+    people = run(str(home), "--deep", expect=1).stdout
+    assert "damaged_block" in people
+    assert "1 faults" in people
+
+
+def test_a_lost_hot_ledger_is_a_hole(home: Path) -> None:
+    world = open_world(home)
+    world.ledger(2, random_entries(3))
+    [line] = found(str(home), expect=1)
+    assert (line["kind"], line["position"]) == ("hole", "2:0")
+
+
+def test_the_sweep_is_a_dry_run_unless_told_otherwise(home: Path) -> None:
+    world = open_world(home)
+    world.write("0f0e0d0c-0000-4000-8000-000000000000", b"x", b"y")
+    before = [info.key for info in world.tier.list()]
+    assert {line["kind"] for line in found(str(home))} == {"pending"}
+    dry = found(str(home), "--sweep", "--grace", "0s", expect=1)
+    assert [line["kind"] for line in dry] == ["orphan_object"] * 2
+    assert all("would delete" in line["detail"] for line in dry)
+    assert [info.key for info in world.tier.list()] == before
+    wet = found(str(home), "--sweep", "--grace", "0s", "--yes")
+    assert all("deleted" in line["detail"] for line in wet)
+    assert len(list(world.tier.list())) == len(before) - 2
+    assert found(str(home), "--grace", "0s") == []
+
+
+def test_objects_are_looked_for_where_metadata_says(home: Path, tmp_path: Path) -> None:
+    """And orphans too: every tier that metadata names is listed."""
+    world = open_world(home)
+    world.ledger(2, random_entries(3))
+    elsewhere = OffloadedTopic(open_store((tmp_path / "b").as_uri(), create="true"), world.metadata)
+    elsewhere.instance = world.instance
+    elsewhere.entries = world.entries
+    key = elsewhere.offload(2)
+    elsewhere.free(2)
+    assert found(str(home), "--deep") == []
+    elsewhere.write("0f0e0d0c-0000-4000-8000-000000000000", b"x", b"y")
+    assert {line["kind"] for line in found(str(home))} == {"pending"}
+    elsewhere.tier.delete([key])
+    assert "missing_object" in {line["kind"] for line in found(str(home), expect=1)}
+
+
+def test_an_explicit_tier_overrides_what_metadata_says(home: Path, tmp_path: Path) -> None:
+    (home / "tier").rename(tmp_path / "moved")
+    assert {line["kind"] for line in found(str(home), expect=1)} == {"missing_object"}
+    assert found(str(home), "--tier", (tmp_path / "moved").as_uri()) == []
+
+
+def test_work_in_progress_is_no_finding(home: Path) -> None:
+    from uuid import uuid4
+
+    world = open_world(home)
+    world.ledger(2, [])
+    world.edit_row(2, lambda row: set_uuid(row.offloadContext, uuid4()))
+    assert found(str(home)) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "words", "code"),
+    [
+        (("http://127.0.0.1:8080",), "home directory", 1),
+        (("zk://127.0.0.1:2181",), "home directory", 1),
+        (("ftp://x",), "no address", 2),
+        (("{home}", "--yes"), "--sweep", 2),
+        (("{home}", "--option", "endpoint=x"), "--tier", 2),
+        (("{home}", "--grace", "soon"), "time", 2),
+        (("{home}/nowhere",), "no such directory", 1),
+        (("{home}/tier",), "no engine's home", 1),
+        (("{home}", "--tier", "file:///no/such/directory"), "/no/such/directory", 1),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line_with_the_cure(
+    home: Path, args: tuple[str, ...], words: str, code: int
+) -> None:
+    result = run(*(arg.format(home=home) for arg in args), expect=code)
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
