@@ -21,7 +21,7 @@ from afterglow.storage.names import check_key, check_part_number, check_parts, c
 from afterglow.storage.store import PAGE_SIZE, ObjectInfo, ObjectPage, ObjectStore, Part, StoreLimits, Upload, as_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from afterglow.storage.store import Data
 
@@ -51,10 +51,32 @@ _buckets: WeakValueDictionary[str, _Bucket] = WeakValueDictionary()
 _named: dict[str, _Bucket] = {}  # keeps named buckets alive between opens; the others go with their last store
 
 
-class MemoryStore(ObjectStore):
-    """An object store in memory; without a name it has a bucket of its own."""
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
-    def __init__(self, name: str | None = None) -> None:
+
+def _random_id() -> str:
+    return uuid.uuid4().hex
+
+
+class MemoryStore(ObjectStore):
+    """An object store in memory; without a name it has a bucket of its own.
+
+    Args:
+        name: Of the bucket. A pickled copy finds it by that, and has clock and ids of its own.
+        now_ms: The clock that dates objects and uploads.
+        new_id: Names uploads.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        now_ms: Callable[[], int] = _wall_clock_ms,
+        new_id: Callable[[], str] = _random_id,
+    ) -> None:
+        self._now_ms = now_ms
+        self._new_id = new_id
         self._name = name if name is not None else f"unnamed-{uuid.uuid4()}"
         with _registry_lock:
             self._bucket = _buckets.setdefault(self._name, _Bucket())
@@ -110,7 +132,7 @@ class MemoryStore(ObjectStore):
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin a multipart upload."""
-        upload = Upload(check_key(key), uuid.uuid4().hex, time.time_ns() // 1_000_000)
+        upload = Upload(check_key(key), self._new_id(), self._now_ms())
         pending = _Pending(upload, normal_metadata(metadata))
         with self._bucket.lock:
             self._bucket.uploads[upload.upload_id] = pending
@@ -180,5 +202,5 @@ class MemoryStore(ObjectStore):
 
     def _store_locked(self, key: str, data: bytes, metadata: dict[str, str]) -> None:
         etag = f"{crc32c(data):08x}-{len(data):x}"
-        info = ObjectInfo(key, len(data), etag, time.time_ns() // 1_000_000, metadata)
+        info = ObjectInfo(key, len(data), etag, self._now_ms(), metadata)
         self._bucket.objects[key] = (info, data)
