@@ -1,0 +1,395 @@
+"""What brokers may do to a raw reader that ours does not do on demand, by one that does as it is told."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from afterglow.errors import (
+    AccessDenied,
+    BadFrame,
+    ConfigError,
+    EntriesMissing,
+    HotLogTimeout,
+    HotLogUnavailable,
+    TopicMissing,
+)
+from afterglow.format.entry import encode_entry
+from afterglow.format.frames import iter_entries
+from afterglow.format.position import Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import FrameBuffer, encode_command, encode_head
+from afterglow.hot.pulsar import PulsarAddress, RawReader, partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Kind = wire.BaseCommand
+Found = wire.CommandLookupTopicResponse
+LEDGER = 7
+ENTRIES = [
+    encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=i, publish_time=1), b"%d" % i) for i in range(20)
+]
+
+
+class Session:
+    """One connection of a client."""
+
+    def __init__(self, broker: Broker, connected: socket.socket) -> None:
+        self.broker = broker
+        self.socket = connected
+        self.next_entry = 0
+
+    def send(self, command: wire.BaseCommand) -> None:
+        self.socket.sendall(encode_command(command))
+
+    def entry(self, consumer_id: int, number: int, ledger_id: int = LEDGER) -> None:
+        command = Kind(type=Kind.MESSAGE)
+        command.message.consumer_id = consumer_id
+        command.message.message_id.ledgerId = ledger_id
+        command.message.message_id.entryId = number
+        self.socket.sendall(encode_head(command.SerializeToString(), len(ENTRIES[number])) + ENTRIES[number])
+
+    def error(self, code: Any, request_id: int = 2**64 - 1) -> None:
+        command = Kind(type=Kind.ERROR)
+        command.error.request_id, command.error.error, command.error.message = request_id, code, "as told"
+        self.send(command)
+
+    def success(self, request_id: int) -> None:
+        self.send(Kind(type=Kind.SUCCESS, success=wire.CommandSuccess(request_id=request_id)))
+
+
+Reaction: TypeAlias = "Callable[[Session, Any], None]"
+
+
+class Broker:
+    """Serves ENTRIES; reactions given by the name of a command replace its own."""
+
+    def __init__(self, **reactions: Reaction) -> None:
+        self.reactions = reactions
+        self.heard: list[wire.BaseCommand] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        # A thread that waits in accept or recv is woken by a shutdown, not by a close.
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+    def told(self, kind: Kind.Type.ValueType) -> list[wire.BaseCommand]:
+        return [command for command in self.heard if command.type == kind]
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connected, _ = self._listener.accept()
+                self._sockets.append(connected)
+                thread = threading.Thread(target=self._serve, args=(Session(self, connected),))
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, session: Session) -> None:
+        buffer = FrameBuffer(1 << 20)
+        with suppress(OSError), session.socket:
+            while count := session.socket.recv_into(buffer.space()):
+                for data, _ in buffer.received(count):
+                    command = Kind.FromString(bytes(data))
+                    self.heard.append(command)
+                    name = Kind.Type.Name(command.type).lower()
+                    reaction = self.reactions.get(name) or getattr(self, f"_{name}", None)
+                    if reaction is not None:
+                        reaction(session, command)
+
+    @staticmethod
+    def _connect(session: Session, _: wire.BaseCommand) -> None:
+        connected = wire.CommandConnected(server_version="scripted", protocol_version=19, max_message_size=1000)
+        session.send(Kind(type=Kind.CONNECTED, connected=connected))
+
+    def _lookup(self, session: Session, command: wire.BaseCommand) -> None:
+        look_up(session, command, Found.Connect, self.url)
+
+    @staticmethod
+    def _subscribe(session: Session, command: wire.BaseCommand) -> None:
+        start = command.subscribe.start_message_id.entryId
+        session.next_entry = 0 if start == 2**64 - 1 else start
+        session.success(command.subscribe.request_id)
+
+    @staticmethod
+    def _flow(session: Session, command: wire.BaseCommand) -> None:
+        for _ in range(command.flow.messagePermits):
+            if session.next_entry < len(ENTRIES):
+                session.entry(command.flow.consumer_id, session.next_entry)
+                session.next_entry += 1
+
+    @staticmethod
+    def _close_consumer(session: Session, command: wire.BaseCommand) -> None:
+        session.success(command.close_consumer.request_id)
+
+
+def look_up(session: Session, command: wire.BaseCommand, kind: Any, url: str, **more: Any) -> None:
+    answer = Found(request_id=command.lookupTopic.request_id, response=kind, brokerServiceUrl=url, **more)
+    session.send(Kind(type=Kind.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Broker]]:
+    with ExitStack() as stack:
+
+        def begin(**reactions: Reaction) -> Broker:
+            broker = Broker(**reactions)
+            stack.callback(broker.close)
+            return broker
+
+        yield begin
+
+
+def read(url: str, first: int = 0, last: int = 19, token: str | None = None, **options: Any) -> list[bytes]:
+    """The entries from ``first`` to ``last``, one run after the other."""
+    options = {"timeout_s": 10, "deadline_s": 20, **options}
+    with RawReader(PulsarAddress(url, token), "t", **options) as reader:
+        runs = list(reader.read(Position(LEDGER, first), Position(LEDGER, last)))
+    return [bytes(data) for run in runs for _, data in iter_entries(run.data, run.frames)]
+
+
+# --- finding the broker --------------------------------------------------------------------------------------------
+
+
+def test_redirects_are_followed_with_the_authority_they_give(start: Callable[..., Broker]) -> None:
+    owner = start()
+    middle = start(
+        lookup=lambda session, command: look_up(session, command, Found.Redirect, owner.url, authoritative=True)
+    )
+    first = start(lookup=lambda session, command: look_up(session, command, Found.Redirect, middle.url))
+    assert read(first.url) == ENTRIES
+    asked = [broker.told(Kind.LOOKUP)[0].lookupTopic.authoritative for broker in (first, middle, owner)]
+    assert asked == [False, False, True]
+    assert not first.told(Kind.SUBSCRIBE)
+    assert owner.told(Kind.SUBSCRIBE)
+
+
+def test_redirects_without_end_are_given_up(start: Callable[..., Broker]) -> None:
+    broker = start(lookup=lambda session, command: look_up(session, command, Found.Redirect, session.broker.url))
+    with pytest.raises(HotLogTimeout, match="sent us on"):
+        read(broker.url, deadline_s=0.5)
+    assert len(broker.told(Kind.CONNECT)) < 30, "no pause between attempts"
+
+
+def test_a_proxy_is_told_which_broker_to_pass_on_to(start: Callable[..., Broker]) -> None:
+    def behind(session: Session, command: wire.BaseCommand) -> None:
+        look_up(session, command, Found.Connect, "pulsar://inside.example:6650", proxy_through_service_url=True)
+
+    proxy = start(lookup=behind)
+    assert read(proxy.url) == ENTRIES
+    urls = [command.connect.proxy_to_broker_url for command in proxy.told(Kind.CONNECT)]
+    assert urls == ["", "inside.example:6650"]
+
+
+def test_a_host_that_is_down_costs_nothing_where_another_is_up(start: Callable[..., Broker]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        down = gone.getsockname()[1]
+    up = start()
+    assert read(f"pulsar://127.0.0.1:{down},{up.url.removeprefix('pulsar://')}") == ENTRIES
+
+
+def test_the_listener_that_was_chosen_is_asked_for(start: Callable[..., Broker]) -> None:
+    broker = start()
+    address = PulsarAddress(broker.url, listener_name="inside")
+    with RawReader(address, "t") as reader:
+        next(reader.read(Position(LEDGER, 0), Position(LEDGER, 0)))
+    assert broker.told(Kind.LOOKUP)[0].lookupTopic.advertised_listener_name == "inside"
+
+
+def test_a_broker_without_the_wanted_kind_of_address_is_told_of(start: Callable[..., Broker]) -> None:
+    broker = start(lookup=lambda session, command: look_up(session, command, Found.Connect, ""))
+    with pytest.raises(ConfigError, match="brokerServicePort"):
+        read(broker.url)
+
+
+def failed_lookup(code: Any) -> Reaction:
+    return lambda session, command: look_up(session, command, Found.Failed, "", error=code, message="as told")
+
+
+def test_refusals_for_good_are_not_tried_again(start: Callable[..., Broker]) -> None:
+    for code, kind in [(wire.TopicNotFound, TopicMissing), (wire.AuthorizationError, AccessDenied)]:
+        broker = start(lookup=failed_lookup(code))
+        with pytest.raises(kind, match="as told"):
+            read(broker.url)
+        assert len(broker.told(Kind.LOOKUP)) == 1
+
+
+def test_a_broker_that_is_not_ready_is_asked_until_the_deadline(start: Callable[..., Broker]) -> None:
+    broker = start(lookup=failed_lookup(wire.ServiceNotReady))
+    with pytest.raises(HotLogTimeout, match=r"deadline_s=0\.5.*ServiceNotReady: as told"):
+        read(broker.url, deadline_s=0.5)
+    assert len(broker.told(Kind.LOOKUP)) > 1
+
+
+def test_partitions_are_asked_for_without_creating_any(start: Callable[..., Broker]) -> None:
+    def answer(session: Session, command: wire.BaseCommand) -> None:
+        assert not command.partitionMetadata.metadata_auto_creation_enabled
+        found = wire.CommandPartitionedTopicMetadataResponse(
+            request_id=command.partitionMetadata.request_id, partitions=4
+        )
+        session.send(Kind(type=Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=found))
+
+    assert partitions(PulsarAddress(start(partitioned_metadata=answer).url), "t") == 4
+
+
+# --- the connection ------------------------------------------------------------------------------------------------
+
+
+def challenge(session: Session) -> None:
+    command = Kind(type=Kind.AUTH_CHALLENGE)
+    command.authChallenge.challenge.auth_method_name = "token"
+    session.send(command)
+
+
+def test_a_challenge_is_answered_in_the_handshake_and_while_reading(start: Callable[..., Broker]) -> None:
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        challenge(session)
+        Broker._flow(session, command)
+
+    broker = start(
+        connect=lambda session, _: challenge(session),
+        auth_response=Broker._connect,
+        flow=flow,
+    )
+    assert read(broker.url, token="secret") == ENTRIES
+    answers = broker.told(Kind.AUTH_RESPONSE)
+    assert len(answers) > 1
+    for command in answers:
+        response = command.authResponse.response
+        assert (response.auth_method_name, response.auth_data) == ("token", b"secret")
+
+
+def test_signs_of_life_are_given(start: Callable[..., Broker]) -> None:
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        session.send(Kind(type=Kind.PING, ping=wire.CommandPing()))
+        Broker._flow(session, command)
+
+    broker = start(flow=flow)
+    assert read(broker.url) == ENTRIES
+    assert len(broker.told(Kind.PONG)) == len(broker.told(Kind.FLOW))
+
+
+def test_a_broker_that_falls_silent_is_left_for_a_new_connection(start: Callable[..., Broker]) -> None:
+    """It sends some entries, then nothing and no end either, as behind a network that has gone."""
+    silent: list[int] = []
+
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        if len(silent) < 2 and session.next_entry >= 5:
+            silent.append(session.next_entry)
+        elif session.next_entry < 5 or len(silent) == 2:
+            Broker._flow(session, command)
+
+    broker = start(flow=flow, get_last_message_id=lambda *_: None)
+    assert read(broker.url, receive_bytes=200, timeout_s=0.3) == ENTRIES
+    assert len(broker.told(Kind.SUBSCRIBE)) > 1
+
+
+def test_a_broker_that_never_answers_ends_at_the_deadline(start: Callable[..., Broker]) -> None:
+    broker = start(connect=lambda *_: None)
+    begun = time.monotonic()
+    with pytest.raises(HotLogTimeout, match=r"deadline_s=0\.4"):
+        read(broker.url, timeout_s=0.1, deadline_s=0.4)
+    assert time.monotonic() - begun < 5
+
+
+def test_nobody_there_ends_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"pulsar://127.0.0.1:{gone.getsockname()[1]}"
+    with pytest.raises(HotLogUnavailable, match="cannot be reached") as caught:
+        read(url, deadline_s=0.2)
+    assert isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x08\0\0\0\x04\xff\xff\xff\xff"])
+def test_what_speaks_another_protocol_is_refused_at_once(start: Callable[..., Broker], garbage: bytes) -> None:
+    broker = start(connect=lambda session, _: session.socket.sendall(garbage))
+    with pytest.raises(BadFrame):
+        read(broker.url)
+
+
+def test_an_entry_larger_than_the_broker_takes_is_refused(start: Callable[..., Broker]) -> None:
+    def flow(session: Session, _: wire.BaseCommand) -> None:
+        session.socket.sendall((1000 + 10_240 + 1).to_bytes(4, "big") + bytes(4))
+
+    with pytest.raises(BadFrame, match="maxMessageSize"):
+        read(start(flow=flow).url)
+
+
+# --- the subscription ----------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_begins_before_its_first_entry_and_ends_with_its_last(start: Callable[..., Broker]) -> None:
+    broker = start()
+    assert read(broker.url, 5, 9) == ENTRIES[5:10]
+    (subscribe,) = (command.subscribe for command in broker.told(Kind.SUBSCRIBE))
+    assert (subscribe.start_message_id.ledgerId, subscribe.start_message_id.entryId) == (LEDGER, 4)
+    assert (subscribe.durable, subscribe.force_topic_creation) == (False, False)
+    assert {pair.key: pair.value for pair in subscribe.metadata} == {"afterglow.raw": "true"}
+    # One for the entry before, which is dropped.
+    assert sum(command.flow.messagePermits for command in broker.told(Kind.FLOW)) == 6
+    assert len(broker.told(Kind.CLOSE_CONSUMER)) == 1
+
+
+def test_a_consumer_that_the_broker_closes_goes_on_where_it_was(start: Callable[..., Broker]) -> None:
+    closed: list[int] = []
+
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        consumer_id = command.flow.consumer_id
+        for _ in range(min(command.flow.messagePermits, len(ENTRIES) - session.next_entry)):
+            if session.next_entry in {3, 7, 11} and session.next_entry not in closed:
+                closed.append(session.next_entry)
+                close = wire.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
+                session.send(Kind(type=Kind.CLOSE_CONSUMER, close_consumer=close))
+                return
+            session.entry(consumer_id, session.next_entry)
+            session.next_entry += 1
+
+    broker = start(flow=flow)
+    assert read(broker.url) == ENTRIES
+    assert closed == [3, 7, 11]
+    assert len(broker.told(Kind.SUBSCRIBE)) == 4
+
+
+def test_a_hole_is_believed_the_second_time_only(start: Callable[..., Broker]) -> None:
+    skipped: list[int] = []
+
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        if session.next_entry >= 5 and not skipped:
+            session.next_entry = 9
+            skipped.append(9)
+        Broker._flow(session, command)
+
+    broker = start(flow=flow)
+    assert read(broker.url, receive_bytes=80) == ENTRIES
+    assert len(broker.told(Kind.SUBSCRIBE)) == 2
+
+
+@pytest.mark.parametrize(("number", "ledger_id"), [(7, LEDGER), (0, LEDGER + 1)])
+def test_a_hole_that_stays_is_an_error_that_names_it(start: Callable[..., Broker], number: int, ledger_id: int) -> None:
+    def flow(session: Session, command: wire.BaseCommand) -> None:
+        for entry in range(session.next_entry, 6):
+            session.entry(command.flow.consumer_id, entry)
+        session.entry(command.flow.consumer_id, number, ledger_id)
+
+    broker = start(flow=flow)
+    with RawReader(PulsarAddress(broker.url), "t") as reader:
+        runs = reader.read(Position(LEDGER, 0), Position(LEDGER, 19))
+        assert next(runs).count == 6
+        with pytest.raises(EntriesMissing, match=f"no entry 7:6 .*up to 7:19.*goes on with {ledger_id}:{number}"):
+            next(runs)
+    assert len(broker.told(Kind.SUBSCRIBE)) == 3
