@@ -17,6 +17,7 @@ what reading the block has shown is kept in a :class:`FrameTable`, so that the n
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from threading import Lock
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
     from afterglow.format.index import LedgerGroup, ObjectIndex
 
-_LEAST_PIECE = 4 << 10
+_LEAST_PIECE = 64 << 10
 """Smaller read buffers would cost more in requests and tables than they spare in bytes."""
-_MARK_BYTES = 80
-"""Two Python numbers and their places in two lists."""
+_TABLE_BYTES = 500
+"""Of memory, for what a table holds beside its marks."""
 _NO_END = 1 << 62
 """Behind every entry."""
 
@@ -85,13 +86,13 @@ class FrameTable:
     def __init__(self, header_bytes: int, piece_bytes: int) -> None:
         self._lock = Lock()
         self._piece_bytes = piece_bytes
-        self._entries = [0]
-        self._offsets = [header_bytes]
+        self._entries = array("q", [0])
+        self._offsets = array("q", [header_bytes])
 
     @property
     def size_bytes(self) -> int:
         """Roughly, of memory."""
-        return _MARK_BYTES * (len(self._entries) + 4)
+        return _TABLE_BYTES + 2 * self._entries.itemsize * len(self._entries)
 
     def nearest(self, entry: int) -> Mark:
         """The last known mark that does not stand behind an entry."""
