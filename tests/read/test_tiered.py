@@ -30,7 +30,7 @@ from afterglow.storage import Fault, FaultRule, FaultyStore
 from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
@@ -160,7 +160,7 @@ def rewrite_version(world: ReadWorld, key: str) -> None:
     world.store.put(key, world.store.get(key), metadata=metadata)
 
 
-TROUBLES = {
+TROUBLES: dict[str, tuple[Callable[[ReadWorld, str], None], type[AfterglowError], str]] = {
     "object missing": (lambda world, key: world.store.delete([key]), ObjectMissing, "object_missing"),
     "index missing": (lambda world, key: world.store.delete([key + INDEX_SUFFIX]), IndexMissing, "index_missing"),
     "index damaged": (lambda world, key: world.damage(key + INDEX_SUFFIX, 0), CorruptIndex, "damaged"),

@@ -1,0 +1,133 @@
+"""What Apache Pulsar offloaded is read through its own metadata, byte by byte as Pulsar's own reader reads it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from afterglow.config import BrokerConfig
+from afterglow.config.choices import DamagePolicy
+from afterglow.errors import CorruptIndex, WrongLength
+from afterglow.format.columns import decode_messages
+from afterglow.format.frames import iter_entries
+from afterglow.format.metadata_envelope import unwrap
+from afterglow.format.offload_context import set_uuid
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.hot.memory import MemoryLog
+from afterglow.read.copies import Tier
+from afterglow.read.counters import ReadCounters
+from afterglow.read.handle import TopicReader, TopicView
+from afterglow.read.places import TierPlace, Tiers
+from afterglow.read.stretches import Locator
+from afterglow.read.tier_source import TierSource
+from afterglow.read.tiered import TieredSource
+from afterglow.testing import golden
+from afterglow.testing.oracle import batch_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from afterglow.testing.golden import GoldenCase
+
+DAMAGED = {"oversize", "streaming_v2_manyblocks"}
+CASES = {name: case for name, case in golden.cases().items() if name != "fs_mapfile"}
+WHOLE = [name for name in CASES if name not in DAMAGED]
+
+
+def pulsars_list(case: GoldenCase) -> ManagedLedgerInfo:
+    """The list as the cluster stored it; a segment, which no broker ever names, is put into one."""
+    stored = case.path / "mlinfo.bin"
+    if stored.exists():
+        return ManagedLedgerInfo.FromString(unwrap(stored.read_bytes()))
+    info = ManagedLedgerInfo()
+    (uuid,) = {key.removesuffix("-index") for key in case.objects}
+    known = case.entries()
+    assert known is not None
+    for ledger_id in sorted({entry["ledgerId"] for entry in known}):
+        last = max(entry["entryId"] for entry in known if entry["ledgerId"] == ledger_id)
+        row = info.ledgerInfo.add(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
+        set_uuid(row.offloadContext.offloadSegment.add(complete=True, endEntryId=last), UUID(uuid))
+    return info
+
+
+@pytest.fixture(params=[1, 100_000, 1 << 20], ids=["small buffer", "odd buffer", "stock buffer"])
+def buffer_bytes(request: pytest.FixtureRequest) -> int:
+    found: int = request.param
+    return found
+
+
+def reader(case: GoldenCase, tier: Path, policy: BrokerConfig) -> TopicReader:
+    """A reader of a topic of which only the tier has anything."""
+    case.unpack(tier)
+    place = TierPlace("filesystem", str(tier))
+    info = pulsars_list(case)
+    hot = MemoryLog()
+    config = BrokerConfig(
+        offload_scan_read_buffer_size_in_bytes=policy.managed_ledger_offload_read_buffer_size_in_bytes
+    )
+    source = TieredSource(
+        "public/default/persistent/t",
+        hot,
+        TierSource(Tiers(), config, Locator(explicit=place)),
+        lambda: policy,
+        ReadCounters(),
+    )
+    return TopicReader(TopicView.pin("public/default/persistent/t", info, hot), source)
+
+
+def found_entries(topic: TopicReader, *, scan: bool) -> Iterator[tuple[int, int, bytes]]:
+    for served in topic.read(scan=scan):
+        assert served.tier is Tier.TIERED
+        for entry_id, data in iter_entries(served.run.data, served.run.frames):
+            yield served.run.ledger_id, entry_id, bytes(data)
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_message_is_what_pulsars_reader_saw(name: str, tmp_path: Path, buffer_bytes: int, *, scan: bool) -> None:
+    case = CASES[name]
+    topic = reader(case, tmp_path, BrokerConfig(managed_ledger_offload_read_buffer_size_in_bytes=buffer_bytes))
+    expected = case.messages()
+    if expected is None:
+        digests = [
+            {"ledgerId": ledger, "entryId": entry_id, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for ledger, entry_id, data in found_entries(topic, scan=scan)
+        ]
+        assert digests == case.entries()
+        return
+    seen = {
+        (row["ledger_id"], row["entry_id"], row["batch_index"]): hashlib.sha256(row["value"] or b"").hexdigest()
+        for served in topic.read(scan=scan)
+        for messages in decode_messages(
+            served.run.data, served.run.frames, served.run.ledger_id, check=True, strict=True
+        )
+        for row in batch_rows(messages.batch)
+    }
+    wanted = {(item["ledgerId"], item["entryId"], item["batchIndex"]): item["sha256"] for item in expected}
+    # Messages of aborted transactions are in the log too; whoever knows of the whole topic leaves them out.
+    assert {place: digest for place, digest in seen.items() if place in wanted or name != "txn"} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "kept"),
+    [
+        ("oversize", CorruptIndex, 0),  # the index names a block that was never written
+        ("streaming_v2_manyblocks", WrongLength, 88),  # blocks behind the first are not where the index says
+    ],
+)
+def test_what_pulsar_wrote_wrongly_is_an_error_or_left_out(
+    name: str, error: type[Exception], kept: int, tmp_path: Path
+) -> None:
+    if name not in CASES:
+        pytest.skip(f"{name} is not among the small cases; {golden.ENVIRONMENT} names the directory of the full set")
+    with pytest.raises(error):
+        list(reader(CASES[name], tmp_path, BrokerConfig()).read())
+    lenient = reader(CASES[name], tmp_path, BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT))
+    found = list(found_entries(lenient, scan=True))
+    assert [entry_id for _, entry_id, _ in found[:kept]] == list(range(kept))
+    digests = {(item["ledgerId"], item["entryId"]): item["sha256"] for item in CASES[name].entries() or ()}
+    assert all(digests[ledger, entry_id] == hashlib.sha256(data).hexdigest() for ledger, entry_id, data in found)
