@@ -49,6 +49,7 @@ class BrokerService:
         schemas: The topics' schemas.
         authenticator: Who is who.
         pool: Runs what waits for disks.
+        far_pool: Runs what may wait for a tier, so that it never holds up what waits for disks; by default the pool.
         instance: Tells this start of the broker from others in the names it makes up.
     """
 
@@ -62,6 +63,7 @@ class BrokerService:
         authenticator: Authenticator,
         pool: Executor,
         instance: str,
+        far_pool: Executor | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -78,6 +80,7 @@ class BrokerService:
         """Which tier served reads of a topic, by managed-ledger name; None where the hot log alone can."""
         self._authenticator = authenticator
         self._pool = pool
+        self._far_pool = far_pool or pool
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
@@ -136,6 +139,11 @@ class BrokerService:
         """Run work that waits for a disk, in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    async def far(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run work that may wait for a tier, in a thread apart from those that wait for disks."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._far_pool, lambda: work(*args, **kwargs))
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run work that nobody waits for."""

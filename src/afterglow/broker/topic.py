@@ -141,7 +141,8 @@ class Topic:
         cached = self.ledger.read_cached(position, max_entries, max_bytes)
         found = cached
         if found is None:
-            found = await self.service.blocking(self.ledger.read, position, max_entries, max_bytes)
+            run = self.service.far if self.ledger.is_far(position) else self.service.blocking
+            found = await run(self.ledger.read, position, max_entries, max_bytes)
         if counts is not None:
             counts.count(found, from_memory=cached is not None)
         return found
@@ -206,7 +207,7 @@ class Topic:
         if self._policies is None or not self._policies.ttl_ms or not self.ledger.cursors():
             return
         oldest_kept = self.service.store.clock.now_ms() - self._policies.ttl_ms
-        expired = await self.service.blocking(self.ledger.last_before, oldest_kept)
+        expired = await self.service.far(self.ledger.last_before, oldest_kept)
         if expired is None:
             return
         for cursor in self.ledger.cursors():

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,11 @@ def serve(
     listen: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the binary protocol; 0 picks a free one.")] = None,
     http_port: Annotated[int | None, typer.Option(help="Port of the admin API; 0 picks a free one.")] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(help="The tier: file:///path or s3://bucket[/prefix]; else HOME/tier."),
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master that runs offloads; local ones only so far.")] = None,
     metadata: Annotated[str | None, typer.Option(help="sqlite:PATH or zk://host:2181[/chroot].")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")
@@ -42,27 +48,32 @@ def serve(
         "brokerServicePort": port,
         "webServicePort": http_port,
         "metadataStoreUrl": metadata,
+        "sparkMaster": master,
     }
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     config = load_conf(conf, environ=os.environ, overrides=overrides)
     check_exposure(config, insecure=insecure)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(home, config))
+    asyncio.run(_serve(home, config, tier))
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        # Threads that wait for a tier that does not answer. Python would wait for them; all else is closed by now.
+        logging.shutdown()
+        os._exit(DONE)
     return DONE
 
 
-async def _serve(home: Path, config: BrokerConfig) -> None:
+async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     from afterglow.admin.start import start_admin  # noqa: PLC0415 - not needed for --help
     from afterglow.engine.server import Server  # noqa: PLC0415
+    from afterglow.engine.summary import summarize  # noqa: PLC0415
 
-    server = await Server.start(home, config, start_admin)
+    server = await Server.start(home, config, start_admin, tier=tier)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
-    retention = f"{config.default_retention_time_in_minutes} min, {config.default_retention_size_in_mb} MB"
-    typer.echo(f"home {home}, offload none, retention {retention} (-1: for ever, 0: until acknowledged)")
+    typer.echo(summarize(config, server.tiering.place))
     await stop.wait()
     await server.stop()

@@ -1,4 +1,4 @@
-"""A running engine: hot log, metadata, topics and the broker, put together in one process and one event loop."""
+"""A running engine: hot log, tier, metadata, topics and the broker, put together in one process and one event loop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.broker.tls import server_context
+from afterglow.engine.tiering import Tiering
+from afterglow.engine.upkeep import cancel, every, within
 from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
 from afterglow.ledger.catalog import Catalog
@@ -24,16 +26,18 @@ from afterglow.metadata.paths import AfterglowPaths
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
     from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
     from afterglow.errors import HotLogError
     from afterglow.hot.log import Completion
+    from afterglow.offload.service import OffloadService
 
     StartAdmin: TypeAlias = Callable[
-        [BrokerService, None, ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
+        [BrokerService, OffloadService | None, ssl.SSLContext | None],
+        Awaitable[tuple[str, Callable[[], Awaitable[None]]]],
     ]
     """Starts to serve the admin API; gives its address and what stops it."""
 
@@ -41,29 +45,40 @@ log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
 """For reads from disk and metadata: more than cores, since they wait."""
+_FAR_THREADS: Final = 32
+"""For reads that may wait for a tier. Apart from the others, so that dispatch of hot topics never waits for them."""
 _TICK_S: Final = 1.0
+_IDLE_LOOK_S: Final = 60.0
+_GRACE_S: Final = 3.0
+"""For reads from the tier that are under way at the end; whoever asked for them is gone by then."""
 
 
 class Server:
     """An engine that serves clients. Made by :meth:`start`."""
 
-    def __init__(self, service: BrokerService, stack: AsyncExitStack, admin_url: str) -> None:
+    def __init__(self, service: BrokerService, tiering: Tiering, stack: AsyncExitStack, admin_url: str) -> None:
         self.service = service
+        self.tiering = tiering
         self.admin_url = admin_url
         """Where the admin API is; empty where there is none."""
         self._stack = stack
 
     @classmethod
-    async def start(cls, home: Path, config: BrokerConfig, admin: StartAdmin | None = None) -> Self:
+    async def start(
+        cls, home: Path, config: BrokerConfig, admin: StartAdmin | None = None, *, tier: str | None = None
+    ) -> Self:
         """Start an engine on a home, made where there is none, and wait until clients can connect.
 
         Args:
             home: The directory that holds everything.
             config: The settings.
             admin: Serves the admin API of the broker, in the same event loop; it knows the rooms below, not they it.
+            tier: Address of the engine's own tier; None: the directory ``tier`` in the home.
 
         Raises:
             ConfigError: A setting cannot be obeyed.
+            NotSupported: The tier is of a kind that is reserved.
+            MissingDependency: The SDK of the tier is not installed.
             HotLogError: The home is in use, or its disk refuses.
             MetadataError: The metadata cannot be read.
             OSError: A port is taken.
@@ -78,28 +93,47 @@ class Server:
             stack.callback(metadata.close)
             catalog = Catalog(metadata, config.cluster_name)
             await loop.run_in_executor(pool, catalog.ensure_defaults)
-            store = LedgerStore(hot=hot, states=hot, metadata=metadata, config=config, executor=pool)
+            paths = AfterglowPaths(config.cluster_name)
+            tiering = Tiering.open(home, tier, config=config, hot=hot, metadata=metadata, paths=paths, catalog=catalog)
+            stack.push_async_callback(loop.run_in_executor, pool, tiering.close)
+            store = LedgerStore(
+                hot=hot,
+                states=hot,
+                metadata=metadata,
+                config=config,
+                executor=pool,
+                sources=tiering.sources,
+                offloading=tiering.offload,
+            )
             stack.push_async_callback(loop.run_in_executor, pool, store.close)
+            tiering.offload.attach(store)
+            stack.push_async_callback(loop.run_in_executor, pool, tiering.offload.close)
             await loop.run_in_executor(pool, store.start)
+            far_pool = ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="afterglow-far")
+            stack.callback(within, _GRACE_S, "the end of reads", partial(far_pool.shutdown, cancel_futures=True))
             service = BrokerService(
                 config=config,
                 store=store,
                 catalog=catalog,
-                schemas=SchemaRegistry(metadata, AfterglowPaths(config.cluster_name)),
+                schemas=SchemaRegistry(metadata, paths),
                 authenticator=Authenticator.from_config(config),
                 pool=pool,
+                far_pool=far_pool,
                 instance=uuid.uuid4().hex[:8],
             )
+            service.on_policies_changed.append(tiering.policies.changed)
+            service.reads = tiering.sources.counts
             stack.push_async_callback(service.close)
             tls = server_context(config)
             await _listen(service, config, tls)
             admin_url = ""
             if admin is not None:
-                admin_url, stop = await admin(service, None, tls)
+                admin_url, stop = await admin(service, tiering.offload, tls)
                 stack.push_async_callback(stop)
-            upkeep = loop.create_task(_upkeep(service, config))
-            stack.push_async_callback(_cancel, upkeep)
-            return cls(service, stack.pop_all(), admin_url)
+            tiering.offload.start()
+            for interval_s, what, work in _upkeep(service, tiering, config):
+                stack.push_async_callback(cancel, loop.create_task(every(interval_s, what, work)))
+            return cls(service, tiering, stack.pop_all(), admin_url)
         raise AssertionError("unreachable: the block returns or raises")
 
     async def stop(self) -> None:
@@ -140,21 +174,13 @@ def host_in_address(name: str) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-async def _upkeep(service: BrokerService, config: BrokerConfig) -> None:
-    """Roll-over by age and cursors' states every second; retention and expiry at their own pace."""
-    due = {"trim": 0.0, "expire": 0.0}
-    while True:
-        await asyncio.sleep(_TICK_S)
-        due = {name: since + _TICK_S for name, since in due.items()}
-        await service.blocking(service.store.tick)
-        if due["expire"] >= 60 * config.message_expiry_check_interval_in_minutes:
-            due["expire"] = 0.0
-            await service.expire_messages()
-        if due["trim"] >= config.retention_check_interval_in_seconds:
-            due["trim"] = 0.0
-            await service.blocking(service.store.trim)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+def _upkeep(
+    service: BrokerService, tiering: Tiering, config: BrokerConfig
+) -> Iterator[tuple[float, str, Callable[[], Awaitable[None]]]]:
+    """What is done over and over: seconds between, name, work. Each at its own pace, so that none waits for another."""
+    store, offload = service.store, tiering.offload
+    yield _TICK_S, "roll-over by age", partial(service.blocking, store.tick)
+    yield config.retention_check_interval_in_seconds, "retention", partial(service.blocking, store.trim)
+    yield 60 * config.message_expiry_check_interval_in_minutes, "expiry", service.expire_messages
+    yield config.offload_tick_interval_millis / 1000, "offload", partial(service.blocking, offload.tick)
+    yield _IDLE_LOOK_S, "upkeep of caches", partial(service.blocking, tiering.drop_idle)

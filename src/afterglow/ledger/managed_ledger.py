@@ -159,6 +159,10 @@ class ManagedLedger:
         """What :meth:`read` would begin with as far as it is in memory; None where it is not. Never waits."""
         return self._reader.read_cached(position, max_entries, max_bytes)
 
+    def is_far(self, position: Position) -> bool:
+        """Whether a read that begins there may have to wait for a tier. Never waits."""
+        return self._reader.is_far(position)
+
     def first_at_or_after(self, time_ms: int) -> Found:
         """The first entry written at or after a moment; see :mod:`afterglow.ledger.time_search`. May wait for a disk.
 

@@ -73,6 +73,12 @@ class EntryReader:
             return None
         return [StoredEntry(Position(span.ledger_id, span.first + at), data) for at, data in enumerate(run)]
 
+    def is_far(self, position: Position) -> bool:
+        """Whether the entry that :meth:`read` would begin with has a copy outside the hot log."""
+        span = next(self._state.layout.spans(position), None)
+        row = None if span is None else self._state.row(span.ledger_id)
+        return row is not None and bool(row.offloadContext.complete or row.offloadContext.offloadSegment)
+
     def read_one(self, position: Position) -> EntryData | None:
         """The entry at ``position``; None where there is none."""
         found = self.read(position, 1, 1)

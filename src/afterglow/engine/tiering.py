@@ -1,0 +1,104 @@
+"""The engine's second tier: who copies ledgers there, and who reads them back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from afterglow.engine.reads import TopicSources
+from afterglow.engine.tier import own_tier
+from afterglow.engine.upkeep import within
+from afterglow.ledger.clock import SystemClock
+from afterglow.offload.policies import Policies
+from afterglow.offload.service import OffloadService
+from afterglow.read.places import Tiers
+from afterglow.read.tier_source import TierSource
+from afterglow.spark.offload_jobs import SparkRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from afterglow.config import BrokerConfig
+    from afterglow.hot.local.log import LocalLog
+    from afterglow.ledger.catalog import Catalog
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.read.places import TierPlace
+
+_THREADS: Final = 4
+"""For what waits for the tier on behalf of offload. Their own, so that a slow tier never holds up the broker's."""
+_GRACE_S: Final = 3.0
+"""For requests to the tier that are under way at the end. Metadata knows what they are for; the next start goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiering:
+    """What an engine needs for its tier. Made by :meth:`open`."""
+
+    place: TierPlace
+    """The engine's own tier."""
+    policies: Policies
+    sources: TopicSources
+    offload: OffloadService
+    _tier_source: TierSource
+    _stack: ExitStack
+
+    @classmethod
+    def open(
+        cls,
+        home: Path,
+        tier: str | None,
+        *,
+        config: BrokerConfig,
+        hot: LocalLog,
+        metadata: MetadataStore,
+        paths: AfterglowPaths,
+        catalog: Catalog,
+    ) -> Tiering:
+        """Put it together. Nothing runs yet, and Spark is not even imported.
+
+        Raises:
+            ConfigError: A setting or the tier's address cannot be obeyed.
+            NotSupported: The tier is of a kind that is reserved.
+            MissingDependency: The SDK of the tier is not installed.
+        """
+        place = own_tier(home, tier, config)
+        policies = Policies(config, catalog)
+        tiers = Tiers()
+        tiers.store(place, config)  # so that a tier that can never be opened is told now, not at the first offload
+        with ExitStack() as stack:
+            runner = SparkRunner(config.spark_master, max_jobs=config.spark_max_concurrent_jobs)
+            stack.callback(runner.close)
+            tier_source = TierSource(tiers, config)
+            stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
+            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
+            stack.callback(
+                within, _GRACE_S, "the end of what waits for the tier", partial(threads.shutdown, cancel_futures=True)
+            )
+            offload = OffloadService(
+                metadata=metadata,
+                paths=paths,
+                policies=policies,
+                tiers=tiers,
+                own=place,
+                runner=runner,
+                executor=threads,
+                clock=SystemClock(),
+                instance=hot.instance,
+                home=str(home.absolute()),
+                flush=hot.flush,
+            )
+            sources = TopicSources(hot, tier_source, policies)
+            return cls(place, policies, sources, offload, tier_source, stack.pop_all())
+        raise AssertionError("unreachable: the block returns or raises")
+
+    def drop_idle(self) -> None:
+        """Let go of what nobody has read for a while."""
+        self._tier_source.drop_idle()
+
+    def close(self) -> None:
+        """End all threads and processes, Spark last. To be called once offload and topics are closed."""
+        self._stack.close()
