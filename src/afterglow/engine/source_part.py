@@ -2,7 +2,7 @@
 
 Whatever is asked looks at the topic anew, and then keeps to what was there at that moment: entries that come later are
 not given. A ledger that leaves the hot log while it is read is read on from the tier; one that retention has dropped
-meanwhile is passed over.
+meanwhile is an error.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from afterglow.config.choices import DamagePolicy
 from afterglow.engine.source_records import SourceSegment, source_ledgers
-from afterglow.errors import LedgerMissing, TopicMissing
+from afterglow.errors import TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import records
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.read.handle import TopicReader, TopicView
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from afterglow.config.choices import ReadPriority
     from afterglow.engine.source_records import SourceLedger
+    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.paths import AfterglowPaths
@@ -96,28 +96,19 @@ class Part:
         """Its entries in a window of positions, in runs; whole ledgers outside the window of time are left out."""
         pinned = self._pin()
         start, end = window.narrowed(records(pinned.info))
-        end = min(end, pinned.reader.view.layout.last.next())
-        while True:
-            try:
-                for served in pinned.reader.read(start, end, priority=priority, scan=scan):
-                    yield served
-                    start = Position(served.run.ledger_id, served.run.frames.end_entry_id)
-            except LedgerMissing:
-                newer = self._pin()
-                if newer.info.ledgerInfo == pinned.info.ledgerInfo:
-                    raise
-                pinned = newer
-            else:
-                return
+        yield from pinned.reader.read(start, end, priority=priority, scan=scan)
 
     def _pin(self) -> _Pinned:
         rooms = self._rooms
-        stored = rooms.metadata.get(managed_ledger_path(self._ledger_name))
-        if stored is None or not stored.value:
-            raise TopicMissing(f"source {rooms.source} has no topic {self.name} any more")
-        info = parse_managed_ledger(stored.value)
+        info = self._info()
         rooms.policies.changed(None)
         source = TieredSource(
             self._ledger_name, rooms.hot, rooms.tiers, lambda: rooms.policies.of(self._ledger_name), rooms.counters
         )
-        return _Pinned(info, TopicReader(TopicView.pin(self._ledger_name, info, rooms.hot), source))
+        return _Pinned(info, TopicReader(TopicView.pin(self._ledger_name, info, rooms.hot), source, self._info))
+
+    def _info(self) -> ManagedLedgerInfo:
+        stored = self._rooms.metadata.get(managed_ledger_path(self._ledger_name))
+        if stored is None or not stored.value:
+            raise TopicMissing(f"source {self._rooms.source} has no topic {self.name} any more")
+        return parse_managed_ledger(stored.value)

@@ -28,7 +28,7 @@ class SourceLedger:
     """Full name, with the partition."""
     ledger_id: int
     entries: int
-    """That can be read now."""
+    """That can be read now. 0 of the newest, for a moment, while the end of the one before is not known."""
     size_bytes: int | None
     """Of all its entries; None while it is written."""
     closed_ms: int | None

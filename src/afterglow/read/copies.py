@@ -88,6 +88,11 @@ class ReadableLedger(Protocol):
         """Id of the last entry that may be read; -1 where there is none."""
         ...
 
+    @property
+    def closed(self) -> bool:
+        """Whether no more entries will come, so that ``confirmed`` is its end; False where that is not known."""
+        ...
+
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
         """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 4 << 20
 """Per run of a read that is no scan."""
 
+_LAG_S: Final = 2.0
+"""How long an entry of the list is waited for that a running engine has not published: as a rule that takes 100 ms."""
+_POLL_S: Final = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
@@ -39,12 +44,20 @@ class TopicView:
     def pin(cls, name: str, info: ManagedLedgerInfo, hot: HotReader) -> TopicView:
         """The view of now: of a ledger that is still written, what is confirmed.
 
+        The list learns the end of a ledger after the next one is in use, and another process may learn it later still.
+        Where the end of a ledger is not known, nothing behind it is in view: there would be a hole.
+
         Raises:
             HotLogError: The ledger that is written cannot be read.
         """
         rows = sorted(info.ledgerInfo, key=lambda row: row.ledgerId)
-        layout = Layout.of((row.ledgerId, _entries(row, hot)) for row in rows)
-        return cls(name, {row.ledgerId: row for row in rows}, layout)
+        extents: list[tuple[int, int]] = []
+        for row in rows:
+            entries, ended = _extent(row, hot)
+            extents.append((row.ledgerId, entries))
+            if not ended:
+                break
+        return cls(name, {row.ledgerId: row for row in rows}, Layout.of(extents))
 
 
 class TopicReader:
@@ -152,15 +165,27 @@ class _SharedLedger:
         with open_shared(self._home, self._ledger_id) as ledger:
             return ledger.confirmed
 
+    @property
+    def closed(self) -> bool:
+        with open_shared(self._home, self._ledger_id) as ledger:
+            return ledger.closed
+
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
         with open_shared(self._home, self._ledger_id) as ledger:
+            # The list may name entries that the engine has not published yet.
+            deadline = time.monotonic() + _LAG_S
+            while ledger.confirmed < first and not ledger.closed and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
             return ledger.read_frames(first, max_bytes)
 
 
-def _entries(row: ManagedLedgerInfo.LedgerInfo, hot: HotReader) -> int:
+def _extent(row: ManagedLedgerInfo.LedgerInfo, hot: HotReader) -> tuple[int, bool]:
+    """Entries of a ledger that may be read, and whether that is all of it."""
     if row.HasField("entries"):
-        return row.entries
+        return row.entries, True
     try:
-        return hot.open(row.ledgerId).confirmed + 1
+        ledger = hot.open(row.ledgerId)
+        ended = ledger.closed  # asked first: what is confirmed after it is its end
+        return ledger.confirmed + 1, ended
     except LedgerMissing:
-        return 0
+        return 0, False

@@ -1,0 +1,143 @@
+"""An engine's home without the engine's process: topics in ledgers on disk, and some of them in a tier."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+from uuid import uuid4
+
+from afterglow.errors import AfterglowError
+from afterglow.format.entry import encode_batch, encode_entry
+from afterglow.format.objects import ObjectKey
+from afterglow.format.offload_context import set_uuid
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
+from afterglow.hot.local import LocalLog
+from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.names import TopicName
+from afterglow.metadata.sqlite import SqliteMetadataStore
+from afterglow.offload.blocks import BlockOffloader
+from afterglow.read.places import Tiers, place_of_url
+from afterglow.testing.clock import ManualClock
+from afterglow.testing.ledgers import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from afterglow.format.position import Position
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.managed_ledger import ManagedLedger
+
+APART_MS = 1_000
+"""Between the broker times of two entries."""
+_WAIT_S = 30.0
+
+
+def batch(payloads: Sequence[bytes], publish_time_ms: int = 0) -> bytes:
+    """An entry with several messages, as a client sends it."""
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=publish_time_ms, num_messages_in_batch=len(payloads)
+    )
+    return encode_entry(metadata, encode_batch((SingleMessageMetadata(), payload) for payload in payloads))
+
+
+class EngineHome:
+    """A home and what an engine does to it, for the time of a ``with``.
+
+    Args:
+        path: The directory; must exist.
+        changes: Of the engine's settings, by attribute.
+
+    Attributes:
+        clock: Gives the broker times; moves by ``APART_MS`` with every entry.
+        place: The tier in the home.
+        catalog: Of its topics.
+    """
+
+    def __init__(self, path: Path, **changes: object) -> None:
+        self.path = path
+        self.config = settings(managed_ledger_cache_size_mb=0, **changes)
+        self.clock = ManualClock()
+        (path / "tier").mkdir(exist_ok=True)
+        self.place = place_of_url((path / "tier").as_uri())
+        with ExitStack() as stack:
+            metadata = SqliteMetadataStore(path / "metadata.db")
+            stack.callback(metadata.close)
+            self.catalog = Catalog(metadata, self.config.cluster_name)
+            self.catalog.ensure_defaults()
+            self.hot = stack.enter_context(LocalLog(path))
+            executor = stack.enter_context(ThreadPoolExecutor(2))
+            self._store = LedgerStore(
+                hot=self.hot,
+                states=self.hot,
+                metadata=metadata,
+                config=self.config,
+                executor=executor,
+                clock=self.clock,
+            )
+            stack.callback(self._store.close)
+            self._store.start()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop as an engine does."""
+        self._stack.close()
+
+    def open(self, topic: str) -> ManagedLedger:
+        """A topic by any spelling of its name, made if it is not there."""
+        return self._store.open(TopicName.parse(topic).managed_ledger_name)
+
+    def write(self, topic: str, *ledgers: Sequence[bytes]) -> list[int]:
+        """Append entries to a topic, each group in a ledger of its own; returns the ledgers' ids.
+
+        Raises:
+            AfterglowError: An append failed.
+        """
+        opened = self.open(topic)
+        found: list[int] = []
+        for entries in ledgers:
+            if opened.layout.total_entries:
+                opened.roll()
+            for entry in entries:
+                position = self._append(opened, entry)
+                self.clock.advance(APART_MS / 1000)
+            found.append(position.ledger_id)
+        return found
+
+    def _append(self, opened: ManagedLedger, entry: bytes) -> Position:
+        outcome: Future[Position | AfterglowError] = Future()
+        opened.append((entry,), 1, outcome.set_result)
+        position = outcome.result(_WAIT_S)
+        if isinstance(position, AfterglowError):
+            raise position
+        return position
+
+    def offload(self, topic: str, ledger_id: int, *, block_bytes: int | None = None) -> str:
+        """Copy a closed ledger to the tier, and say so in the list; returns the data object's key."""
+        uuid = uuid4()
+        offloader = BlockOffloader(self.place, self.config, Tiers(), block_bytes=block_bytes)
+        offloader.offload(self.hot.open(ledger_id), uuid, {})
+
+        def edit(info: ManagedLedgerInfo) -> None:
+            context = next(row for row in info.ledgerInfo if row.ledgerId == ledger_id).offloadContext
+            set_uuid(context, uuid)
+            context.driverMetadata.name = self.place.driver
+            for key, value in offloader.driver_metadata().items():
+                context.driverMetadata.properties.add(key=key, value=value)
+            context.complete = True
+
+        self.open(topic).update(edit)
+        return str(ObjectKey(uuid, ledger_id))
+
+    def free(self, topic: str, ledger_id: int) -> None:
+        """Delete the hot copy of an offloaded ledger."""
+        self.open(topic).free([ledger_id])
+        assert ledger_id not in self.hot.ledgers()
