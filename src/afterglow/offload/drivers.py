@@ -15,13 +15,15 @@ engine and in workers.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from afterglow.errors import ConfigError, MissingDependency
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.offloader import NullOffloader
+from afterglow.offload.policy_checks import DRIVER_GROUP
 from afterglow.read.places import MEMORY, place_of_policy
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from afterglow.read.places import TierPlace, Tiers
 
     Factory: TypeAlias = Callable[[BrokerConfig, TierPlace | None, Tiers], LedgerOffloader]
-
-GROUP: Final = "afterglow.offloaders"
 
 _loaded: dict[str, Factory] = {}
 _lock = threading.Lock()
@@ -51,7 +51,13 @@ def offloader_of(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> L
     """
     if policy.managed_ledger_offload_driver is None:
         return NullOffloader() if own is None else BlockOffloader(own, policy, tiers)
-    return _factory(policy.managed_ledger_offload_driver)(policy, own, tiers)
+    try:
+        factory = _factory(policy.managed_ledger_offload_driver)
+    except ConfigError:
+        with suppress(ConfigError):
+            place_of_policy(policy, own)  # which has a word of its own for drivers that are reserved
+        raise
+    return factory(policy, own, tiers)
 
 
 def offloader_named(name: str, policy: BrokerConfig, tiers: Tiers) -> LedgerOffloader:
@@ -89,13 +95,13 @@ def _factory(name: str) -> Factory:
     with _lock:
         if (known := _loaded.get(name.lower())) is not None:
             return known
-        found = {point.name.lower(): point for point in entry_points(group=GROUP)}
+        found = {point.name.lower(): point for point in entry_points(group=DRIVER_GROUP)}
         point = found.get(name.lower())
         if point is None:
             names = ", ".join(sorted(point.name for point in found.values())) or "none"
             raise ConfigError(
                 f"managedLedgerOffloadDriver={name} is unknown; known are {names}. Install the package that has it: "
-                f"drivers are found through the entry point group {GROUP}"
+                f"drivers are found through the entry point group {DRIVER_GROUP}"
             )
         try:
             factory: Factory = point.load()

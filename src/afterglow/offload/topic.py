@@ -62,6 +62,7 @@ class TopicOffload:
         self._troubles: dict[int, Trouble] = {}
         self._doomed = False
         self._obstacle_told = ""
+        self._fenced: ManagedLedger | None = None
         self._manual: ManualOffload | None = None
         self._status = OffloadStatus()
 
@@ -111,7 +112,8 @@ class TopicOffload:
     @property
     def forgettable(self) -> bool:
         """Whether it is quiet, and has nothing to tell that metadata does not."""
-        return self.quiet and self._status.state is OffloadState.NOT_RUN and not self.last_success_ms
+        told = self._obstacle_told or self.last_success_ms or self._status.state is not OffloadState.NOT_RUN
+        return self.quiet and not told
 
     def wants_look(
         self, info: ManagedLedgerInfo, policy: BrokerConfig, *, opened: bool, writing_to: int | None
@@ -203,6 +205,8 @@ class TopicOffload:
         """The topic, opened where it is not and there is something to do."""
         store = self._env.store
         if (known := store.opened(self.name)) is not None:
+            if known is self._fenced:
+                raise Fenced(f"{self.name} was taken over by another owner; open it anew")
             return known
         if not self._wants_topic(store.info(self.name), policy, opened=False, writing_to=None):
             return None
@@ -364,6 +368,8 @@ class TopicOffload:
     def _stop(self, error: AfterglowError) -> None:
         """The topic is not ours any more. What tasks still write is the next owner's to judge, or on record already."""
         _log.info("%s is not offloaded here any more: %s", self.name, error)
+        if isinstance(error, Fenced):
+            self._fenced = self._env.store.opened(self.name)
         for attempt in self.window.cancel():
             if not attempt.running:
                 self.window.drop(attempt)
@@ -416,9 +422,13 @@ class TopicOffload:
     def _note_next(self, info: ManagedLedgerInfo, writing_to: int | None, policy: BrokerConfig) -> None:
         """Put the next moment on the agenda at which time alone brings something to do."""
         now_ms = self._env.clock.now_ms()
-        at_ms = planner.next_look_ms(info, writing_to=writing_to, policy=policy, now_ms=now_ms)
-        if at_ms is not None:
-            self._env.agenda.put(self.name, at_ms)
+        moments = [planner.next_look_ms(info, writing_to=writing_to, policy=policy, now_ms=now_ms)]
+        with self._env.lock:
+            moments += [trouble.next_try_ms for trouble in self._troubles.values()]
+            moments += [attempt.next_try_ms for attempt in self.window.attempts]
+        for at_ms in moments:
+            if at_ms is not None and at_ms > now_ms:
+                self._env.agenda.put(self.name, at_ms)
 
     def _wake(self) -> None:
         self._env.agenda.put(self.name, 0)

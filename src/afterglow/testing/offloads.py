@@ -161,13 +161,13 @@ class OffloadWorld(World):
             AssertionError: There is no end to it.
         """
         for _ in range(rounds):
-            before = (len(self.runner.jobs), len(self.executor))
-            self.service.tick()
-            if before == (len(self.runner.jobs), len(self.executor)) and not self.runner.waiting:
-                return
             self.settle()
             while self.runner.run_all():
                 self.settle()
+            jobs = len(self.runner.jobs)
+            self.service.tick()
+            if not self.executor and len(self.runner.jobs) == jobs:
+                return
         raise AssertionError(f"still busy after {rounds} ticks")
 
     def topic(self, *ledgers: int, name: str = TOPIC, size_bytes: int = 50) -> ManagedLedger:
@@ -188,8 +188,8 @@ class OffloadWorld(World):
         """Ledgers that the list says are in the tier."""
         return [row.ledgerId for row in self.info(name).ledgerInfo if row.offloadContext.complete]
 
-    def keys(self) -> list[str]:
-        """Of all objects in the tier."""
+    def objects(self) -> list[str]:
+        """Keys of all objects in the tier."""
         return [found.key for found in self.tier.list()]
 
     def intents(self, name: str = TOPIC) -> tuple[str, ...]:

@@ -1,0 +1,277 @@
+"""Drivers: ours, those of others through a real entry point, and none."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from afterglow.config import BrokerConfig
+from afterglow.errors import ConfigError, MissingDependency, NotSupported, ObjectMissing
+from afterglow.format.blocks import Format
+from afterglow.format.checks import open_block
+from afterglow.format.frames import iter_entries
+from afterglow.format.index import decode_index
+from afterglow.format.objects import parse_key
+from afterglow.format.offload_context import ledger_uuid
+from afterglow.offload import drivers, policy_checks
+from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.drivers import offloader_of
+from afterglow.offload.explain import LedgerState
+from afterglow.offload.offloader import LedgerOffloader, NullOffloader, OffloadedLedger, extra_metadata
+from afterglow.read.places import TierPlace, Tiers
+from afterglow.storage.memory import MemoryStore
+from afterglow.testing import golden
+from afterglow.testing.ledgers import TOPIC, settings
+from afterglow.testing.manual_hot import ManualHotLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.offloads import OffloadWorld
+
+OWN = TierPlace("memory", "own")
+
+
+def policy(**changes: object) -> BrokerConfig:
+    return BrokerConfig(**changes)  # type: ignore[arg-type]  # settings by name
+
+
+def sealed(entries: list[bytes]) -> ManualLedger:
+    ledger = ManualHotLog().create()
+    for entry in entries:
+        ledger.append((entry,), lambda _error: None)
+    ledger.close()
+    return ledger
+
+
+# --- which one --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_driver_the_engines_own_tier_is_used() -> None:
+    found = offloader_of(policy(), OWN, Tiers())
+    assert isinstance(found, BlockOffloader)
+    assert found.place == OWN
+
+
+def test_without_a_tier_every_use_is_refused_with_the_cure() -> None:
+    found = offloader_of(policy(), None, Tiers())
+    assert isinstance(found, NullOffloader)
+    context = OffloadedLedger(UUID(int=1))
+    uses: list[Callable[[], object]] = [
+        lambda: found.place,
+        found.driver_metadata,
+        lambda: found.offload(sealed([b"x"]), UUID(int=1), {}),
+        lambda: found.read_offloaded(1, context),
+        lambda: found.delete_offloaded(1, UUID(int=1), {}),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=r"managedLedgerOffloadDriver, or start with --tier"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("changes", "url"),
+    [
+        ({"managed_ledger_offload_driver": "filesystem", "file_system_uri": "file:///tier"}, "file:///tier"),
+        ({"managed_ledger_offload_driver": "FileSystem", "file_system_uri": "file:///tier"}, "file:///tier"),
+        ({"managed_ledger_offload_driver": "S3", "managed_ledger_offload_bucket": "b"}, "s3://b"),
+        ({"managed_ledger_offload_driver": "aws-s3", "s3_managed_ledger_offload_bucket": "b"}, "s3://b"),
+        ({"managed_ledger_offload_driver": "aliyun-oss", "managed_ledger_offload_bucket": "b"}, "s3://b"),
+    ],
+)
+def test_our_own_drivers_are_found_by_their_names(changes: dict[str, object], url: str) -> None:
+    found = offloader_of(policy(**changes), OWN, Tiers())
+    assert isinstance(found, LedgerOffloader)
+    assert found.place.url == url
+
+
+def test_an_unknown_driver_is_refused_with_the_known_ones_and_the_group() -> None:
+    with pytest.raises(ConfigError, match=r"known are S3, aliyun-oss, aws-s3, filesystem.*afterglow\.offloaders"):
+        offloader_of(policy(managed_ledger_offload_driver="nowhere"), OWN, Tiers())
+
+
+def test_a_reserved_driver_is_told_apart() -> None:
+    with pytest.raises(NotSupported, match="not available in this release"):
+        offloader_of(policy(managed_ledger_offload_driver="azureblob"), OWN, Tiers())
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in golden.cases() if not n.startswith(("streaming", "fs_", "oversize"))])
+def test_a_whole_ledger_becomes_the_bytes_that_pulsar_writes(name: str) -> None:
+    case = golden.cases()[name]
+    for key in [key for key in map(parse_key, case.objects) if not key.index]:
+        data = case.objects[str(key)]
+        theirs = decode_index(case.objects[f"{key}-index"])
+        entries = [
+            bytes(entry)
+            for group, number, start, end in theirs.extents()
+            for block in [open_block(data[start:end], group.blocks[number].first_entry_id)]
+            for _, entry in iter_entries(data[start:end], block.frames)
+        ]
+        ledger = sealed(entries)
+        store = MemoryStore()
+        place = TierPlace("memory", store.url.removeprefix("memory://"))
+        obeyed = policy(managed_ledger_offload_max_block_size_in_bytes=5 << 20)
+        offloader = BlockOffloader(place, obeyed, Tiers())
+
+        offloader.offload(ledger, key.uuid, extra_metadata("t/n/persistent/x", cluster="c", instance="i"))
+
+        ours = f"{key.uuid}-ledger-{ledger.ledger_id}"
+        assert [found.key for found in store.list()] == [ours, f"{ours}-index"]
+        assert store.get(ours) == data
+        index = decode_index(store.get(f"{ours}-index"))
+        assert (index.format, index.data_bytes, index.header_bytes) == (
+            Format.V1,
+            theirs.data_bytes,
+            theirs.header_bytes,
+        )
+        assert index.groups[0].blocks == theirs.groups[0].blocks
+        assert index.groups[0].last_entry_id == theirs.groups[0].last_entry_id
+        wanted = {pair.lower() for item in case.listing for pair in item.user_metadata} - {"pulsarclustername"}
+        assert wanted <= set(store.head(ours).metadata)
+
+
+def test_a_copy_is_read_back_and_deleted() -> None:
+    entries = [b"%d" % number * 30 for number in range(40)]
+    store = MemoryStore()
+    place = TierPlace("memory", store.url.removeprefix("memory://"))
+    offloader = BlockOffloader(place, policy(), Tiers(), block_bytes=500, part_bytes=1000)
+    offloader.offload(sealed(entries), UUID(int=5), {})
+
+    for given in ({}, offloader.driver_metadata()):
+        copy = offloader.read_offloaded(1, OffloadedLedger(UUID(int=5), given))
+        assert [bytes(entry) for run in copy.scan(0, 39) for entry in run.entries()] == entries
+        assert [bytes(entry) for entry in copy.read(7, 7, 1).entries()] == entries[7:8]
+
+    store.create_upload(f"{UUID(int=5)}-ledger-1")
+    offloader.delete_offloaded(1, UUID(int=5), offloader.driver_metadata())
+    offloader.delete_offloaded(1, UUID(int=5), offloader.driver_metadata())
+    assert list(store.list()) == []
+    assert store.list_uploads() == ()
+    with pytest.raises(ObjectMissing):
+        offloader.read_offloaded(1, OffloadedLedger(UUID(int=5)))
+
+
+# --- of others --------------------------------------------------------------------------------------------------------
+
+DRIVER = """
+    from afterglow.errors import ObjectMissing
+    from afterglow.format.frames import frame_entries, scan_frames
+    from afterglow.read.copies import FrameRun
+    from afterglow.read.places import TierPlace
+
+    SHELF = {}
+
+
+    class Shelf:
+        def __init__(self, policy, own, tiers):
+            self._shelf = dict(policy.managed_ledger_extra_configurations).get("Shelf", "top")
+
+        @property
+        def place(self):
+            return TierPlace("shelf", self._shelf)
+
+        def driver_metadata(self):
+            return {"bucket": self._shelf, "colour": "green"}
+
+        def offload(self, ledger, uuid, extra_metadata):
+            entries = [bytes(entry) for entry in ledger.read(0, ledger.confirmed)]
+            SHELF[self._shelf, ledger.ledger_id, uuid] = (entries, dict(extra_metadata))
+
+        def read_offloaded(self, ledger_id, context):
+            found = SHELF.get((context.driver_metadata["bucket"], ledger_id, context.uuid))
+            if found is None:
+                raise ObjectMissing("nothing on the shelf")
+            return Copy(ledger_id, found[0])
+
+        def delete_offloaded(self, ledger_id, uuid, driver_metadata):
+            assert driver_metadata["colour"] == "green"
+            SHELF.pop((driver_metadata["bucket"], ledger_id, uuid), None)
+
+
+    class Copy:
+        def __init__(self, ledger_id, entries):
+            self._ledger_id, self._entries = ledger_id, entries
+
+        def read(self, first, last, max_bytes):
+            data = memoryview(frame_entries(self._entries[first : last + 1], first))
+            return FrameRun(self._ledger_id, data, scan_frames(data, first))
+
+        def scan(self, first, last):
+            yield self.read(first, last, 1 << 30)
+"""
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[object, object]]:
+    """A distribution with a driver, installed as far as Python is concerned."""
+    (tmp_path / "shelf_driver.py").write_text(textwrap.dedent(DRIVER))
+    info = tmp_path / "shelf_driver-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf-driver\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[afterglow.offloaders]\nshelf = shelf_driver:Shelf\nbroken = shelf_driver:Nothing\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    policy_checks.drivers.cache_clear()
+    import shelf_driver  # type: ignore[import-not-found]
+
+    yield shelf_driver.SHELF
+    sys.modules.pop("shelf_driver", None)
+    drivers._loaded.pop("shelf", None)
+    policy_checks.drivers.cache_clear()
+
+
+def test_a_driver_of_others_offloads_frees_and_deletes(
+    new_world: Callable[..., OffloadWorld], shelf: dict[tuple[str, int, UUID], tuple[list[bytes], dict[str, str]]]
+) -> None:
+    world = new_world(
+        settings(
+            managed_ledger_offload_threshold_in_bytes=0,
+            managed_ledger_offload_deletion_lag_in_millis=1000,
+            managed_ledger_offload_driver="shelf",
+            managed_ledger_extra_configurations=(("Shelf", "lower"),),
+        )
+    )
+    ledger = world.topic(3, 20)
+    entries = world.hot.open(2).entries
+    world.run()
+
+    assert world.offloaded() == [1, 2]
+    assert [len(job) for job in world.runner.jobs] == [2]
+    row = world.info().ledgerInfo[1]
+    uuid = ledger_uuid(row)
+    assert uuid is not None
+    stored, extra = shelf["lower", 2, uuid]
+    assert stored == entries
+    assert extra["ManagedLedgerName"] == TOPIC
+    assert row.offloadContext.driverMetadata.name == "shelf"
+    assert world.objects() == []
+
+    kept = shelf.pop(("lower", 2, uuid))
+    world.clock.advance(2)
+    world.run()
+    assert world.hot.ledgers() == (2, 3)
+    assert world.service.explain(TOPIC)[1].state is LedgerState.TO_BE_FREED
+    shelf["lower", 2, uuid] = kept
+    world.clock.advance(60)
+    world.run()
+    assert world.hot.ledgers() == (3,)
+
+    ledger.truncate()
+    world.run()
+    assert shelf == {}
+    assert world.intents() == ()
+
+
+def test_a_driver_that_cannot_be_loaded_names_its_package(shelf: object) -> None:
+    with pytest.raises(MissingDependency, match=r"broken \(shelf_driver:Nothing\).*install the package shelf-driver"):
+        offloader_of(policy(managed_ledger_offload_driver="broken"), OWN, Tiers())

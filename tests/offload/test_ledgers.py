@@ -1,0 +1,343 @@
+"""The commit protocol: what is in metadata and in the tier when all goes well, and when it does not."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from afterglow import __version__
+from afterglow.errors import StoreUnavailable
+from afterglow.format.frames import frame_entries
+from afterglow.format.index import decode_index
+from afterglow.format.offload_context import ledger_uuid, set_uuid
+from afterglow.metadata import faults as metadata_faults
+from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.metadata.paths import managed_ledger_path
+from afterglow.offload.explain import LedgerState
+from afterglow.offload.offloader import OffloadedLedger
+from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.testing.ledgers import TOPIC, settings
+from afterglow.testing.offloads import INSTANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.storage.store import ObjectStore
+    from afterglow.testing.offloads import OffloadWorld
+
+    NewWorld = Callable[..., OffloadWorld]
+
+
+def at_once(**changes: object) -> BrokerConfig:
+    """Every ledger is offloaded when it closes, and its hot copy stays."""
+    return settings(
+        managed_ledger_offload_threshold_in_bytes=0, managed_ledger_offload_deletion_lag_in_millis=None, **changes
+    )
+
+
+def row(world: OffloadWorld, ledger_id: int = 1) -> ManagedLedgerInfo.LedgerInfo:
+    return next(row for row in world.info().ledgerInfo if row.ledgerId == ledger_id)
+
+
+def test_a_ledger_of_one_part_becomes_an_object_and_its_index(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(3)
+    frames = bytes(world.hot.open(1).read_frames(0, 1 << 20)[0])
+    world.run()
+
+    context = row(world).offloadContext
+    key = f"{ledger_uuid(row(world))}-ledger-1"
+    assert context.complete
+    assert context.timestamp == world.clock.now_ms()
+    assert context.driverMetadata.name == "memory"
+    assert ("bucket", world.own.bucket) in [(pair.key, pair.value) for pair in context.driverMetadata.properties]
+    assert world.objects() == [key, f"{key}-index"]
+    data = world.tier.get(key)
+    index = decode_index(world.tier.get(f"{key}-index"))
+    assert index.data_bytes == data.nbytes
+    assert index.groups[0].last_entry_id == 2
+    assert bytes(data[128 : 128 + len(frames)]) == frames
+    assert world.tier.list_uploads() == ()
+
+
+@pytest.mark.parametrize(("entries", "tasks"), [(3, 1), (20, 4)])
+def test_both_objects_say_who_wrote_them(new_world: NewWorld, entries: int, tasks: int) -> None:
+    world = new_world(at_once())
+    world.topic(entries)
+    world.run()
+
+    assert [len(job) for job in world.runner.jobs] == [tasks]
+    for key in world.objects():
+        assert world.tier.head(key).metadata == {
+            "s3managedledgeroffloaderformatversion": "1",
+            "s3managedledgeroffloadersoftwareversion": __version__,
+            "s3managedledgeroffloadersoftwaregitsha": "",
+            "pulsarclustername": "standalone",
+            "role": "index" if key.endswith("-index") else "data",
+            "managedledgername": TOPIC,
+            "afterglowinstance": INSTANCE,
+        }
+
+
+def test_parts_may_end_in_any_order(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(20)
+    frames = world.hot.open(1).read_frames(0, 1 << 20)[0]
+    world.service.tick()
+    world.settle()
+    while world.runner.waiting:
+        world.runner.run_one(len(world.runner.waiting) - 1)
+    world.settle()
+
+    assert world.offloaded() == [1]
+    copy = world._offloader(world.config, world.own, world.tiers).read_offloaded(1, _context(world))
+    read = [entry for run in copy.scan(0, 19) for entry in run.entries()]
+    assert frame_entries(read) == bytes(frames)
+
+
+def _context(world: OffloadWorld) -> OffloadedLedger:
+    uuid = ledger_uuid(row(world))
+    assert uuid is not None
+    return OffloadedLedger(uuid)
+
+
+def test_the_uuid_is_on_record_before_anything_is_uploaded(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(20)
+    world.service.tick()
+    world.settle()
+
+    uuid = ledger_uuid(row(world))
+    assert uuid is not None
+    assert not row(world).offloadContext.complete
+    assert [upload.key for upload in world.tier.list_uploads()] == [f"{uuid}-ledger-1"]
+    assert world.objects() == []
+    world.run()
+
+
+def test_a_failed_part_fails_the_ledger_and_the_next_try_has_another_uuid(new_world: NewWorld) -> None:
+    world = new_world(at_once(offload_retry_min_backoff_millis=5000))
+    world.topic(20, 3)
+    world.service.tick()
+    world.settle()
+    first = ledger_uuid(row(world))
+    world.runner.fail_one(StoreUnavailable("no route"))
+    world.run()
+
+    assert world.offloaded() == [2]
+    assert ledger_uuid(row(world)) == first
+    told = world.service.explain(TOPIC)[0]
+    assert (told.state, told.error) == (LedgerState.FAILED, "no route")
+    assert told.next_ms == world.clock.now_ms() + 5000
+    assert "in 5 s" in told.sentence
+
+    world.clock.advance(5)
+    world.run()
+
+    assert world.offloaded() == [1, 2]
+    assert ledger_uuid(row(world)) != first
+    assert not [key for key in world.objects() if str(first) in key]
+    assert world.tier.list_uploads() == ()
+    assert world.intents() == ()
+
+
+def test_tries_come_less_and_less_often(new_world: NewWorld) -> None:
+    world = new_world(
+        at_once(offload_retry_min_backoff_millis=1000, offload_retry_max_backoff_millis=3000),
+        wrap=lambda store: FaultyStore(store, [FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}), times=None)]),
+    )
+    world.topic(3)
+    waits = []
+    for _ in range(4):
+        world.run()
+        next_ms = world.service.explain(TOPIC)[0].next_ms
+        assert next_ms is not None
+        waits.append(next_ms - world.clock.now_ms())
+        world.clock.advance(waits[-1] / 1000)
+    assert waits == [1000, 2000, 3000, 3000]
+    assert world.objects() == []
+
+
+def test_what_is_left_of_an_attempt_that_a_crash_ended_is_cleaned_by_the_next(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(20)
+    world.service.tick()
+    world.settle()
+    world.runner.run_one()
+    first = ledger_uuid(row(world))
+    world.crash()
+    world.run()
+
+    assert world.offloaded() == [1]
+    assert world.tier.list_uploads() == ()
+    assert not [key for key in world.objects() if str(first) in key]
+
+
+@pytest.mark.parametrize("operation", ["create_upload", "complete_upload", "head", "put"])
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER])
+def test_an_error_at_any_request_of_the_owner_costs_a_try_at_most(
+    new_world: NewWorld, operation: str, fault: Fault
+) -> None:
+    rule = FaultRule(fault, frozenset({operation}))
+    spoilt: list[FaultyStore] = []
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        spoilt.append(FaultyStore(store, [rule]))
+        return spoilt[-1]
+
+    world = new_world(at_once(), wrap=wrap)
+    world.topic(20)
+    world.run()
+    world.clock.advance(60)
+    world.run()
+
+    assert world.offloaded() == [1]
+    assert len(world.objects()) == 2
+    assert world.tier.list_uploads() == ()
+    assert world.intents() == ()
+
+
+def test_a_completion_that_was_not_heard_is_found_out(new_world: NewWorld) -> None:
+    world = new_world(
+        at_once(), wrap=lambda store: FaultyStore(store, [FaultRule(Fault.ERROR_AFTER, frozenset({"complete_upload"}))])
+    )
+    world.topic(20)
+    world.run()
+    assert world.offloaded() == [1]
+    assert world.service.statistics(TOPIC).last_failure_ms == 0
+
+
+def test_another_uuid_in_the_list_is_a_conflict_and_our_objects_go(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    ledger = world.topic(3)
+    world.service.tick()
+    world.settle()
+
+    def take(info: ManagedLedgerInfo) -> None:
+        set_uuid(info.ledgerInfo[0].offloadContext, UUID(int=7))
+
+    ours = ledger_uuid(row(world))
+    ledger.update(take)
+    world.runner.run_all()
+    world.settle()
+
+    assert world.offloaded() == []
+    assert f"{ours}-ledger-1" in world.objects()
+    assert world.intents() == (str(ours),)
+
+    world.run()
+    assert not [key for key in world.objects() if str(ours) in key]
+    assert world.offloaded() == [1]
+
+
+def test_an_unknown_outcome_of_the_commit_deletes_nothing_and_is_settled(new_world: NewWorld) -> None:
+    """The change was made, nobody heard of it, and metadata cannot be read for a while."""
+    for fault in (metadata_faults.Fault.ERROR_AFTER, metadata_faults.Fault.LOST):
+        inner = MemoryMetadataStore()
+        world = new_world(at_once(), inner)
+        world.topic(3)
+        world.service.tick()
+        world.settle()
+        world.runner.run_all()
+        path = managed_ledger_path(TOPIC)
+        rules = [
+            metadata_faults.FaultRule(fault, frozenset({"put"}), path),
+            metadata_faults.FaultRule(metadata_faults.Fault.ERROR_BEFORE, frozenset({"get"}), path),
+        ]
+        faulty = metadata_faults.FaultyMetadataStore(inner, rules)
+        opened = world.store.opened(TOPIC)
+        assert opened is not None
+        opened._metadata._store = faulty
+        world.settle()
+
+        assert len(world.objects()) == 2
+        assert world.intents() == ()
+        assert world.service.in_use(TOPIC, 1)
+        assert world.service.explain(TOPIC)[0].state in {LedgerState.OFFLOADING, LedgerState.OFFLOADED}
+
+        world.clock.advance(1)
+        world.run()
+        assert world.offloaded() == [1]
+        assert len(world.objects()) == 2
+        assert not world.service.in_use(TOPIC, 1)
+
+
+def test_a_fenced_owner_commits_nothing_and_deletes_nothing(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(3)
+    world.service.tick()
+    world.settle()
+    before = world.objects()
+    other = new_world(at_once(), world.metadata)
+    other.hot = world.hot
+    other.tier, other.own, other.tiers = world.tier, world.own, world.tiers
+    other.boot()
+    other.store.open(TOPIC)
+    world.runner.run_all()
+    world.settle()
+    world.run()
+
+    assert before == []
+    assert len(world.objects()) == 2
+    assert world.intents() == ()
+    assert world.offloaded() == []
+    assert not world.service.in_use(TOPIC, 1)
+
+    other.run()
+    assert other.offloaded() == [1]
+    assert len(other.objects()) == 2
+
+
+def test_a_ledger_that_cannot_be_planned_leaves_no_trace(new_world: NewWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = new_world(at_once())
+    world.topic(1, size_bytes=1000)
+    world.topic(2)
+    with caplog.at_level(logging.WARNING):
+        world.run()
+
+    told = world.service.explain(TOPIC)[0]
+    assert told.state is LedgerState.FAILED
+    assert "managedLedgerOffloadMaxBlockSizeInBytes" in (told.error or "")
+    assert ledger_uuid(row(world)) is None
+    assert world.offloaded() == [2]
+    assert "ledger 1" in caplog.text
+
+
+def test_the_hot_log_is_written_back_before_tasks_go_out(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(3)
+    assert world.flushes == 0
+    world.run()
+    assert world.flushes == 1
+
+
+def test_a_ledger_that_ends_early_in_the_hot_log_is_refused(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    ledger = world.topic(3)
+    lost = world.hot.open(1).entries.pop()
+    world.run()
+    assert "should have 3 entries" in (world.service.explain(TOPIC)[0].error or "")
+    assert world.offloaded() == []
+    world.hot.open(1).entries.append(lost)
+    assert ledger.ledgers[0].entries == 3
+
+
+def test_two_owners_in_turn_leave_one_object(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    world.topic(20, 3)
+    for _ in range(3):
+        world.service.tick()
+        world.settle()
+        world.runner.run_one()
+        world.settle()
+        world.crash()
+    world.run()
+    assert world.offloaded() == [1, 2]
+    assert len(world.objects()) == 4
+    assert world.tier.list_uploads() == ()
+    assert world.intents() == ()

@@ -1,0 +1,719 @@
+"""Triggers, requests by hand, and what the service owes to topics that are quiet, slow, or gone."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import (
+    AfterglowError,
+    InvalidPosition,
+    MissingDependency,
+    OffloadInProgress,
+    StoreUnavailable,
+    TopicMissing,
+)
+from afterglow.format.position import LATEST, Position
+from afterglow.ledger.retention import Retention
+from afterglow.metadata.names import NamespaceName, TopicName
+from afterglow.offload.explain import LedgerState
+from afterglow.offload.manual import OffloadState
+from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.testing.ledgers import TOPIC, settings
+from afterglow.testing.offloads import OffloadWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.offload.task import Task
+
+    NewWorld = Callable[..., OffloadWorld]
+
+OTHER = "public/default/persistent/other"
+
+
+def by_hand(**changes: object) -> dict[str, object]:
+    return {"managed_ledger_offload_deletion_lag_in_millis": None, **changes}
+
+
+# --- triggers ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_size_threshold_keeps_that_many_bytes_out_of_the_tier(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=300))
+    ledger = world.topic(2, 2, 2, 2)
+    sizes = {row.ledger_id: row.size_bytes or 0 for row in ledger.ledgers}
+    assert sizes[1] == sizes[4] > 100
+    world.run()
+    assert world.offloaded() == [1, 2]
+    assert sizes[3] + sizes[4] <= 300 < sizes[2] + sizes[3] + sizes[4]
+
+
+def test_the_time_threshold_is_met_without_any_traffic(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_seconds=60))
+    world.topic(2)
+    world.run()
+    assert world.offloaded() == []
+    told = world.service.explain(TOPIC)[0]
+    assert (told.state, told.next_ms) == (LedgerState.WAITING, world.clock.now_ms() + 60_000)
+    world.clock.advance(59.999)
+    world.run()
+    assert world.offloaded() == []
+    world.clock.advance(0.001)
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_the_close_of_a_ledger_is_enough_of_a_reason(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0, managed_ledger_max_entries_per_ledger=2))
+    ledger = world.open()
+    world.run()
+    world.append(ledger, b"1", b"2", b"3")
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_a_terminated_topic_is_offloaded_to_its_end(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    ledger = world.topic(2)
+    world.append(ledger, b"last")
+    ledger.terminate()
+    world.run()
+    assert world.offloaded() == [1, 2]
+
+
+def test_a_quiet_topic_is_opened_when_it_is_due_and_not_before(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_seconds=1000))
+    world.topic(2).close()
+    world.crash()
+    world.run()
+    assert world.store.opened(TOPIC) is None
+    world.clock.advance(1000)
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_a_ledger_that_a_crash_cut_short_is_not_forgotten(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    ledger = world.open()
+    world.append(ledger, b"x" * 50)
+    world.crash()
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_without_thresholds_no_topic_is_opened(new_world: NewWorld) -> None:
+    world = new_world()
+    world.append(world.open(), b"x" * 50)
+    world.crash()
+    world.run()
+    world.clock.advance(1000)
+    world.run()
+    assert world.store.opened(TOPIC) is None
+    assert world.runner.jobs == []
+
+
+def test_a_changed_policy_is_obeyed_at_the_next_tick(new_world: NewWorld) -> None:
+    world = new_world()
+    world.catalog.ensure_defaults()
+    world.topic(2)
+    world.run()
+    assert world.offloaded() == []
+    namespace = NamespaceName("public", "default")
+    world.catalog.update_policies(
+        namespace, lambda old: {**old, "offload_policies": {"managedLedgerOffloadThresholdInBytes": 0}}
+    )
+    world.policies.changed(namespace)
+    world.run()
+    assert world.offloaded() == [1]
+
+
+@pytest.mark.parametrize("name", ["pulsar/system/persistent/t", "public/default/persistent/__change_events"])
+def test_system_topics_are_never_offloaded(new_world: NewWorld, name: str) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2, name=name)
+    world.run()
+    assert world.offloaded(name) == []
+    assert world.service.explain(name)[0].state is LedgerState.SYSTEM_TOPIC
+    world.service.offload_prefix(name, LATEST)
+    world.run()
+    assert "system topic" in world.service.status(name).last_error
+
+
+def test_a_topic_that_streams_gets_no_new_ledger_offloads(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0, streaming_offload_enabled=True))
+    world.topic(2)
+    world.run()
+    assert world.offloaded() == []
+    assert world.service.explain(TOPIC)[0].state is LedgerState.STREAMING
+
+
+def test_without_a_tier_nothing_is_tried_and_the_reason_is_told_once(
+    new_world: NewWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = new_world(
+        settings(
+            managed_ledger_offload_threshold_in_bytes=0,
+            managed_ledger_offload_driver="azureblob",
+            managed_ledger_offload_bucket="b",
+        )
+    )
+    world.topic(2, 2)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            world.run()
+            world.clock.advance(200)
+    assert caplog.text.count("azureblob is not available in this release") == 1
+    told = world.service.explain(TOPIC)[0]
+    assert told.state is LedgerState.NO_TIER
+    assert "azureblob" in told.sentence
+    assert world.info().ledgerInfo[0].offloadContext.uidMsb == 0
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_offload_by_hand_covers_what_lies_before_its_position(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2, 2, 2)
+    assert world.service.status(TOPIC).state is OffloadState.NOT_RUN
+    world.service.offload_prefix(TOPIC, Position(3, 0))
+    assert world.service.status(TOPIC).state is OffloadState.RUNNING
+    with pytest.raises(OffloadInProgress, match="already in progress"):
+        world.service.offload_prefix(TOPIC, Position(4, 0))
+    world.run()
+    status = world.service.status(TOPIC)
+    assert (status.state, status.last_error, status.first_unoffloaded) == ("SUCCESS", "", Position(3, 0))
+    assert world.offloaded() == [1, 2]
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.offloaded() == [1, 2, 3]
+    assert world.service.status(TOPIC).first_unoffloaded == Position(4, 0)
+
+
+def test_an_offload_by_hand_with_nothing_to_do_succeeds(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2)
+    world.service.offload_prefix(TOPIC, Position(1, 1))
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+    assert world.service.status(TOPIC).first_unoffloaded == Position(1, 0)
+
+
+def test_a_failed_ledger_does_not_stop_the_others_and_the_first_error_is_told(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2, 2, 2)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.service.tick()
+    world.settle()
+    world.runner.fail_one(StoreUnavailable("the first"))
+    world.runner.fail_one(StoreUnavailable("the second"))
+    world.run()
+    status = world.service.status(TOPIC)
+    assert (status.state, status.last_error) == (OffloadState.ERROR, "the first")
+    assert status.first_unoffloaded == Position(1, 0)
+    assert world.offloaded() == [3]
+
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+    assert world.offloaded() == [1, 2, 3]
+
+
+def test_an_attempt_from_before_that_fails_does_not_spoil_an_offload_by_hand(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand(managed_ledger_offload_threshold_in_bytes=0)))
+    world.topic(2)
+    world.service.tick()
+    world.settle()
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.runner.fail_one(StoreUnavailable("before"))
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+    assert world.offloaded() == [1]
+
+
+@pytest.mark.parametrize("position", [Position(-1, -1), Position(9, 0)])
+def test_a_position_outside_the_topic_is_refused(new_world: NewWorld, position: Position) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2)
+    with pytest.raises(InvalidPosition):
+        world.service.offload_prefix(TOPIC, position)
+    assert world.service.status(TOPIC).state is OffloadState.NOT_RUN
+
+
+def test_a_topic_that_is_not_there_cannot_be_offloaded(new_world: NewWorld) -> None:
+    world = new_world()
+    with pytest.raises(TopicMissing):
+        world.service.offload_prefix(TOPIC, LATEST)
+    with pytest.raises(TopicMissing):
+        world.service.explain(TOPIC)
+
+
+def test_an_offload_by_hand_ends_when_its_ledgers_are_trimmed(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    ledger = world.topic(2)
+    world.service.offload_prefix(TOPIC, LATEST)
+    ledger.truncate()
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+
+
+def test_an_offload_by_hand_of_a_topic_that_was_taken_over_fails(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2)
+    other = new_world(settings(**by_hand()), world.metadata)
+    other.hot = world.hot
+    other.boot()
+    other.store.open(TOPIC)
+    for _ in range(2):
+        world.service.offload_prefix(TOPIC, LATEST)
+        world.run()
+        assert world.service.status(TOPIC).state is OffloadState.ERROR
+    assert world.objects() == []
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def test_due_tasks_of_all_topics_go_out_as_one_job(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2, 20)
+    world.topic(2, name=OTHER)
+    world.service.tick()
+    world.settle()
+    assert [sorted({task.topic for task in job}) for job in world.runner.jobs] == [[OTHER, TOPIC]]
+    assert len(world.runner.jobs[0]) == 6
+    world.run()
+    assert len(world.runner.jobs) == 1
+
+
+def test_a_topic_whose_tasks_do_not_end_holds_up_no_other(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2)
+    world.service.tick()
+    world.settle()
+    world.topic(2, name=OTHER)
+    world.service.tick()
+    world.settle()
+    assert [job[0].topic for job in world.runner.jobs] == [TOPIC, OTHER]
+    world.runner.run_one(1)
+    world.settle()
+    assert world.offloaded(OTHER)
+    assert world.offloaded() == []
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_a_tick_does_not_wait_for_a_topic_that_is_being_looked_at(new_world: NewWorld) -> None:
+    """One look is stuck on the executor; what others have found goes out with the next tick."""
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2, name=OTHER)
+    world.service.tick()
+    world.settle()
+    world.runner.run_all()
+    world.settle()
+    world.service.ended(TOPIC)
+    world.topic(2)
+    world.service.tick()
+    assert len(world.runner.jobs) == 1
+    world.executor.run_one()
+    world.service.tick()
+    world.settle()
+    world.run()
+    assert world.offloaded() == [world.info().ledgerInfo[0].ledgerId]
+
+
+def test_idle_topics_cost_no_piece_of_work(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2)
+    world.run()
+    world.service.tick()
+    assert len(world.executor) == 0
+    assert world.runner.waiting == type(world.runner.waiting)()
+
+
+def test_a_job_that_cannot_be_started_is_a_failure_like_any_other(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2)
+
+    def refuse(_tasks: Sequence[Task], _done: object) -> None:
+        raise MissingDependency("pip install 'afterglow[spark]'")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.runner, "submit", refuse)
+        world.run()
+    assert "afterglow[spark]" in (world.service.explain(TOPIC)[0].error or "")
+    world.clock.advance(60)
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_a_result_that_comes_twice_counts_once(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(20)
+    world.service.tick()
+    world.settle()
+    task, done = world.runner.waiting[0]
+    world.runner.waiting.appendleft((task, done))
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_a_stalled_offload_is_named_once(new_world: NewWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0, offload_stall_warning_seconds=10))
+    world.topic(2)
+    world.service.tick()
+    world.settle()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            world.clock.advance(10)
+            world.service.tick()
+    assert caplog.text.count("has not come further for 10 s: it is copying, 0 of 1 tasks ended") == 1
+    assert world.service.statistics(TOPIC).stalled == (1,)
+    world.run()
+    assert world.service.statistics(TOPIC).stalled == ()
+
+
+def test_nothing_is_handed_out_after_the_close(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2)
+    world.service.close()
+    world.service.tick()
+    assert len(world.executor) == 0
+    assert world.runner.jobs == []
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "per_second"),
+    [
+        ({"offload_throttling_rate_in_bytes": 2_000}, 2_000),
+        ({"offload_throttling_rate_per_topic_in_bytes": 1_000}, 2_000),
+    ],
+)
+def test_bytes_go_out_at_the_rate_that_is_allowed(new_world: NewWorld, limits: dict[str, int], per_second: int) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0, **limits))
+    for name in (TOPIC, OTHER):
+        world.topic(*[10] * 8, name=name)
+    total = 0
+    for second in range(60):
+        world.service.tick()
+        world.settle()
+        largest = max((task.size_bytes for job in world.runner.jobs for task in job), default=0)
+        total = sum(task.size_bytes for job in world.runner.jobs for task in job)
+        assert total <= per_second * (second + 1) + 2 * largest
+        world.runner.run_all()
+        world.settle()
+        world.clock.advance(1)
+    assert len(world.offloaded()) == len(world.offloaded(OTHER)) == 8
+    assert total > 5 * per_second
+
+
+def test_requests_are_limited_too(new_world: NewWorld) -> None:
+    world = new_world(
+        settings(managed_ledger_offload_threshold_in_bytes=0, offload_throttling_rate_per_topic_in_requests=3)
+    )
+    world.topic(*[2] * 6)
+    for ledgers in (2, 3, 4):  # the first two at once: a bucket that is not in debt lets one more through
+        world.service.tick()
+        world.settle()
+        world.runner.run_all()
+        world.settle()
+        assert len(world.offloaded()) == ledgers
+        world.clock.advance(1)
+
+
+def test_a_throttled_topic_holds_up_no_other(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.catalog.ensure_defaults()
+    world.catalog.update_topic_policies(
+        TopicName.from_managed_ledger_name(TOPIC),
+        lambda old: {**old, "offloadPolicies": {"offloadThrottlingRatePerTopicInBytes": 1}},
+    )
+    world.policies.changed(None)
+    world.topic(2, 2)
+    world.topic(2, 2, name=OTHER)
+    world.service.tick()
+    world.settle()
+    world.runner.run_all()
+    world.settle()
+    assert len(world.offloaded()) == 1
+    assert len(world.offloaded(OTHER)) == 2
+    world.clock.advance(1000)
+    world.run()
+    assert len(world.offloaded()) == 2
+
+
+# --- hot copies -------------------------------------------------------------------------------------------------------
+
+
+def lagging(lag_ms: int | None = 1000, **changes: object) -> dict[str, object]:
+    return {
+        "managed_ledger_offload_threshold_in_bytes": 0,
+        "managed_ledger_offload_deletion_lag_in_millis": lag_ms,
+        **changes,
+    }
+
+
+def test_hot_copies_go_after_the_lag(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging()))
+    world.topic(2, 2)
+    world.run()
+    assert world.hot.ledgers() == (1, 2, 3)
+    world.clock.advance(1)
+    world.run()
+    assert world.hot.ledgers() == (1, 2, 3)
+    world.clock.advance(0.001)
+    world.run()
+    assert world.hot.ledgers() == (3,)
+    assert [row.offloadContext.bookkeeperDeleted for row in world.info().ledgerInfo] == [True, True, False]
+    assert world.service.explain(TOPIC)[0].state is LedgerState.FREED
+
+
+def test_without_a_lag_hot_copies_stay(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging(None)))
+    world.topic(2)
+    world.run()
+    world.clock.advance(10**6)
+    world.run()
+    assert world.hot.ledgers() == (1, 2)
+
+
+def test_the_lag_of_a_topic_that_nobody_has_opened_passes_too(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging()))
+    world.topic(2)
+    world.run()
+    world.crash()
+    world.clock.advance(2)
+    world.run()
+    assert 1 not in world.hot.ledgers()
+
+
+def _lose(world: OffloadWorld, key: str) -> None:
+    world.tier.delete([key])
+
+
+def _cut(world: OffloadWorld, key: str) -> None:
+    world.tier.put(key, world.tier.get(key)[:-1])
+
+
+def _spoil(world: OffloadWorld, key: str) -> None:
+    world.tier.put(key, b"?" * 100)
+
+
+@pytest.mark.parametrize(
+    ("damage", "suffix", "told"),
+    [
+        (_lose, "", "is missing"),
+        (_cut, "", "bytes, and its index says"),
+        (_lose, "-index", "has no index"),
+        (_spoil, "-index", "damaged index"),
+    ],
+)
+def test_a_hot_copy_stays_while_the_object_is_not_sound(
+    damage: Callable[[OffloadWorld, str], None], suffix: str, told: str
+) -> None:
+    world = OffloadWorld(settings(**lagging()))
+    world.topic(2)
+    world.run()
+    key = world.objects()[0] + suffix
+    kept = world.tier.get(key), world.tier.head(key).metadata
+    damage(world, key)
+    world.clock.advance(2)
+    world.run()
+    explained = world.service.explain(TOPIC)[0]
+    assert explained.state is LedgerState.TO_BE_FREED
+    assert told in (explained.error or "")
+    assert world.hot.ledgers() == (1, 2)
+
+    world.tier.put(key, kept[0], metadata=kept[1])
+    world.clock.advance(120)
+    world.run()
+    assert world.hot.ledgers() == (2,)
+
+
+def test_an_object_that_ends_before_its_ledger_frees_nothing() -> None:
+    world = OffloadWorld(settings(**lagging()))
+    ledger = world.topic(2)
+    world.run()
+
+    def grow(info: ManagedLedgerInfo) -> None:
+        info.ledgerInfo[0].entries = 3
+
+    ledger.update(grow)
+    world.clock.advance(2)
+    world.run()
+    assert "ends with entry 1" in (world.service.explain(TOPIC)[0].error or "")
+    assert world.hot.ledgers() == (1, 2)
+
+
+# --- ledgers and topics that go ---------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_is_being_copied_is_trimmed_only_afterwards(new_world: NewWorld) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    ledger = world.topic(2)
+    ledger.retention = Retention.of(0, 0)
+    world.service.tick()
+    world.settle()
+    assert world.service.in_use(TOPIC, 1)
+    assert ledger.trim() == ()
+    world.runner.run_all()
+    assert ledger.trim() == ()
+    world.settle()
+    assert world.offloaded() == [1]
+    assert ledger.trim() == (1,)
+    world.run()
+    assert world.objects() == []
+    assert world.intents() == ()
+
+
+def test_retention_deletes_objects_after_the_list_has_forgotten_them(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging()))
+    ledger = world.topic(2, 20)
+    world.run()
+    assert len(world.objects()) == 4
+    ledger.truncate()
+    assert len(world.intents()) == 2
+    assert len(world.objects()) == 4
+    world.run()
+    assert world.objects() == []
+    assert world.intents() == ()
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_deleting_a_topic_deletes_its_objects(new_world: NewWorld, *, opened: bool) -> None:
+    world = new_world(settings(**lagging()))
+    world.topic(2, 20)
+    world.run()
+    world.clock.advance(2)
+    world.run()
+    if not opened:
+        world.crash()
+    world.store.delete(TOPIC)
+    world.run()
+    assert world.objects() == []
+    assert world.intents() == ()
+    assert world.metadata.children("/afterglow/standalone/deletes/public/default/persistent") == ()
+
+
+@pytest.mark.parametrize("ran", [0, 1, 4])
+def test_deleting_a_topic_stops_what_is_under_way(new_world: NewWorld, ran: int) -> None:
+    world = new_world(settings(**lagging()))
+    world.topic(20)
+    world.service.tick()
+    world.settle()
+    for _ in range(ran):
+        world.runner.run_one()
+    world.store.delete(TOPIC)
+    assert not world.service.in_use(TOPIC, 1)
+    world.run()
+    assert world.objects() == []
+    assert world.tier.list_uploads() == ()
+    assert world.intents() == ()
+
+
+def test_objects_of_a_topic_that_is_created_anew_are_not_mixed_up(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging()))
+    world.topic(2)
+    world.run()
+    old = world.objects()
+    world.store.delete(TOPIC)
+    world.topic(2)
+    world.run()
+    assert len(world.objects()) == 2
+    assert not set(world.objects()) & set(old)
+
+
+def test_deletions_that_fail_are_tried_again(new_world: NewWorld) -> None:
+    rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"delete"}), times=2)
+    world = new_world(settings(**lagging()), wrap=lambda store: FaultyStore(store, [rule]))
+    ledger = world.topic(2)
+    world.run()
+    ledger.truncate()
+    world.run()
+    assert len(world.intents()) == 1
+    for _ in range(2):
+        world.clock.advance(60)
+        world.run()
+    assert world.objects() == []
+    assert world.intents() == ()
+
+
+def test_intents_of_topics_that_are_gone_are_replayed_at_the_start(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging()))
+    world.topic(2)
+    world.run()
+    world.store.delete(TOPIC)
+    assert len(world.objects()) == 2
+    world.crash()
+    world.run()
+    assert world.objects() == []
+    assert world.intents() == ()
+
+
+def test_an_object_that_a_list_still_names_is_not_deleted(new_world: NewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = new_world(settings(**lagging()))
+    ledger = world.topic(2)
+    world.run()
+
+    def fail(*_: object, **__: object) -> None:
+        raise AfterglowError("the list cannot be changed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("afterglow.ledger.trimming.drop_ledgers", fail)
+        with pytest.raises(AfterglowError):
+            ledger.truncate()
+    assert len(world.intents()) == 1
+    world.run()
+    assert len(world.objects()) == 2
+    assert world.offloaded() == [1]
+    ledger.truncate()
+    world.clock.advance(60)
+    world.run()
+    assert world.objects() == []
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_statistics_tell_what_is_in_the_tier(new_world: NewWorld) -> None:
+    world = new_world(settings(**lagging()))
+    ledger = world.topic(2, 2)
+    world.service.tick()
+    world.settle()
+    assert world.service.statistics(TOPIC).running == (1, 2)
+    world.run()
+    told = world.service.statistics(TOPIC)
+    assert told.offloaded_bytes == sum(row.size_bytes or 0 for row in ledger.ledgers[:2])
+    assert (told.last_ledger_id, told.last_failure_ms, told.running) == (2, 0, ())
+    assert told.last_success_ms == world.clock.now_ms()
+
+
+def test_topics_that_are_gone_or_quiet_are_not_kept_in_mind(new_world: NewWorld) -> None:
+    world = new_world(settings())
+    world.topic(2)
+    world.topic(2, name=OTHER)
+    world.run()
+    world.store.delete(OTHER)
+    world.run()
+    world.clock.advance(1000)
+    world.run()
+    assert world.service._topics == {}
+
+
+def test_a_topic_is_looked_at_when_it_is_loaded_if_so_wanted(new_world: NewWorld) -> None:
+    for wanted in (False, True):
+        world = new_world(settings(trigger_offload_on_topic_load=wanted))
+        world.run()
+        world.open()
+        world.service.tick()
+        assert len(world.executor) == int(wanted)
+        world.settle()
