@@ -143,7 +143,7 @@ class BlockOffloader:
         Raises:
             StorageError: The store failed; an upload may have been created.
         """
-        metadata = _object_metadata("data", order.extra)
+        metadata = object_metadata("data", order.extra)
         upload = None if len(parts) == 1 else self._store().create_upload(order.key, metadata=metadata)
         tasks = tuple(
             PartTask(
@@ -208,7 +208,7 @@ class BlockOffloader:
         key = order.key + INDEX_SUFFIX
         index = encode_index(index_v1(ledger, plans, statistics))
         try:
-            store.put(key, index, metadata=_object_metadata("index", order.extra), if_absent=True)
+            store.put(key, index, metadata=object_metadata("index", order.extra), if_absent=True)
         except ObjectExists:
             if store.get(key) != index:
                 raise
@@ -278,7 +278,8 @@ def objects_left(store: ObjectStore, key: str) -> tuple[str, ...]:
     return tuple(listed) + tuple(upload.key for upload in store.list_uploads(key) if upload.key == key)
 
 
-def _object_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
+def object_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """User metadata of an object in the role ``data`` or ``index``, given what is known of those who write it."""
     known = {NAME_KEY, CLUSTER_KEY, INSTANCE_KEY, VERSION_KEY}
     return user_metadata(
         role,

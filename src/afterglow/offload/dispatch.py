@@ -62,6 +62,13 @@ class Dispatcher:
         with self._lock:
             since_s = self._clock.monotonic() - patience_s
             for topic in topics:
+                if (stream := topic.stream.stalled(self._clock.now_ms(), patience_s)) is not None:
+                    first = stream.uploads[0]
+                    _log.warning(
+                        "segment %s of %s, from %s on, has not come further for %d s: %d of %d parts are uploaded; %s",
+                        *(first.uuid, topic.name, first.begin, patience_s, len(first.record.done)),
+                        *(len(first.record.planned), stream.error or "no error was told"),
+                    )
                 for attempt in topic.window.attempts:
                     if attempt.stalled or attempt.progress_s > since_s:
                         continue
@@ -79,11 +86,11 @@ class Dispatcher:
 
     def _admit(self, topic: TopicOffload, tasks: list[Task]) -> bool:
         """Take one task of a topic; returns whether there was one that may go out."""
-        found = topic.window.next_task()
+        found = topic.next_task()
         if found is None or not self._admission.open(topic.name, topic.policy):
             return False
         task, requests = found
         self._admission.charge(topic.name, topic.policy, task.size_bytes, requests)
-        topic.window.hand_out(task)
+        topic.hand_out(task)
         tasks.append(task)
         return True

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
     from afterglow.ledger.store import LedgerStore
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
     from afterglow.offload.agenda import Agenda
     from afterglow.offload.deletion import Deletions
     from afterglow.offload.offloader import LedgerOffloader
@@ -29,6 +31,8 @@ class OffloadEnvironment:
     """The rooms below, time, threads, and what topics tell each other."""
 
     store: LedgerStore
+    metadata: MetadataStore
+    paths: AfterglowPaths
     policies: Policies
     tiers: Tiers
     own: TierPlace | None

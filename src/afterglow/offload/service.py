@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
+from weakref import WeakSet
 
 from afterglow.errors import AfterglowError, InvalidPosition, OffloadInProgress, TopicMissing
 from afterglow.format.offload_context import named_uuids
@@ -34,6 +35,9 @@ from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
+from afterglow.offload.segments.listing import list_segments
+from afterglow.offload.segments.work import assigned_from
+from afterglow.offload.task import PartTask
 from afterglow.offload.topic import TopicOffload
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from afterglow.format.position import Position
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
+    from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from afterglow.offload.manual import OffloadStatus
     from afterglow.offload.policies import Policies
     from afterglow.offload.runner import TaskRunner
+    from afterglow.offload.segments.listing import SegmentView
     from afterglow.offload.task import PartResult, Task
     from afterglow.read.places import TierPlace, Tiers
 
@@ -131,6 +137,8 @@ class OffloadService:
         )
         self._environment = partial(
             OffloadEnvironment,
+            metadata=metadata,
+            paths=paths,
             policies=policies,
             tiers=tiers,
             own=own,
@@ -148,6 +156,7 @@ class OffloadService:
         )
         self._everything = Lane("the look at all topics", executor)
         self._topics: dict[str, TopicOffload] = {}
+        self._noticed: WeakSet[ManagedLedger] = WeakSet()
         self._env: OffloadEnvironment | None = None
         self._looking = 0
         self._walk_at = 0.0
@@ -185,9 +194,32 @@ class OffloadService:
                 self._looking += 1
         if walk:
             self._everything.submit(self._walk)
+        self._notice_entries()
         self._look_at(self._agenda.take_due(self._clock.now_ms()))
         self._hand_out()
         self._dispatcher.name_stalled(self._busy(), self._policies.config.offload_stall_warning_seconds)
+
+    def _notice_entries(self) -> None:
+        """Have topics looked at that were opened since, and those whose stream has something to do."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            known = dict(self._topics)
+        for ledger in self._store.all_opened():
+            topic = known.get(ledger.name)
+            if ledger not in self._noticed:
+                self._noticed.add(ledger)
+                new = topic or self._topic(ledger.name)
+                new.lane.submit(partial(self._notice, new))
+            elif topic is not None and topic.stream.due(now_ms):
+                self._agenda.put(ledger.name, 0)
+
+    def _notice(self, topic: TopicOffload) -> None:
+        """Have a topic looked at that was opened, if it streams."""
+        try:
+            if self._policies.of(topic.name).streaming_offload_enabled:
+                self._agenda.put(topic.name, 0)
+        except AfterglowError as error:
+            _log.warning("%s is looked at later: %s", topic.name, error)
 
     def _look_at(self, names: Sequence[str]) -> None:
         with self._lock:
@@ -263,11 +295,14 @@ class OffloadService:
 
     def _busy(self) -> list[TopicOffload]:
         with self._lock:
-            return [topic for topic in self._topics.values() if len(topic.window)]
+            return [topic for topic in self._topics.values() if len(topic.window) or topic.stream.busy]
 
     def _task_ended(self, task: Task, result: PartResult) -> None:
         topic = self._topic(task.topic)
-        if topic.window.task_ended(task, result):
+        if isinstance(task, PartTask) and topic.stream.task_ended(task, result):
+            if not self._closed:
+                self._look_at([topic.name])
+        elif topic.window.task_ended(task, result):
             topic.lane.submit(topic.finish)
 
     # --- what ledgers tell --------------------------------------------------------------------------------------------
@@ -276,6 +311,10 @@ class OffloadService:
         """Whether a ledger is being copied, so that it must stay in the list for now."""
         with self._lock:
             topic = self._topics.get(name)
+        opened = self._store.opened(name)
+        assigned = None if opened is None else assigned_from(opened.info)
+        if assigned is not None and ledger_id >= assigned:
+            return True
         return topic is not None and topic.window.copies(ledger_id)
 
     def ended(self, name: str) -> None:
@@ -307,12 +346,14 @@ class OffloadService:
     def _writes(self, name: str, uuid: UUID) -> bool:
         with self._lock:
             topic = self._topics.get(name)
-        return topic is not None and topic.window.writes(uuid)
+        return topic is not None and (topic.window.writes(uuid) or topic.stream.writes(uuid))
 
     # --- what people ask ----------------------------------------------------------------------------------------------
 
     def offload_prefix(self, name: str, position: Position) -> None:
         """Offload all closed ledgers before that of a position; returns once it is begun. Waits for metadata.
+
+        Of a topic that streams everything up to the last entry of now is offloaded, whatever the position.
 
         Args:
             name: The managed-ledger name.
@@ -325,6 +366,11 @@ class OffloadService:
             AfterglowError: The topic cannot be opened.
         """
         ledger = self._store.open(name, create=False)
+        if self._policies.of(name).streaming_offload_enabled:
+            end = ledger.last_confirmed if ledger.number_of_entries else None
+            if not self._topic(name).begin_stream_manual(end):
+                raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
+            return
         last = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
         if not 0 <= position.ledger_id <= last + 1 and position != LATEST:
             raise InvalidPosition(
@@ -366,6 +412,15 @@ class OffloadService:
             work=self._peek(name).work,
             now_ms=self._clock.now_ms(),
         )
+
+    def segments(self, name: str) -> tuple[SegmentView, ...]:
+        """The segments of a topic in the order of positions. Waits for metadata.
+
+        Raises:
+            CorruptMetadata: A record does not parse.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        return list_segments(self._metadata, self._paths, name)
 
     def statistics(self, name: str) -> OffloadStatistics:
         """What is in the tier of a topic. May wait for metadata.

@@ -20,17 +20,21 @@ from afterglow.offload.freeing import check_copy
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import OffloadState, OffloadStatus
 from afterglow.offload.offloader import extra_metadata
+from afterglow.offload.segments.work import StreamWork, wants_stream
+from afterglow.offload.task import PartTask
 from afterglow.offload.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from afterglow.config import BrokerConfig
+    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.manual import ManualOffload
     from afterglow.offload.offloader import LedgerOffloader
+    from afterglow.offload.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +67,11 @@ class TopicOffload:
         self._doomed = False
         self._obstacle_told = ""
         self._fenced: ManagedLedger | None = None
+        self._streamed_last = False
         self._manual: ManualOffload | None = None
         self._status = OffloadStatus()
+        self.stream = StreamWork(name, environment)
+        """What goes in segments."""
 
     # --- what others ask and tell -------------------------------------------------------------------------------------
 
@@ -79,16 +86,41 @@ class TopicOffload:
     def status(self) -> OffloadStatus:
         """How the last offload by hand went, or that one is running."""
         with self._env.lock:
-            return self._status if self._manual is None else OffloadStatus(OffloadState.RUNNING)
+            if self._manual is not None:
+                return OffloadStatus(OffloadState.RUNNING)
+            return (self.stream.status if self._streamed_last else None) or self._status
 
     def begin_manual(self, manual: ManualOffload) -> bool:
         """Begin an offload by hand; returns whether none was running."""
         with self._env.lock:
-            if self._manual is not None:
+            if self.status.state is OffloadState.RUNNING:
                 return False
             self._manual = manual
+            self._streamed_last = False
         self._wake()
         return True
+
+    def begin_stream_manual(self, end: Position | None) -> bool:
+        """Have all entries up to ``end`` committed in segments; returns whether nothing by hand was running."""
+        with self._env.lock:
+            if self.status.state is OffloadState.RUNNING or not self.stream.begin_manual(end):
+                return False
+            self._streamed_last = True
+        self._wake()
+        return True
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def next_task(self) -> tuple[Task, int] | None:
+        """A task to hand out, and the requests that come with it; None where none waits or enough are out."""
+        return self.window.next_task() or self.stream.next_task()
+
+    def hand_out(self, task: Task) -> None:
+        """The task that :meth:`next_task` gave goes out."""
+        if self.window.next_task() is not None:
+            self.window.hand_out(task)
+        elif isinstance(task, PartTask):
+            self.stream.hand_out(task)
 
     def doom(self) -> None:
         """Intents to delete are on record for this topic."""
@@ -106,7 +138,7 @@ class TopicOffload:
     def quiet(self) -> bool:
         """Whether nothing is under way or waits to be done again."""
         with self._env.lock:
-            waits = len(self.window) or self._doomed or self._troubles or self._manual is not None
+            waits = len(self.window) or self._doomed or self._troubles or self._manual is not None or self.stream.busy
             return not waits and self.lane.idle
 
     @property
@@ -126,7 +158,9 @@ class TopicOffload:
     ) -> bool:
         """Whether there is something to do that needs the topic to be open."""
         now_ms = self._env.clock.now_ms()
-        if len(self.window) or self._manual is not None:
+        if len(self.window) or self._manual is not None or self.stream.busy:
+            return True
+        if not self._system and wants_stream(info, streaming=policy.streaming_offload_enabled):
             return True
         if planner.freeable(info, policy=policy, now_ms=now_ms):
             return True
@@ -151,6 +185,8 @@ class TopicOffload:
             if ledger is not None:
                 self._commit(ledger, policy, self.window.committing(env.clock.now_ms()))
                 self._begin(ledger, policy)
+                if not self._system:
+                    self._stream_on(ledger, policy)
                 self._free(ledger, policy)
                 self._note_next(ledger.info, ledger.writing_to, policy)
         except _GONE as error:
@@ -159,6 +195,15 @@ class TopicOffload:
             _log.warning("%s is looked at again later: %s", self.name, error)
             self._wake_later()
         self._settle_manual()
+
+    def _stream_on(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
+        """Bring segments further; whole ledgers that are under way are waited for."""
+        before = len(self.stream.uploads)
+        self.stream.look(ledger, policy, held=len(self.window) > 0)
+        if len(self.stream.uploads) < before:
+            self.last_success_ms = self._env.clock.now_ms()
+        if self.stream.error is not None:
+            self.last_failure_ms = self._env.clock.now_ms()
 
     def finish(self) -> None:
         """Finish and commit attempts of which no task runs any more."""
@@ -370,6 +415,8 @@ class TopicOffload:
         _log.info("%s is not offloaded here any more: %s", self.name, error)
         if isinstance(error, Fenced):
             self._fenced = self._env.store.opened(self.name)
+        self.stream.drop()
+        self.stream.fail_manual(error)
         for attempt in self.window.cancel():
             if not attempt.running:
                 self.window.drop(attempt)

@@ -95,6 +95,18 @@ class TopicStream:
         """When something last went forward, epoch milliseconds."""
         return self._progress_ms
 
+    @property
+    def waits_for_entries(self) -> bool:
+        """Whether nothing is missing but more entries, or the time to close."""
+        uploads = self._uploads or []
+        return self.error is None and all(upload.end is None and not upload.in_flight for upload in uploads)
+
+    @property
+    def next_look_ms(self) -> int | None:
+        """When time alone brings something to do, epoch milliseconds; None: it does not."""
+        moments = [at_ms for at_ms in (self._retry_at_ms, self._close_at_ms) if at_ms]
+        return min(moments, default=None)
+
     def committed_to(self, target: Position) -> bool:
         """Whether everything up to ``target`` that belongs into segments is committed."""
         if self._uploads is None or any(upload.begin <= target for upload in self._uploads):

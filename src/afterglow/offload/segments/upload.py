@@ -88,6 +88,7 @@ class SegmentRoom:
     """Of an object in the role ``data`` or ``index``."""
     give_up: Callable[[UUID, TierPlace, str], None]
     """Put on record that an object and its uploads are to go, with the reason. Must be durable when it returns."""
+    new_uuid: Callable[[], UUID] = uuid4
 
 
 class SegmentUpload:
@@ -170,7 +171,7 @@ class SegmentUpload:
             MetadataError: The store failed; the next look finds out how far it came.
         """
         now_ms = room.clock.now_ms()
-        uuid = uuid4()
+        uuid = room.new_uuid()
         node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
         node.create(
             records.new_record(
@@ -373,8 +374,8 @@ class SegmentUpload:
             OffloadConflict: The old one is not assigned any more.
             MetadataError: The store failed.
         """
-        uuid = uuid4()
         room = self._room
+        uuid = room.new_uuid()
         fresh = UploadRecord()
         fresh.CopyFrom(self.record)
         fresh.uuid = fresh.place.key = str(uuid)

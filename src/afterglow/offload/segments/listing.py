@@ -1,0 +1,127 @@
+"""The segments of a topic as people see them: offloaded, on their way, or failing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from afterglow.errors import CorruptMetadata
+from afterglow.format.proto.afterglow_pb2 import SegmentRecord
+from afterglow.offload.segments import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.format.position import Position
+    from afterglow.format.proto.afterglow_pb2 import Place, UploadRecord
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+
+
+class SegmentStatus(StrEnum):
+    """How far a segment has come, in the words of PIP-76."""
+
+    ASSIGNED = "Assigned"
+    OFFLOADED = "Offloaded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """One segment."""
+
+    id: str
+    """Its UUID."""
+    status: SegmentStatus
+    begin: Position
+    """First entry, inclusive."""
+    end: Position | None
+    """Last entry, inclusive; None while it is live."""
+    assigned_ms: int
+    offloaded_ms: int | None
+    """When it was complete, epoch milliseconds; None before."""
+    entries: int
+    """Uploaded so far."""
+    bytes: int
+    """Uploaded so far."""
+    planned_bytes: int
+    """Uploaded or being uploaded."""
+    driver: str
+    bucket: str
+    key: str
+    error: str | None
+    """Why the last attempt failed; None where it did not."""
+
+
+def list_segments(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> tuple[SegmentView, ...]:
+    """The segments of a topic in the order of positions. Waits for metadata.
+
+    Args:
+        metadata: Where records are.
+        paths: Where in it.
+        name: The managed-ledger name.
+
+    Raises:
+        CorruptMetadata: A record does not parse.
+        MetadataUnavailable: The store cannot be reached.
+    """
+    found = {view.id: view for view in _on_their_way(metadata, paths.uploads(name))}
+    for view in _offloaded(metadata, paths.segments(name)):
+        found.setdefault(view.id, view)  # with an upload record beside it the commit is still to come
+    return tuple(sorted(found.values(), key=lambda view: view.begin))
+
+
+def _offloaded(metadata: MetadataStore, node: str) -> Iterator[SegmentView]:
+    for child in metadata.children(node):
+        value = metadata.get(f"{node}/{child}")
+        if value is None:
+            continue
+        try:
+            record = SegmentRecord.FromString(value.value)
+        except DecodeError as error:
+            raise CorruptMetadata(f"the record {node}/{child} does not parse: {error}") from error
+        yield SegmentView(
+            record.uuid,
+            SegmentStatus.OFFLOADED,
+            records.position_of(record.begin),
+            records.position_of(record.end),
+            record.assigned_ms,
+            record.offloaded_ms,
+            record.entries,
+            record.bytes,
+            record.bytes,
+            *_where(record.place),
+            None,
+        )
+
+
+def _on_their_way(metadata: MetadataStore, node: str) -> Iterator[SegmentView]:
+    for child in metadata.children(node):
+        value = metadata.get(f"{node}/{child}")
+        if value is None:
+            continue
+        record = records.parse_upload(value.value, f"{node}/{child}")
+        yield SegmentView(
+            record.uuid,
+            SegmentStatus.FAILED if record.last_error else SegmentStatus.ASSIGNED,
+            records.position_of(record.begin),
+            records.end_of(record),
+            record.assigned_ms,
+            None,
+            _entries(record),
+            sum(part.bytes for part in record.done),
+            records.planned_bytes(record),
+            *_where(record.place),
+            record.last_error or None,
+        )
+
+
+def _entries(record: UploadRecord) -> int:
+    return sum(sum(piece.statistics.entries) for part in record.done for piece in part.ledgers)
+
+
+def _where(place: Place) -> tuple[str, str, str]:
+    return place.driver, place.bucket, place.key

@@ -1,0 +1,271 @@
+"""The streaming half of one topic's offload: its stream, the tasks that wait or run, and what people asked for.
+
+Pieces run on the topic's lane; what threads of the runner share is guarded by the lock of the environment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from afterglow.errors import AfterglowError, ConfigError, NotSupported
+from afterglow.format.position import EARLIEST
+from afterglow.offload.blocks import BlockOffloader, object_metadata
+from afterglow.offload.deletion import Doomed
+from afterglow.offload.doomed import doomed_row
+from afterglow.offload.manual import OffloadState, OffloadStatus, first_unoffloaded
+from afterglow.offload.offloader import extra_metadata
+from afterglow.offload.segments.stream import TopicStream, run_between
+from afterglow.offload.segments.territory import is_assigned, to_stream
+from afterglow.offload.segments.upload import SegmentRoom
+from afterglow.offload.window import MOST_BYTES
+from afterglow.read.places import store_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.position import Position
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.offload.environment import OffloadEnvironment
+    from afterglow.offload.segments.upload import SegmentUpload
+    from afterglow.offload.task import PartResult, PartTask
+    from afterglow.read.places import TierPlace
+    from afterglow.storage.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+def wants_stream(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
+    """Whether a topic that nobody has open has something to stream, or a segment to finish."""
+    rows = info.ledgerInfo
+    if any(is_assigned(row) for row in rows) or (streaming and any(not row.HasField("entries") for row in rows)):
+        return True
+    counts = {row.ledgerId: row.entries for row in rows}
+    return bool(to_stream(rows, counts.get, streaming=streaming, writing_to=None))
+
+
+class StreamWork:
+    """The segments of one topic, as long as this process owns it.
+
+    Args:
+        name: The managed-ledger name.
+        environment: What all topics share.
+    """
+
+    def __init__(self, name: str, environment: OffloadEnvironment) -> None:
+        self._name = name
+        self._env = environment
+        self._policy = environment.policies.config
+        self._ledger: ManagedLedger | None = None
+        self._stream: TopicStream | None = None
+        self._waiting: deque[PartTask] = deque()
+        self._running: dict[str, PartTask] = {}
+        self._target: Position | None = None
+        self._status: OffloadStatus | None = None
+        self._stalled = False
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def uploads(self) -> tuple[SegmentUpload, ...]:
+        """Segments that are assigned, as far as they are known here."""
+        return () if self._stream is None else self._stream.uploads
+
+    @property
+    def error(self) -> AfterglowError | None:
+        """Why the stream does not go on; None where it does."""
+        return None if self._stream is None else self._stream.error
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks wait or run, or a segment is assigned, or somebody waits for one."""
+        with self._env.lock:
+            return bool(self._waiting or self._running or self.uploads or self._target is not None)
+
+    @property
+    def status(self) -> OffloadStatus | None:
+        """How the last offload by hand of the streaming topic went; None where there was none."""
+        with self._env.lock:
+            return OffloadStatus(OffloadState.RUNNING) if self._target is not None else self._status
+
+    def due(self, now_ms: int) -> bool:
+        """Whether a look would do something. Compares a few numbers."""
+        return self._stream is not None and self._stream.due(now_ms)
+
+    def writes(self, uuid: UUID) -> bool:
+        """Whether a task may still write an object of that UUID."""
+        with self._env.lock:
+            return any(task.key == str(uuid) for task in self._running.values())
+
+    def stalled(self, now_ms: int, patience_s: float) -> TopicStream | None:
+        """The stream, told once, if a segment is assigned and nothing went forward for so long."""
+        stream = self._stream
+        if stream is None or not stream.uploads or stream.waits_for_entries:
+            return None
+        is_stalled = now_ms - stream.progress_ms >= 1000 * patience_s
+        told, self._stalled = self._stalled, is_stalled
+        return stream if is_stalled and not told else None
+
+    # --- offload by hand ----------------------------------------------------------------------------------------------
+
+    def begin_manual(self, target: Position | None) -> bool:
+        """Have everything up to ``target`` committed; returns whether none was asked for before that still runs."""
+        with self._env.lock:
+            if self._target is not None:
+                return False
+            if target is None:
+                self._status = OffloadStatus(OffloadState.SUCCESS, "", EARLIEST)
+                return True
+            self._target = target
+            if self._stream is not None:
+                self._stream.close_at(target)
+            return True
+
+    def fail_manual(self, error: AfterglowError) -> None:
+        """Nothing more comes of it."""
+        with self._env.lock:
+            if self._target is not None:
+                self._target = None
+                self._status = OffloadStatus(OffloadState.ERROR, str(error))
+
+    def _settle_manual(self, ledger: ManagedLedger, stream: TopicStream) -> None:
+        target = self._target
+        if target is None:
+            return
+        if isinstance(stream.error, ConfigError | NotSupported):
+            self.fail_manual(stream.error)
+        elif stream.committed_to(target):
+            with self._env.lock:
+                self._target = None
+                self._status = OffloadStatus(OffloadState.SUCCESS, "", first_unoffloaded(ledger.info))
+
+    # --- pieces of work -----------------------------------------------------------------------------------------------
+
+    def look(self, ledger: ManagedLedger, policy: BrokerConfig, *, held: bool) -> None:
+        """Go forward.
+
+        Args:
+            ledger: The topic, owned by this process.
+            policy: What holds for it.
+            held: Whether whole ledgers are still being copied, which is waited for.
+
+        Raises:
+            Fenced: Another owner has taken over.
+        """
+        self._policy = policy
+        if held or not self._concerns(ledger, policy):
+            return
+        if self._ledger is not ledger:
+            self._begin(ledger)
+        stream = self._stream
+        assert stream is not None
+        tasks = stream.advance()
+        if tasks:
+            try:
+                self._env.flush()
+            except AfterglowError as error:  # whether that matters, the tasks will find out
+                _log.warning("%s: the hot log was not written back: %s", self._name, error)
+            with self._env.lock:
+                self._waiting.extend(tasks)
+        self._settle_manual(ledger, stream)
+        if (at_ms := stream.next_look_ms) is not None:
+            self._env.agenda.put(self._name, at_ms)
+
+    def drop(self) -> None:
+        """The topic is not ours any more, or is gone. What tasks still write is the next owner's to judge."""
+        with self._env.lock:
+            self._ledger = self._stream = None
+            self._waiting.clear()
+
+    def _concerns(self, ledger: ManagedLedger, policy: BrokerConfig) -> bool:
+        """Whether there are segments, or are to be."""
+        if policy.streaming_offload_enabled or self.uploads:
+            return True
+        return any(row.offloadContext.offloadSegment for row in ledger.info.ledgerInfo)
+
+    def _begin(self, ledger: ManagedLedger) -> None:
+        env = self._env
+        extra = extra_metadata(self._name, cluster=env.cluster, instance=env.instance)
+        room = SegmentRoom(
+            ledger=ledger,
+            metadata=env.metadata,
+            paths=env.paths,
+            clock=env.clock,
+            instance=env.instance,
+            home=env.home,
+            offsets=self._offsets,
+            run_between=lambda begin, end: run_between(ledger.layout, begin, end),
+            open_store=self._store,
+            store_options=lambda place: store_options(place, self._policy),
+            user_metadata=lambda role: object_metadata(role, extra),
+            give_up=lambda uuid, place, reason: env.deletions.record(self._name, Doomed(uuid, place), reason),
+            new_uuid=env.new_uuid,
+        )
+        with env.lock:
+            self._ledger = ledger
+            self._stream = TopicStream(room, lambda: self._policy, self._place, self._give_up_ledger)
+            if self._target is not None:
+                self._stream.close_at(self._target)
+
+    def _offsets(self, ledger_id: int, first: int, last: int) -> NDArray[np.int64]:
+        return self._env.store.hot.open(ledger_id).offsets(first, last)
+
+    def _store(self, place: TierPlace) -> ObjectStore:
+        return self._env.tiers.store(place, self._policy)
+
+    def _place(self) -> TierPlace:
+        offloader = self._env.offloaders(self._policy, self._env.own, self._env.tiers)
+        place = offloader.place
+        if not isinstance(offloader, BlockOffloader):
+            raise NotSupported(
+                f"the offload driver {place.driver} takes whole ledgers only: set streamingOffloadEnabled=false, or "
+                "managedLedgerOffloadDriver to one of our own"
+            )
+        return place
+
+    def _give_up_ledger(self, ledger_id: int) -> None:
+        assert self._ledger is not None
+        row = next((row for row in self._ledger.info.ledgerInfo if row.ledgerId == ledger_id), None)
+        doomed = None if row is None else doomed_row(row)
+        if doomed is not None:
+            self._env.deletions.record(self._name, doomed, "an attempt to offload the ledger failed")
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def next_task(self) -> tuple[PartTask, int] | None:
+        """A task to hand out, and the requests that come with it; None where none waits or enough are out."""
+        with self._env.lock:
+            if not self._waiting:
+                return None
+            task = self._waiting[0]
+            out_bytes = sum(running.size_bytes for running in self._running.values())
+            if out_bytes and out_bytes + task.size_bytes > MOST_BYTES:
+                return None
+            # With a segment's first part those of its owner: head, index, its check; of several also create, complete.
+            owners = 0 if task.number > 1 else 3 if task.upload_id is None else 5
+            return task, 1 + owners
+
+    def hand_out(self, task: PartTask) -> None:
+        """The task that :meth:`next_task` gave goes out."""
+        with self._env.lock:
+            self._waiting.popleft()
+            self._running[task.task_id] = task
+
+    def task_ended(self, task: PartTask, result: PartResult) -> bool:
+        """Take a result, the first of each task; returns whether it was one of ours."""
+        with self._env.lock:
+            if self._running.pop(task.task_id, None) is None:
+                return False
+            if self._stream is not None:
+                self._stream.told(UUID(task.key), task.number, result)
+            return True
+
+
+def assigned_from(info: ManagedLedgerInfo) -> int | None:
+    """The first ledger in which a segment begins that is not committed; it and those behind it must stay."""
+    return min((row.ledgerId for row in info.ledgerInfo if is_assigned(row)), default=None)
