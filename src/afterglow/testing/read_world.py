@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -24,11 +23,11 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import TierPlace, Tiers, driver_metadata, place_record
+from afterglow.read.places import Tiers, driver_metadata, place_of_url, place_record
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
-from afterglow.storage import CountingStore, open_store
+from afterglow.storage import CountingStore, MemoryStore, ObjectStore
 from afterglow.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -36,10 +35,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from afterglow.format.plan import BlockPlan
-    from afterglow.storage import ObjectStore
 
 TOPIC = "public/default/persistent/t"
-_names = count()
 
 
 def random_entries(sizes: Sequence[int], seed: int = 0) -> list[bytes]:
@@ -59,10 +56,10 @@ class ReadWorld:
     hot: MemoryLog = field(default_factory=MemoryLog)
     metadata: MemoryMetadataStore = field(default_factory=MemoryMetadataStore)
     entries: dict[int, list[bytes]] = field(default_factory=dict)
+    store: ObjectStore = field(default_factory=MemoryStore)
 
     def __post_init__(self) -> None:
-        self.place = TierPlace("memory", f"read-{next(_names)}-{uuid4().hex}")
-        self.store: ObjectStore = open_store(self.place.url)
+        self.place = place_of_url(self.store.url)
         self.counting = CountingStore(self.store)
         self.counters = ReadCounters()
         paths = AfterglowPaths()
