@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,18 +19,27 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
+from afterglow.format.position import Position
 from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
 from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.clock import SystemClock
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload.policies import Policies
+from afterglow.offload.runner import run_task
+from afterglow.offload.service import OffloadService
+from afterglow.read.places import Tiers, place_of_url
+from afterglow.testing.clock import ManualExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
-    from afterglow.admin.offloads import Offloads
+    from afterglow.errors import AfterglowError
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.offload.task import PartResult, Task
 
 
 @dataclass(frozen=True)
@@ -51,14 +60,84 @@ class Answer:
         return str(self.json["reason"])
 
 
+class HeldTasks:
+    """A runner that keeps tasks until it is told to run them."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[Task, Callable[[Task, PartResult], None]]] = []
+
+    def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
+        self._held += [(task, done) for task in tasks]
+
+    def close(self) -> None:
+        self._held.clear()
+
+    def run(self) -> None:
+        while self._held:
+            task, done = self._held.pop(0)
+            done(task, run_task(task))
+
+
+class Offloading:
+    """A real offload service, of which a test decides when something happens."""
+
+    def __init__(
+        self, home: Path, *, config: BrokerConfig, hot: LocalLog, metadata: MemoryMetadataStore, catalog: Catalog
+    ) -> None:
+        self._tasks = HeldTasks()
+        self._executor = ManualExecutor()
+        self.tier = home / "tier"
+        self.tier.mkdir()
+        self.policies = Policies(config, catalog)
+        self.service = OffloadService(
+            metadata=metadata,
+            paths=AfterglowPaths(config.cluster_name),
+            policies=self.policies,
+            tiers=Tiers(),
+            own=place_of_url(self.tier.as_uri()),
+            runner=self._tasks,
+            executor=self._executor,
+            clock=SystemClock(),
+            instance=hot.instance,
+            home=str(home),
+            flush=hot.flush,
+        )
+
+    def begin(self) -> None:
+        """Look for what is due, up to where tasks would run."""
+        self.service.start()
+        self.service.tick()
+        self._executor.run_all()
+        self.service.tick()
+        self._executor.run_all()
+
+    def finish(self) -> None:
+        """Run the tasks, and commit what they wrote."""
+        self._tasks.run()
+        self._executor.run_all()
+
+
 class Admin:
     """A running broker and a client of its admin API."""
 
-    def __init__(self, service: BrokerService, metadata: MemoryMetadataStore, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        metadata: MemoryMetadataStore,
+        loop: asyncio.AbstractEventLoop,
+        offloading: Offloading | None,
+    ) -> None:
         self.service = service
+        self._offloading = offloading
         self.metadata = metadata
         self.port = 0
         self._loop = loop
+
+    @property
+    def offloading(self) -> Offloading:
+        """What drives offload, in a broker that does."""
+        assert self._offloading is not None
+        return self._offloading
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something in the broker's event loop."""
@@ -95,6 +174,11 @@ class Admin:
         assert answer.status == status, answer
         return answer.reason
 
+    def write_ledgers(self, count: int, topic: str = "public/default/persistent/t") -> list[int]:
+        """Write ledgers of one entry each and close them; returns their ids."""
+        ledger = self.service.store.open(topic, create=False)
+        return [_write_ledger(ledger) for _ in range(count)]
+
     def state(self) -> dict[str, bytes]:
         """All metadata: what a refused call must not change."""
         found: dict[str, bytes] = {}
@@ -110,8 +194,23 @@ class Admin:
         return found
 
 
+def _write_ledger(ledger: ManagedLedger) -> int:
+    ended: Future[Position] = Future()
+
+    def done(outcome: Position | AfterglowError) -> None:
+        if isinstance(outcome, Position):
+            ended.set_result(outcome)
+        else:
+            ended.set_exception(outcome)
+
+    ledger.append([bytes(100)], 1, done)
+    ledger_id = ended.result(30).ledger_id
+    ledger.roll()
+    return ledger_id
+
+
 @contextmanager
-def running(home: Path, offload: Offloads | None = None, **settings: Any) -> Iterator[Admin]:
+def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[Admin]:
     with ExitStack() as stack:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="broker")
@@ -127,7 +226,19 @@ def running(home: Path, offload: Offloads | None = None, **settings: Any) -> Ite
         metadata = MemoryMetadataStore()
         catalog = Catalog(metadata, config.cluster_name)
         catalog.ensure_defaults()
-        store = LedgerStore(hot=hot, states=hot, metadata=metadata, config=config, executor=pool)
+        offloading = None
+        if offload:
+            offloading = Offloading(home, config=config, hot=hot, metadata=metadata, catalog=catalog)
+        store = LedgerStore(
+            hot=hot,
+            states=hot,
+            metadata=metadata,
+            config=config,
+            executor=pool,
+            offloading=offloading.service if offloading else None,
+        )
+        if offloading:
+            offloading.service.attach(store)
         stack.callback(store.close)
         authenticator = Authenticator.from_config(config)
         service = BrokerService(
@@ -139,11 +250,14 @@ def running(home: Path, offload: Offloads | None = None, **settings: Any) -> Ite
             pool=pool,
             instance="test",
         )
-        admin = Admin(service, metadata, loop)
+        admin = Admin(service, metadata, loop, offloading)
         stack.callback(lambda: admin.run(service.close()))
         port = admin.run(service.listen("127.0.0.1", 0))
         service.service_url = f"pulsar://127.0.0.1:{port}"
-        server = admin.run(serve_http(admin_app(service, authenticator, offload), "127.0.0.1", 0))
+        if offloading:
+            service.on_policies_changed.append(offloading.policies.changed)
+        app = admin_app(service, authenticator, offloading.service if offloading else None)
+        server = admin.run(serve_http(app, "127.0.0.1", 0))
         stack.callback(lambda: admin.run(server.stop()))
         admin.port = server.port
         yield admin
@@ -158,7 +272,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Admin]]:
-    """Starts a broker with settings, and ``offload`` where somebody offloads."""
+    """Starts a broker with settings, and with ``offload=True`` one that offloads."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(running(tmp_path / "home", **settings))
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.errors import MissingDependency
+from afterglow.testing.commands import CommandFailed
 from afterglow.testing.java_tools import JavaTools
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.admin.conftest import Admin
@@ -21,6 +23,11 @@ pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 NAMESPACE = "public/default"
 TOPIC = "persistent://public/default/t"
 STORE = ("--driver", "S3", "--bucket", "b", "--endpoint", "http://127.0.0.1:9", "--aws-id", "id", "--aws-secret", "key")
+
+
+@pytest.fixture
+def admin(start: Callable[..., Admin]) -> Admin:
+    return start(offload=True, default_retention_size_in_mb=-1, default_retention_time_in_minutes=-1)
 
 
 @pytest.fixture
@@ -70,3 +77,26 @@ def test_pulsar_admin_sets_shows_and_removes_policies_of_a_topic(tools: JavaTool
     assert admin.call("GET", f"{path}/offloadPolicies").status == 204
     tools.admin("topicPolicies", "set-offload-policies", TOPIC, *STORE, "-t", "1000")
     assert admin.get(f"{path}/offloadPolicies")["managedLedgerOffloadThresholdInBytes"] == 1000
+
+
+def test_pulsar_admin_offloads_a_topic_and_tells_how_it_went(tools: JavaTools, admin: Admin) -> None:
+    path = "persistent/public/default/t"
+    admin.do("PUT", path)
+    *older, newest = admin.write_ledgers(3)
+    assert "not been run" in tools.admin("topics", "offload-status", TOPIC)
+    current = max(row["ledgerId"] for row in admin.get(f"{path}/internalStats")["ledgers"])
+    assert current > newest
+    assert f"messages before {current}:0:-1" in tools.admin("topics", "offload", TOPIC, "-s", "0")
+    admin.offloading.begin()
+    assert "currently running" in tools.admin("topics", "offload-status", TOPIC)
+    assert "Offload already in progress" in str(_failed(tools))
+    admin.offloading.finish()
+    assert "was a success" in tools.admin("topics", "offload-status", TOPIC, "-w")
+    rows = admin.get(f"{path}/internalStats")["ledgers"]
+    assert [row["ledgerId"] for row in rows if row["offloaded"]] == [*older, newest]
+
+
+def _failed(tools: JavaTools) -> object:
+    with pytest.raises(CommandFailed) as failed:
+        tools.admin("topics", "offload", TOPIC, "-s", "0")
+    return failed.value

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from afterglow.admin.offloads import Offloads
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
+    from afterglow.offload.service import OffloadService
 
 ALL_RESOURCES = (
     clusters.RESOURCES,
@@ -58,7 +58,7 @@ ALL_RESOURCES = (
 """Everything that is served, in the order in which paths are matched."""
 
 
-def admin_app(service: BrokerService, authenticator: Authenticator, offload: Offloads | None = None) -> Starlette:
+def admin_app(service: BrokerService, authenticator: Authenticator, offload: OffloadService | None = None) -> Starlette:
     """The admin API of a broker, to be served in the broker's own event loop.
 
     Args:

@@ -14,9 +14,9 @@ from afterglow.metadata.names import Domain, NamespaceName
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from afterglow.admin.offloads import Offloads
     from afterglow.broker.service import BrokerService
     from afterglow.metadata.names import TopicName
+    from afterglow.offload.service import OffloadService
 
 _BODY_S: Final = 30.0
 """Time for a whole body: who takes longer holds a connection for nothing."""
@@ -27,13 +27,13 @@ _FLAGS: Final = {"true": True, "false": False}
 class Call:
     """One call: the broker, and what the caller gave."""
 
-    def __init__(self, service: BrokerService, offload: Offloads | None, request: Request) -> None:
+    def __init__(self, service: BrokerService, offload: OffloadService | None, request: Request) -> None:
         self.service = service
         self._offload = offload
         self._request = request
 
     @property
-    def offload(self) -> Offloads:
+    def offload(self) -> OffloadService:
         """Who offloads.
 
         Raises:

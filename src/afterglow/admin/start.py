@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
-    from afterglow.admin.offloads import Offloads
     from afterglow.broker.service import BrokerService
+    from afterglow.offload.service import OffloadService
 
 
 async def start_admin(
-    service: BrokerService, offload: Offloads | None, tls: ssl.SSLContext | None
+    service: BrokerService, offload: OffloadService | None, tls: ssl.SSLContext | None
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API, plain, protected, or both.
 

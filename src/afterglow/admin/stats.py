@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.read.copies import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from afterglow.broker.producers import Producer
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
+    from afterglow.offload.service import OffloadStatistics
+    from afterglow.read.counters import ReadCounts
 
     Json = dict[str, Any]
+
+READS: Final = "afterglowReads"
 
 _TOPIC_ZEROS: Final[Mapping[str, Any]] = {
     "msgRateIn": 0.0,
@@ -144,6 +149,33 @@ def topic_stats(topic: Topic, owner: str) -> Json:
     }
 
 
+def offload_stats(statistics: OffloadStatistics) -> Json:
+    """What of a topic was offloaded, and when."""
+    return {
+        "offloadedStorageSize": statistics.offloaded_bytes,
+        "lastOffloadLedgerId": statistics.last_ledger_id,
+        "lastOffloadSuccessTimeStamp": statistics.last_success_ms,
+        "lastOffloadFailureTimeStamp": statistics.last_failure_ms,
+    }
+
+
+def read_stats(counts: ReadCounts | None) -> Json:
+    """Which tier served reads since the start, besides Pulsar's fields; nothing where the hot log alone can.
+
+    What the cache of the newest entries served is not counted.
+    """
+    if counts is None:
+        return {}
+    shown: Json = {
+        str(tier): {"entries": counts.entries.get(tier, 0), "bytes": counts.bytes.get(tier, 0)} for tier in Tier
+    }
+    fallbacks = [
+        {"wanted": str(wanted), "reason": reason, "reads": reads}
+        for (wanted, reason), reads in sorted(counts.fallbacks.items())
+    ]
+    return {READS: {**shown, "fallbacks": fallbacks, "leftOut": dict(counts.left_out)}}
+
+
 def publisher_stats(producer: Producer) -> Json:
     """The statistics of a producer."""
     return {
@@ -209,6 +241,8 @@ def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool)
     rows = list(partitions.values())
     for name in _SUMMED:
         summed[name] = sum(row[name] for row in rows)
+    for name in _LATEST:
+        summed[name] = max((row[name] for row in rows), default=0)
     summed["averageMsgSize"] = _average(summed["bytesInCounter"], summed["msgInCounter"])
     summed["publishers"] = [publisher for row in rows for publisher in row["publishers"]]
     summed["subscriptions"] = _sum_subscriptions(row["subscriptions"] for row in rows)
@@ -221,10 +255,12 @@ _SUMMED: Final = (
     "bytesOutCounter",
     "msgOutCounter",
     "storageSize",
+    "offloadedStorageSize",
     "backlogSize",
     "nonContiguousDeletedMessagesRanges",
     "nonContiguousDeletedMessagesRangesSerializedSize",
 )
+_LATEST: Final = ("lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp")
 
 _SUMMED_OF_SUBSCRIPTIONS: Final = (
     "bytesOutCounter",

@@ -62,7 +62,14 @@ async def get_internal_info(call: Call) -> dict[str, Any]:
 
 async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     oldest = await topic.oldest_backlog()
-    return stats.topic_stats(topic, call.broker_id) | stats.oldest_backlog(oldest, call.service.store.clock.now_ms())
+    name = topic.name.managed_ledger_name
+    offloaded = stats.offload_stats(await call.service.blocking(call.offload.statistics, name)) if call.offloads else {}
+    return (
+        stats.topic_stats(topic, call.broker_id)
+        | stats.oldest_backlog(oldest, call.service.store.clock.now_ms())
+        | offloaded
+        | stats.read_stats(call.service.reads(name))
+    )
 
 
 def _inside(topic: Topic) -> dict[str, Any]:
