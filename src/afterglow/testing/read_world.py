@@ -27,7 +27,7 @@ from afterglow.read.places import Tiers, driver_metadata, place_of_url, place_re
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
-from afterglow.storage import CountingStore, MemoryStore, ObjectStore
+from afterglow.storage import CountingStore, MemoryStore
 from afterglow.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from afterglow.format.plan import BlockPlan
+    from afterglow.storage import ObjectStore
 
 TOPIC = "public/default/persistent/t"
 
