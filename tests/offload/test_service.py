@@ -20,6 +20,8 @@ from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.manual import OffloadState
+from afterglow.offload.segments.listing import SegmentStatus
+from afterglow.offload.topic import TopicOffload
 from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.offloads import OffloadWorld
@@ -143,12 +145,17 @@ def test_system_topics_are_never_offloaded(new_world: NewWorld, name: str) -> No
     assert "system topic" in world.service.status(name).last_error
 
 
-def test_a_topic_that_streams_gets_no_new_ledger_offloads(new_world: NewWorld) -> None:
+def test_a_topic_that_streams_gets_segments_and_no_objects_of_whole_ledgers(new_world: NewWorld) -> None:
     world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0, streaming_offload_enabled=True))
     world.topic(2)
     world.run()
-    assert world.offloaded() == []
-    assert world.service.explain(TOPIC)[0].state is LedgerState.STREAMING
+    assert not any(row.offloadContext.complete for row in world.info().ledgerInfo)
+    assert world.service.explain(TOPIC)[0].state is LedgerState.IN_SEGMENTS
+    world.service.offload_prefix(TOPIC, LATEST)
+    assert world.service.status(TOPIC).state is OffloadState.RUNNING
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+    assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.OFFLOADED]
 
 
 def test_without_a_tier_nothing_is_tried_and_the_reason_is_told_once(
@@ -709,11 +716,16 @@ def test_topics_that_are_gone_or_quiet_are_not_kept_in_mind(new_world: NewWorld)
     assert world.service._topics == {}
 
 
-def test_a_topic_is_looked_at_when_it_is_loaded_if_so_wanted(new_world: NewWorld) -> None:
+def test_a_topic_is_looked_at_when_it_is_loaded_if_so_wanted(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for wanted in (False, True):
         world = new_world(settings(trigger_offload_on_topic_load=wanted))
         world.run()
+        looks: list[TopicOffload] = []
+        monkeypatch.setattr(TopicOffload, "look", looks.append)
         world.open()
         world.service.tick()
-        assert len(world.executor) == int(wanted)
         world.settle()
+        assert len(looks) == int(wanted)
+        monkeypatch.undo()
