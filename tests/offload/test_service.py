@@ -723,7 +723,11 @@ def test_a_topic_is_looked_at_when_it_is_loaded_if_so_wanted(
         world = new_world(settings(trigger_offload_on_topic_load=wanted))
         world.run()
         looks: list[TopicOffload] = []
-        monkeypatch.setattr(TopicOffload, "look", looks.append)
+
+        def look(topic: TopicOffload, looks: list[TopicOffload] = looks) -> None:
+            looks.append(topic)
+
+        monkeypatch.setattr(TopicOffload, "look", look)
         world.open()
         world.service.tick()
         world.settle()
