@@ -276,6 +276,16 @@ def test_people_see_a_table(made: tuple[Path, list[int], int], capsys: pytest.Ca
     assert [line.split()[0] for line in printed.splitlines()] == ["position", f"{ids[0]}:0", f"{ids[0]}:1"]
 
 
+def test_values_are_shown_on_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = [b"two\nlines", "grün".encode(), b"\xff\x00", b"", "ü".encode() * 500, b"\xff" * 500]
+    with EngineHome(tmp_path) as home:
+        home.write("t", [message(value) for value in values])
+    code, printed, _ = outcome_of(capsys, "read", str(tmp_path), "t")
+    assert code == 0
+    shown = [line.split()[3:-1] for line in printed.splitlines()[1:]]
+    assert shown == [["two\\nlines"], ["grün"], ["0xff00"], [], ["ü" * 59 + "…"], ["0x" + "f" * 57 + "…"]]
+
+
 def test_a_file_appears_only_when_it_is_whole(
     made: tuple[Path, list[int], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

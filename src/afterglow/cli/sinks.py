@@ -5,6 +5,7 @@ Each sink takes batch after batch and holds no more than one. A file appears und
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -159,8 +160,9 @@ def _text(value: bytes | str | Sequence[tuple[str, str]] | None) -> str:
     if isinstance(value, bytes):
         start = value[: 4 * _WIDEST]
         try:
-            # The cut may go through a character.
-            value = start.decode() if len(start) == len(value) else start.decode(errors="ignore")
+            value = codecs.getincrementaldecoder("utf-8")().decode(
+                start, final=len(start) == len(value)
+            )  # cut anywhere
         except UnicodeDecodeError:
             return f"0x{start[:_WIDEST].hex()}"
     text = str(value)

@@ -95,8 +95,8 @@ class Part:
     def runs(self, window: Window, priority: ReadPriority | None, *, scan: bool) -> Iterator[ServedRun]:
         """Its entries in a window of positions, in runs; whole ledgers outside the window of time are left out."""
         pinned = self._pin()
-        start, end = window.narrowed(records(pinned.info))
-        yield from pinned.reader.read(start, end, priority=priority, scan=scan)
+        for start, end in window.stretches(records(pinned.info)):
+            yield from pinned.reader.read(start, end, priority=priority, scan=scan)
 
     def _pin(self) -> _Pinned:
         rooms = self._rooms

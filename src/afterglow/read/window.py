@@ -65,34 +65,31 @@ class Window:
         """Position behind the last entry that holds a wanted message."""
         return self.end.next() if self.end_batch else self.end
 
-    def narrowed(self, ledgers: Iterable[LedgerRecord]) -> tuple[Position, Position]:
-        """First entry, inclusive, and end, exclusive, that reading needs to look at.
+    def stretches(self, ledgers: Iterable[LedgerRecord]) -> list[tuple[Position, Position]]:
+        """What reading must look at, in order: first position, inclusive, and end, exclusive, of each stretch.
 
-        Whole ledgers at either end are passed over where the list shows that all their entries are too old or too
-        young: the broker time of their last entry is recorded, so that all of them have one, and it never goes back.
+        Ledgers are passed over where the list shows that all their entries are too old or too young: the broker time of
+        the last entry is recorded where all entries have one, and it never goes back, also from ledger to ledger.
 
         Args:
             ledgers: Of the topic, ascending.
         """
-        start, end = self.start, self.end_entry
-        newest: int | None = None
-        begun = False
-        behind: Position | None = None
+        found: list[tuple[Position, Position]] = []
+        newest = -1
+        adjacent = False
         for ledger in ledgers:
             last_ms = ledger.last_broker_time_ms
-            too_old = self.since_ms is not None and last_ms is not None and last_ms < self.since_ms
-            too_young = (
-                self.until_ms is not None and last_ms is not None and newest is not None and newest >= self.until_ms
+            passed_over = last_ms is not None and (
+                (self.since_ms is not None and last_ms < self.since_ms)
+                or (self.until_ms is not None and newest >= self.until_ms)
             )
-            if too_old and not begun:
-                start = max(start, Position(ledger.ledger_id + 1, -1))
-            begun = begun or not too_old
-            if not too_young:
-                behind = None
-            elif behind is None:
-                behind = Position(ledger.ledger_id, 0)
             newest = newest if last_ms is None else last_ms
-        return start, end if behind is None else min(end, behind)
+            begin = max(self.start, Position(ledger.ledger_id, -1))
+            end = min(self.end_entry, Position(ledger.ledger_id + 1, -1))
+            if not passed_over and begin < end:
+                found.append((found.pop()[0] if adjacent else begin, end))
+            adjacent = not passed_over and begin < end
+        return found
 
 
 def _position(given: Place, default: Position) -> tuple[Position, int]:
