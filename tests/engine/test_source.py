@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +16,7 @@ from afterglow.errors import (
     ConfigError,
     CorruptBlock,
     CorruptEntry,
+    CorruptMetadata,
     InvalidName,
     MetadataUnavailable,
     NotSupported,
@@ -22,9 +25,14 @@ from afterglow.errors import (
 )
 from afterglow.format.frames import iter_entries
 from afterglow.format.position import Position
+from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.format.schema import ENTRIES, MESSAGES
 from afterglow.metadata.names import TopicName
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.metadata.sqlite import SqliteMetadataStore
+from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.copies import Tier
+from afterglow.read.places import place_record
 from afterglow.testing.homes import APART_MS, EngineHome, batch
 from afterglow.testing.ledgers import message
 
@@ -310,6 +318,26 @@ def test_ledgers_tell_where_they_are(topic: SourceTopic, ledgers: list[int]) -> 
     assert [(ledger.hot, ledger.tiered) for ledger in found] == [(False, True)] * 2 + [(True, False)] * 2
     assert {ledger.entries for ledger in found} == {EACH}
     assert topic.segments() == ()
+
+
+def test_segments_tell_what_their_records_say(home: EngineHome, ledgers: list[int], topic: SourceTopic) -> None:
+    ids = [UUID(int=number) for number in (2, 1)]
+    path = AfterglowPaths().segments(TopicName.parse(TOPIC).managed_ledger_name)
+    with closing(SqliteMetadataStore(home.path / "metadata.db")) as metadata:
+        for number, uuid in enumerate(ids):
+            record = SegmentRecord(version=1, uuid=str(uuid), entries=EACH, bytes=77, assigned_ms=1, offloaded_ms=2)
+            record.place.CopyFrom(place_record(home.place, str(uuid)))
+            record.begin.ledger_id = record.end.ledger_id = ledgers[number]
+            record.end.entry_id = EACH - 1
+            metadata.put(f"{path}/{uuid}", record.SerializeToString(), MUST_NOT_EXIST)
+    first, second = topic.segments()
+    assert [first.id, second.id] == ids  # in the order of the topic
+    assert (first.begin, first.end) == (Position(ledgers[0], 0), Position(ledgers[0], EACH - 1))
+    assert (first.topic, first.place, first.key) == (TOPIC, home.place, str(ids[0]))
+    with closing(SqliteMetadataStore(home.path / "metadata.db")) as metadata:
+        metadata.put(f"{path}/{ids[0]}", b"no record", 0)
+    with pytest.raises(CorruptMetadata, match=str(ids[0])):
+        topic.segments()
 
 
 def test_topics_are_listed_and_a_missing_one_is_told_with_near_names(source: Source) -> None:
