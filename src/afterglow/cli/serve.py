@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,11 +17,26 @@ from afterglow.cli.app import DONE, app
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
 
+_STREAMING: Final = {
+    "streamingOffloadEnabled": "true",
+    "maxOffloadSegmentSizeInBytes": "64M",
+    "maxOffloadSegmentRolloverTimeInSeconds": "60",
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+}
+"""What ``--streaming`` sets, unless a configuration says otherwise."""
+
 
 @app.command()
 def serve(
     *,
     home: Annotated[Path, typer.Option(help="Directory that holds everything; made if absent.")],
+    streaming: Annotated[
+        bool,
+        typer.Option(
+            "--streaming", help="Stream every topic to the tier in segments of 64 MiB or 1 minute; retain all for ever."
+        ),
+    ] = False,
     conf: Annotated[Path | None, typer.Option(help="A broker.conf, Pulsar's own or ours.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the binary protocol; 0 picks a free one.")] = None,
@@ -38,10 +53,11 @@ def serve(
 ) -> int:
     """Serve topics to stock Pulsar clients, durably, from one process.
 
-    Example: afterglow serve --home ./home --port 6650 --http-port 8080
+    Example: afterglow serve --home ./home --streaming
     """
     from afterglow.broker.auth import check_exposure  # noqa: PLC0415 - not needed for --help
     from afterglow.config import load_conf  # noqa: PLC0415
+    from afterglow.config.origin import DEFAULT  # noqa: PLC0415
 
     given = {
         "bindAddress": listen,
@@ -52,6 +68,9 @@ def serve(
     }
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     config = load_conf(conf, environ=os.environ, overrides=overrides)
+    if streaming:
+        unset = {key: value for key, value in _STREAMING.items() if config.origin(key) == DEFAULT}
+        config = load_conf(conf, environ=os.environ, overrides=overrides | unset)
     check_exposure(config, insecure=insecure)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(home, config, tier))
