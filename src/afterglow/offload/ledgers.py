@@ -13,10 +13,11 @@
 6. Commit ``complete`` and the time, with one compare-and-set, and only where the list has this attempt's UUID. *Crash:
    done.*
 
-An error up to 5 ends the attempt; the next has another UUID. An unknown outcome of 6 is met by 6 again, which changes
-nothing where it had been applied; nothing is deleted until the list has been read. If the list has another UUID or no
-such ledger, the attempt lost: its objects are put on record and deleted. An owner that finds itself fenced stops, and
-deletes nothing: what it wrote is the new owner's to judge.
+An error up to 5 ends the attempt; the next has another UUID. If there is to be no other, its objects are put on record
+as in 1 and its UUID is taken off the list. An unknown outcome of 6 is met by 6 again, which changes nothing where it
+had been applied; nothing is deleted until the list has been read. If the list has another UUID or no such ledger, the
+attempt lost: its objects are put on record and deleted. An owner that finds itself fenced stops, and deletes nothing:
+what it wrote is the new owner's to judge.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from afterglow.offload.planner import is_candidate
 from afterglow.offload.task import LedgerTask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from afterglow.read.places import TierPlace
 
 _REPLACED = "an attempt to offload the ledger failed"
+_GIVEN_UP = "an attempt to offload the ledger failed, and there is no other"
 _LOST = "another attempt to offload the ledger took its place"
 
 
@@ -129,6 +131,30 @@ def commit(ground: Ground, ledger: ManagedLedger, attempts: Sequence[Attempt], n
     for attempt in lost:
         ground.deletions.record(ground.name, doomed_attempt(attempt), _LOST)
     return lost
+
+
+def give_up(ground: Ground, ledger: ManagedLedger, ledger_ids: Collection[int]) -> None:
+    """Clean up after attempts that failed, or were cut short, and that nobody will try again by himself.
+
+    1. Put on record that their objects are to go. *Crash: the list still names them, and it is done over.*
+    2. Take their UUIDs off the list. *Crash: the next start deletes what is on record.*
+
+    Raises:
+        Fenced: Another owner has taken over.
+        MetadataError: The list was not changed, or nobody knows; to be done again.
+    """
+    found = [doomed_row(row) for row in ledger.info.ledgerInfo if row.ledgerId in ledger_ids]
+    doomed = {each.ledger_id: each for each in found if each is not None}
+    for each in doomed.values():
+        ground.deletions.record(ground.name, each, _GIVEN_UP)
+
+    def edit(info: ManagedLedgerInfo) -> None:
+        for row in info.ledgerInfo:
+            each = doomed.get(row.ledgerId)
+            if each is not None and ledger_uuid(row) == each.uuid and not row.offloadContext.complete:
+                row.ClearField("offloadContext")
+
+    ledger.update(edit)
 
 
 def _assign(ground: Ground, ledger: ManagedLedger, attempts: Sequence[Attempt]) -> set[int]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from afterglow.format.offload_context import ledger_uuid
 from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -88,6 +89,20 @@ def due_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | 
 def kept_bytes(info: ManagedLedgerInfo, writing_to: int | None) -> dict[int, int]:
     """For each closed ledger, the bytes from its first entry to the end of the newest closed one."""
     return {row.ledgerId: total for row, total in _walk(info, writing_to)}
+
+
+def given_up(info: ManagedLedgerInfo, *, pursued: Collection[int]) -> tuple[int, ...]:
+    """Ids of the ledgers with an attempt that was not completed, and that nobody will try again by himself.
+
+    Args:
+        info: The topic's list.
+        pursued: Ledgers that are due, or on their way.
+    """
+    return tuple(
+        row.ledgerId
+        for row in info.ledgerInfo
+        if ledger_uuid(row) is not None and not row.offloadContext.complete and row.ledgerId not in pursued
+    )
 
 
 def freeable(info: ManagedLedgerInfo, *, policy: BrokerConfig, now_ms: int) -> tuple[int, ...]:

@@ -164,12 +164,13 @@ class TopicOffload:
             return True
         if planner.freeable(info, policy=policy, now_ms=now_ms):
             return True
-        if self._obstacle(policy) is None:
-            if planner.due(info, writing_to=writing_to, policy=policy, now_ms=now_ms):
-                return True
-            # After a crash only opening the topic tells how long its last ledger is, and since when it is closed.
-            if not opened and _triggered(policy) and any(not row.HasField("entries") for row in info.ledgerInfo):
-                return True
+        due = self._due(info, writing_to, policy)
+        if due or planner.given_up(info, pursued=()):
+            return True
+        # After a crash only opening the topic tells how long its last ledger is, and since when it is closed.
+        unknown = not opened and any(not row.HasField("entries") for row in info.ledgerInfo)
+        if unknown and self._obstacle(policy) is None and _triggered(policy):
+            return True
         self._note_next(info, writing_to, policy)
         return False
 
@@ -185,6 +186,7 @@ class TopicOffload:
             if ledger is not None:
                 self._commit(ledger, policy, self.window.committing(env.clock.now_ms()))
                 self._begin(ledger, policy)
+                self._clean_up(ledger, policy)
                 if not self._system:
                     self._stream_on(ledger, policy)
                 self._free(ledger, policy)
@@ -265,22 +267,30 @@ class TopicOffload:
             return NotSupported(f"{self.name} streams to the tier: streamingOffloadEnabled is set")
         return None
 
+    def _due(self, info: ManagedLedgerInfo, writing_to: int | None, policy: BrokerConfig) -> tuple[int, ...]:
+        """Ledgers that are to be offloaded now, by themselves or by hand."""
+        if self._obstacle(policy) is not None:
+            return ()
+        return planner.due(
+            info,
+            writing_to=writing_to,
+            policy=policy,
+            now_ms=self._env.clock.now_ms(),
+            manual_before=None if self._manual is None else self._manual.before,
+        )
+
+    def _pursued(self, due: Sequence[int]) -> set[int]:
+        """Ledgers that are due, or on their way."""
+        return {*due, *(attempt.ledger_id for attempt in self.window.attempts)}
+
     def _begin(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         """Claim ledgers that are due, as far as there is room, and get their tasks ready."""
         manual = self._manual
-        if (obstacle := self._obstacle(policy)) is not None:
-            if manual is not None:
+        due = self._due(ledger.info, ledger.writing_to, policy)
+        if manual is not None:
+            if (obstacle := self._obstacle(policy)) is not None:
                 manual.fail(obstacle)
-            return
-        due = planner.due(
-            ledger.info,
-            writing_to=ledger.writing_to,
-            policy=policy,
-            now_ms=self._env.clock.now_ms(),
-            manual_before=None if manual is None else manual.before,
-        )
-        if manual is not None:  # ledgers that were trimmed meanwhile are no error
-            manual.keep({*due, *(attempt.ledger_id for attempt in self.window.attempts)})
+            manual.keep(self._pursued(due))  # ledgers that were trimmed meanwhile are no error
         if not due:
             return
         try:
@@ -295,6 +305,13 @@ class TopicOffload:
         claimed = self._claim(ledger, offloader, due)
         if claimed:
             self._prepare(ledger, policy, claimed)
+
+    def _clean_up(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
+        """Let go of attempts that failed and are not tried again."""
+        due = self._due(ledger.info, ledger.writing_to, policy)
+        if failed := planner.given_up(ledger.info, pursued=self._pursued(due)):
+            ledgers.give_up(self._ground(policy), ledger, failed)
+            self.doom()
 
     def _claim(self, ledger: ManagedLedger, offloader: LedgerOffloader, due: Sequence[int]) -> list[Attempt]:
         now_ms = self._env.clock.now_ms()

@@ -13,6 +13,7 @@ from uuid import uuid4
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.catalog import Catalog
+from afterglow.metadata.clock import wall_clock_ms
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths, managed_ledger_path
 from afterglow.offload.blocks import BlockOffloader
@@ -21,9 +22,13 @@ from afterglow.offload.policies import Policies
 from afterglow.offload.runner import run_task
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import failed
+from afterglow.read.counters import ReadCounters
 from afterglow.read.places import MEMORY, TierPlace, Tiers
+from afterglow.read.tier_source import TierSource
+from afterglow.read.tiered import TieredSource
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.ledgers import TOPIC, World, settings
+from afterglow.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import OpenLedger, OpenStore, PartResult, Task
     from afterglow.storage.store import ObjectStore
+    from afterglow.verify import Finding
 
 INSTANCE: Final = "offload-world"
 
@@ -125,9 +131,13 @@ class OffloadWorld(World):
         super().__init__(config or settings(), metadata or MemoryMetadataStore())
 
     def prepare(self) -> None:
-        """Make the offload that the ledgers are given."""
+        """Make the offload that the ledgers are given, and let them read from the tier."""
         self.catalog = Catalog(self.metadata, STANDALONE)
         self.policies = Policies(self.config, self.catalog)
+        reading = TierSource(self.tiers, self.config, clock=self.clock)
+        self.sources = lambda name: TieredSource(
+            name, self.hot, reading, lambda: self.policies.of(name), ReadCounters()
+        )
         self.runner = ManualRunner(
             lambda ledger_id: nullcontext(self.hot.open(ledger_id)),
             lambda _url, _options: self.tiers.store(self.own, self.config),
@@ -195,6 +205,31 @@ class OffloadWorld(World):
     def intents(self, name: str = TOPIC) -> tuple[str, ...]:
         """UUIDs that are on record as to be deleted."""
         return self.metadata.children(AfterglowPaths().deletes(name))
+
+    def findings(self) -> list[Finding]:
+        """What the checker finds in metadata and tier, with no grace for anything."""
+        return list(
+            verify(
+                self.metadata,
+                lambda _place: self.tier,
+                tiers=[self.tier],
+                instance=INSTANCE,
+                now_ms=wall_clock_ms() + 1000,  # by the store's clock
+                grace_ms=0,
+                deep=True,
+                hot=lambda ledger_id: ledger_id in self.hot.ledgers(),
+            )
+        )
+
+    def check(self) -> None:
+        """Insist that the checker finds no fault.
+
+        Raises:
+            AssertionError: It does.
+        """
+        faults = [str(found) for found in self.findings() if found.kind.is_fault]
+        if faults:
+            raise AssertionError("\n".join(faults))
 
     def _flush(self) -> None:
         self.flushes += 1
