@@ -82,3 +82,32 @@ class Security:
     tls_cert_refresh_check_duration_sec: int = setting(
         duration(), default=300, doc="Seconds between looks for a renewed certificate. 0: at every connection."
     )
+    broker_client_authentication_plugin: str | None = setting(
+        optional(text()),
+        default=None,
+        doc="How offload tasks that read over the protocol prove who they are: "
+        "`org.apache.pulsar.client.impl.auth.AuthenticationToken` or nothing. Nothing together with parameters means a "
+        "token too.",
+    )
+    broker_client_authentication_parameters: str | None = setting(
+        optional(text()),
+        default=None,
+        doc="The token of those tasks: `token:…` or `file:///path`. Its role must be allowed to consume the topics; one "
+        "of superUserRoles is.",
+        secret=True,
+    )
+    broker_client_tls_enabled: bool = setting(
+        flag(), default=False, doc="Whether those tasks connect to brokerServicePortTls also where a plain port is open."
+    )
+    broker_client_trust_certs_file_path: str | None = setting(
+        optional(text()),
+        default=None,
+        doc="PEM file with the authorities that those tasks trust; its content travels with them. Nothing: those that "
+        "the system trusts.",
+    )
+    tls_hostname_verification_enabled: bool = setting(
+        flag(),
+        default=True,
+        doc="Whether the server's certificate must name the advertised address, for those tasks. Pulsar's default is "
+        "false.",
+    )
