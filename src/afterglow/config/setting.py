@@ -55,7 +55,7 @@ class Setting:
 
     def show(self, value: object) -> str:
         """The value for people: as ``broker.conf`` would have it, secrets masked."""
-        return _MASK if self.secret and value is not None else self.kind.render(value)
+        return _MASK if self.secret and value not in (None, ()) else self.kind.render(value)
 
 
 def setting(

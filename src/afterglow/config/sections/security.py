@@ -92,12 +92,12 @@ class Security:
     broker_client_authentication_parameters: str | None = setting(
         optional(text()),
         default=None,
-        doc="The token of those tasks: `token:…` or `file:///path`. Its role must be allowed to consume the topics; one "
-        "of superUserRoles is.",
+        doc="The token of those tasks: `token:…` or `file:///path`. Its role must be allowed to consume the topics; "
+        "one of superUserRoles is.",
         secret=True,
     )
     broker_client_tls_enabled: bool = setting(
-        flag(), default=False, doc="Whether those tasks connect to brokerServicePortTls also where a plain port is open."
+        flag(), default=False, doc="Whether those tasks use brokerServicePortTls also where a plain port is open."
     )
     broker_client_trust_certs_file_path: str | None = setting(
         optional(text()),
