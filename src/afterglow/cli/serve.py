@@ -73,6 +73,7 @@ def serve(
         config = load_conf(conf, environ=os.environ, overrides=overrides | unset)
     check_exposure(config, insecure=insecure)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection that it closes
     asyncio.run(_serve(home, config, tier))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         # Threads that wait for a tier that does not answer. Python would wait for them; all else is closed by now.

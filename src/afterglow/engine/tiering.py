@@ -15,6 +15,7 @@ from afterglow.ledger.clock import SystemClock
 from afterglow.offload.policies import Policies
 from afterglow.offload.service import OffloadService
 from afterglow.read.places import Tiers
+from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.spark.offload_jobs import SparkRunner
 
@@ -72,7 +73,7 @@ class Tiering:
         with ExitStack() as stack:
             runner = SparkRunner(config.spark_master, max_jobs=config.spark_max_concurrent_jobs)
             stack.callback(runner.close)
-            tier_source = TierSource(tiers, config)
+            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place))
             stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stack.callback(
