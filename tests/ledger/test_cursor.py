@@ -19,6 +19,7 @@ from afterglow.ledger.cursor_codec import (
     encode_snapshot,
     encode_state,
 )
+from afterglow.ledger.layout import Span
 from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import cursor_path
@@ -65,6 +66,24 @@ def test_a_cursor_begins_at_either_end_or_between() -> None:
     assert unread(ledger.create_cursor("between", Position(1, 2))) == positions(ledger)[2:]
     assert unread(ledger.create_cursor("behind", Position(1, 99))) == positions(ledger)[3:]
     assert unread(ledger.create_reader("r", Position(2, 1))) == positions(ledger)[4:]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 6)), max_size=4),
+)
+def test_a_stretch_is_acknowledged_as_its_entries_are(
+    singles: list[tuple[int, int]], spans: list[tuple[int, int, int]]
+) -> None:
+    _, ledger = topic(4, 5, 3)
+    one, other = ledger.create_cursor("one", EARLIEST), ledger.create_cursor("other", EARLIEST)
+    for cursor in (one, other):
+        cursor.ack([(Position(*at), None) for at in singles])
+    one.ack_spans(Span(id_, first, last) for id_, first, last in spans)
+    other.ack([(Position(id_, at), None) for id_, first, last in spans for at in range(first, last + 1)])
+    assert unread(one) == unread(other)
+    assert (one.mark_delete, one.backlog) == (other.mark_delete, other.backlog)
+    assert one.individually_acked == other.individually_acked
 
 
 def test_a_cursor_at_the_end_of_an_empty_topic_reads_all_that_comes() -> None:

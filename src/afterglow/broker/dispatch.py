@@ -109,7 +109,7 @@ class ExclusiveDispatcher:
         if consumer is None or not consumer.ready:
             return False
         generation = self._generation
-        entries = await subscription.topic.read(
+        reading = await subscription.topic.read_over(
             self._position,
             min(consumer.permits, READ_ENTRIES),
             READ_BYTES,
@@ -117,11 +117,12 @@ class ExclusiveDispatcher:
         )
         if generation != self._generation or consumer is not subscription.active:
             return True
-        if not entries:
+        if reading.end is None:
             subscription.reached_end()
             return False
+        subscription.leave_out(reading.left_out)
         expose = subscription.exposes_to(consumer)
-        for entry in entries:
+        for entry in reading.entries:
             self._position = entry.position.next()
             if subscription.cursor.is_acked(entry.position):
                 continue
@@ -130,6 +131,7 @@ class ExclusiveDispatcher:
                 subscription.acknowledge_marker(entry.position)
             else:
                 consumer.send(outgoing, ack_set=subscription.cursor.ack_set(entry.position))
+        self._position = reading.end
         return True
 
     def rewind(self, position: Position) -> None:
@@ -170,25 +172,26 @@ class SharedDispatcher:
         if not permits:
             return False
         generation = self._generation
-        entries = []
-        if self._again:
+        resent = bool(self._again)
+        if resent:
             start, count = self._next_run(min(permits, READ_ENTRIES))
-            entries = await subscription.topic.read(start, count, READ_BYTES)
-            taken = {entry.position for entry in entries}
+            reading = await subscription.topic.read_over(start, count, READ_BYTES)
+            taken = {entry.position for entry in reading.entries}
             if generation == self._generation:
-                # What was trimmed meanwhile will not come; the rest of the run is tried again.
-                limit = entries[-1].position if entries else start
-                self._again = [place for place in self._again if place > limit or place in taken]
+                # What was trimmed or damaged meanwhile will not come; the rest of the run is tried again.
+                end = reading.end or start.next()
+                self._again = [place for place in self._again if place >= end or place in taken]
         else:
-            entries = await subscription.topic.read(self._position, min(permits, READ_ENTRIES), READ_BYTES)
+            reading = await subscription.topic.read_over(self._position, min(permits, READ_ENTRIES), READ_BYTES)
         if generation != self._generation:
             return True
-        if not entries:
-            if self._again:
+        subscription.leave_out(reading.left_out)
+        if reading.end is None:
+            if resent:
                 return True
             subscription.reached_end()
             return False
-        for entry in entries:
+        for entry in reading.entries:
             position = entry.position
             again = self._is_again(position)
             if not again and position < self._position:
@@ -207,6 +210,8 @@ class SharedDispatcher:
             consumer.hold(position, outgoing.messages)
             consumer.send(outgoing, self._redeliveries.get(position, 0), subscription.cursor.ack_set(position))
             self._forget(position, again=again)
+        if not resent:
+            self._position = reading.end
         return True
 
     def acknowledged(self, position: Position) -> None:

@@ -17,12 +17,13 @@ from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.durable_cursor import DurableCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from afterglow.broker.consumers import Consumer
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
     from afterglow.ledger.cursor import Cursor
+    from afterglow.ledger.layout import Span
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +189,18 @@ class Subscription:
     def acknowledge_marker(self, position: Position) -> None:
         """An entry that no client sees counts as acknowledged."""
         self.cursor.ack([(position, None)])
+
+    def leave_out(self, spans: Iterable[Span]) -> None:
+        """What no copy can give counts as acknowledged: nobody will ever acknowledge it."""
+        for span in spans:
+            log.warning(
+                "%s: entries %s:%s to %s cannot be read and count as acknowledged",
+                self,
+                span.ledger_id,
+                span.first,
+                span.last,
+            )
+            self.cursor.ack_spans([span])
 
     def redeliver(self, consumer: Consumer, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
         """Send messages again."""

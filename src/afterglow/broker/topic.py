@@ -16,6 +16,7 @@ from afterglow.broker.traffic import Traffic
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.ledger.reader import Reading
 from afterglow.ledger.timestamps import entry_time
 
 if TYPE_CHECKING:
@@ -127,7 +128,17 @@ class Topic:
     async def read(
         self, position: Position, max_entries: int, max_bytes: int, counts: RawReads | None = None
     ) -> list[StoredEntry]:
-        """Entries from ``position`` on; those in memory at once, others from a thread.
+        """Entries from ``position`` on; see :meth:`read_over`.
+
+        Raises:
+            AfterglowError: They cannot be read.
+        """
+        return (await self.read_over(position, max_entries, max_bytes, counts)).entries
+
+    async def read_over(
+        self, position: Position, max_entries: int, max_bytes: int, counts: RawReads | None = None
+    ) -> Reading:
+        """Entries from ``position`` on, and what was left out; those in memory at once, others from a thread.
 
         Args:
             position: Where to begin.
@@ -139,13 +150,14 @@ class Topic:
             AfterglowError: They cannot be read.
         """
         cached = self.ledger.read_cached(position, max_entries, max_bytes)
-        found = cached
-        if found is None:
+        if cached is not None:
+            reading = Reading(cached, [])
+        else:
             run = self.service.far if self.ledger.is_far(position) else self.service.blocking
-            found = await run(self.ledger.read, position, max_entries, max_bytes)
+            reading = await run(self.ledger.read_over, position, max_entries, max_bytes)
         if counts is not None:
-            counts.count(found, from_memory=cached is not None)
-        return found
+            counts.count(reading.entries, from_memory=cached is not None)
+        return reading
 
     async def oldest_backlog(self) -> tuple[str, int] | None:
         """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.

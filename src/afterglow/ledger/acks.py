@@ -52,6 +52,22 @@ class Acks:
             self._advance(layout)
         return True
 
+    def ack_span(self, span: Span, layout: Layout) -> bool:
+        """Acknowledge a stretch of entries of one ledger; what of it is not in the topic is ignored.
+
+        Returns:
+            Whether anything changed.
+        """
+        first, last = span.first, min(span.last, (layout.entries_of(span.ledger_id) or 0) - 1)
+        if span.ledger_id == self.mark_delete.ledger_id:
+            first = max(first, self.mark_delete.entry_id + 1)
+        if first > last or span.ledger_id < self.mark_delete.ledger_id:
+            return False
+        if not self.entries.add(span.ledger_id, first, last):
+            return False
+        self._advance(layout)
+        return True
+
     def ack_through(self, position: Position, words: Sequence[int] | None, layout: Layout) -> bool:
         """Acknowledge everything before ``position``, and that entry too, or only a part of its batch.
 

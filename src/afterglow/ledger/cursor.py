@@ -120,6 +120,14 @@ class Cursor:
             self._changed()
         return whole
 
+    def ack_spans(self, spans: Iterable[Span]) -> None:
+        """Acknowledge whole stretches of entries: those that nobody can be given."""
+        with self._lock:
+            layout = self._source.layout
+            changed = [self._acks.ack_span(span, layout) for span in spans]
+        if any(changed):
+            self._changed()
+
     def ack_through(
         self,
         position: Position,

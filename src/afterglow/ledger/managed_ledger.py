@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.layout import Layout
     from afterglow.ledger.ledger_list import LedgerRecord, Progress
-    from afterglow.ledger.reader import StoredEntry
+    from afterglow.ledger.reader import Reading, StoredEntry
     from afterglow.ledger.time_search import Found
     from afterglow.ledger.update import Edit, Snapshot, TopicMetadata
 
@@ -154,6 +154,15 @@ class ManagedLedger:
             CorruptBlock: What is stored is damaged.
         """
         return self._reader.read(position, max_entries, max_bytes)
+
+    def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
+        """The same, and what was left out on the way because no copy can give it. May wait for a disk or a tier.
+
+        Raises:
+            LedgerMissing: No copy of a ledger can be read.
+            CorruptBlock: What is stored is damaged.
+        """
+        return self._reader.read_over(position, max_entries, max_bytes)
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
         """What :meth:`read` would begin with as far as it is in memory; None where it is not. Never waits."""

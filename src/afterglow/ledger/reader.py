@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import LedgerMissing
 from afterglow.format.position import Position
+from afterglow.ledger.layout import Span
 from afterglow.ledger.source import EntryRun
 
 if TYPE_CHECKING:
@@ -21,6 +22,23 @@ class StoredEntry:
 
     position: Position
     data: EntryData
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a read has found."""
+
+    entries: list[StoredEntry]
+    """In order; empty where nothing more can be read yet."""
+    left_out: list[Span]
+    """What stands between and behind them and is damaged for good in every copy, in order."""
+
+    @property
+    def end(self) -> Position | None:
+        """Behind all that was looked at; None where there was nothing."""
+        ends = [entry.position.next() for entry in self.entries[-1:]]
+        ends += [Position(span.ledger_id, span.last + 1) for span in self.left_out[-1:]]
+        return max(ends, default=None)
 
 
 class EntryReader:
@@ -40,28 +58,39 @@ class EntryReader:
             LedgerMissing: No copy of a ledger can be read.
             CorruptBlock: What is stored is damaged.
         """
-        found: list[StoredEntry] = []
+        return self.read_over(position, max_entries, max_bytes).entries
+
+    def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
+        """The same, and what was left out on the way because no copy can give it.
+
+        Raises:
+            LedgerMissing: No copy of a ledger can be read.
+            CorruptBlock: What is stored is damaged.
+        """
+        reading = Reading([], [])
+        found = reading.entries
         left = max_bytes
         for span in self._state.layout.spans(position):
+            if found and self._has_far_copy(span.ledger_id):
+                break  # whoever has something already need not wait for a tier
             first = span.first
             while first <= span.last:
                 room = max_entries - len(found)
                 if room <= 0 or (found and left <= 0):
-                    return found
+                    return reading
                 run = self._run(span.ledger_id, first, min(span.last, first + room - 1), left)
                 if run is None:  # trimmed meanwhile
                     break
-                if not run.entries:  # damaged up to the end of what was asked for, and left out
-                    first = max(run.first, first + 1)
-                    continue
+                if run.first > first:
+                    reading.left_out.append(Span(span.ledger_id, first, run.first - 1))
                 first = run.first
                 for data in run.entries:
                     left -= len(data)
                     if found and left < 0:
-                        return found
+                        return reading
                     found.append(StoredEntry(Position(span.ledger_id, first), data))
                     first += 1
-        return found
+        return reading
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
         """What :meth:`read` would begin with as far as it is in memory; None where only a disk has it."""
@@ -76,7 +105,10 @@ class EntryReader:
     def is_far(self, position: Position) -> bool:
         """Whether the entry that :meth:`read` would begin with has a copy outside the hot log."""
         span = next(self._state.layout.spans(position), None)
-        row = None if span is None else self._state.row(span.ledger_id)
+        return span is not None and self._has_far_copy(span.ledger_id)
+
+    def _has_far_copy(self, ledger_id: int) -> bool:
+        row = self._state.row(ledger_id)
         return row is not None and bool(row.offloadContext.complete or row.offloadContext.offloadSegment)
 
     def read_one(self, position: Position) -> EntryData | None:

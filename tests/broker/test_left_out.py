@@ -1,0 +1,130 @@
+"""A subscription goes on past entries that no copy can give, on a real engine with a stock client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pulsar
+import pytest
+
+from afterglow.config import BrokerConfig
+from afterglow.config.choices import DamagePolicy
+from afterglow.engine.server import Server
+from afterglow.format.entry import encode_entry
+from afterglow.format.objects import ObjectKey
+from afterglow.format.offload_context import set_uuid
+from afterglow.format.position import EARLIEST, Position
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.hot.memory import MemoryLog
+from afterglow.metadata.names import TopicName
+from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.offloader import extra_metadata
+from afterglow.read.places import Tiers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from afterglow.broker.topic import Topic
+    from afterglow.errors import AfterglowError
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+
+TOPIC = TopicName.parse("public/default/t")
+FULL = 3_000
+CONFIG = BrokerConfig(
+    broker_service_port=0,
+    default_retention_time_in_minutes=-1,
+    default_retention_size_in_mb=-1,
+    managed_ledger_min_ledger_rollover_time_minutes=0,
+    managed_ledger_max_entries_per_ledger=FULL,
+    managed_ledger_cache_size_mb=0,
+    damaged_data_policy=DamagePolicy.SKIP_AND_REPORT,
+)
+
+
+async def append(topic: Topic, count: int) -> list[Position]:
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[Position | AfterglowError]] = []
+    for number in range(count):
+        future: asyncio.Future[Position | AfterglowError] = loop.create_future()
+        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+        topic.append(encode_entry(metadata, bytes(1_000)), 1, future.set_result)
+        waiting.append(future)
+    results = await asyncio.gather(*waiting)
+    return [result for result in results if isinstance(result, Position)]
+
+
+def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Path:
+    """Copy a closed ledger to the tier and take it out of the hot log; returns the object's file."""
+    offloader = BlockOffloader(server.tiering.place, CONFIG, Tiers())
+    uuid = uuid4()
+    copies = MemoryLog()
+    while (ledger := copies.create()).ledger_id != ledger_id:
+        pass
+    for entry in topic.ledger.read(EARLIEST, FULL * 2, 1 << 30):
+        if entry.position.ledger_id == ledger_id:
+            ledger.append((entry.data,), lambda _: None)
+    extra = extra_metadata(TOPIC.managed_ledger_name, cluster="standalone", instance="i")
+    offloader.offload(ledger, uuid, extra)
+
+    def name_it(info: ManagedLedgerInfo) -> None:
+        (row,) = (row for row in info.ledgerInfo if row.ledgerId == ledger_id)
+        set_uuid(row.offloadContext, uuid)
+        row.offloadContext.complete = True
+        row.offloadContext.timestamp = 1
+        row.offloadContext.driverMetadata.name = server.tiering.place.driver
+        for key, value in offloader.driver_metadata().items():
+            row.offloadContext.driverMetadata.properties.add(key=key, value=value)
+
+    topic.ledger.update(name_it)
+    topic.ledger.free([ledger_id])
+    return home / "tier" / str(ObjectKey(uuid, ledger_id))
+
+
+def consume(url: str, kind: pulsar.ConsumerType, wanted: int) -> list[Position]:
+    """Take and acknowledge so many messages, and see that no more come; returns where they stood."""
+    client = pulsar.Client(url)
+    try:
+        consumer = client.subscribe(str(TOPIC), "s", kind, initial_position=pulsar.InitialPosition.Earliest)
+        found = []
+        for _ in range(wanted):
+            message = consumer.receive(20_000)
+            found.append(Position(message.message_id().ledger_id(), message.message_id().entry_id()))
+            consumer.acknowledge(message)
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(200)
+        consumer.close()
+        return found
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+@pytest.mark.parametrize(
+    "kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared], ids=["exclusive", "shared"]
+)
+def test_what_cannot_be_read_counts_as_acknowledged(tmp_path: Path, kind: pulsar.ConsumerType, where: str) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        topic = await server.service.topic(TOPIC, create=True)
+        await asyncio.to_thread(topic.ledger.create_cursor, "s", EARLIEST)
+        positions = await append(topic, FULL)
+        first = positions[0].ledger_id
+        while positions[-1].ledger_id == first:  # it is full, and the next one is being made
+            positions += await append(topic, 1)
+        file = await asyncio.to_thread(move_to_tier, server, topic, tmp_path, first)
+        data = bytearray(file.read_bytes())
+        data[{"first": 1_000, "middle": (1 << 20) + 1_000, "last": len(data) - 1_000}[where]] ^= 1
+        file.write_bytes(data)
+
+        reading = await asyncio.to_thread(topic.ledger.read_over, EARLIEST, len(positions), 1 << 30)
+        lost = {Position(first, at) for span in reading.left_out for at in range(span.first, span.last + 1)}
+        assert 0 < len(lost) <= (1 << 20) // 1_000 + 2
+
+        kept = [position for position in positions if position not in lost]
+        assert await asyncio.to_thread(consume, server.service.service_url, kind, len(kept)) == kept
+        assert topic.ledger.cursor("s").backlog == 0
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
