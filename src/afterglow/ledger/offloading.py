@@ -50,8 +50,8 @@ def told(offloading: Offloading, name: str, rows: Sequence[ManagedLedgerInfo.Led
     Raises:
         MetadataError: It is not on record that their copies are to go; the block does not begin.
     """
-    offloading.leaving(name, rows)
     try:
+        offloading.leaving(name, rows)
         yield
     except AfterglowError:
         offloading.left(name)
