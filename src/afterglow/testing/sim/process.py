@@ -1,0 +1,279 @@
+"""One process of an engine: the production code, on parts that can die between any two effects."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from afterglow.engine.reads import TopicSources
+from afterglow.errors import HotLogError
+from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.paths import STANDALONE, AfterglowPaths
+from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.policies import Policies
+from afterglow.offload.runner import run_task
+from afterglow.offload.service import OffloadService
+from afterglow.read.places import MEMORY, TierPlace, Tiers
+from afterglow.read.stretches import Locator
+from afterglow.read.tier_source import TierSource
+from afterglow.storage.wrapper import StoreWrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from afterglow.config import BrokerConfig
+    from afterglow.hot.log import Completion
+    from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.metadata.store import Versioned
+    from afterglow.metadata.watches import Watch, WatchCallback
+    from afterglow.offload.offloader import LedgerOffloader
+    from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.wrapper import Call
+    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.sim.world import SimWorld
+
+    Done: TypeAlias = Callable[[Task, PartResult], None]
+
+T = TypeVar("T")
+
+INSTANCE: Final = "simulated"
+PLACE: Final = TierPlace(MEMORY, "simulated")
+BLOCK_BYTES: Final = 600
+PART_BYTES: Final = 1300
+"""Small, so that a ledger of some entries has several blocks and parts."""
+
+
+class Process:
+    """An engine without threads: pieces of work and tasks run when the schedule says so.
+
+    Args:
+        world: What outlives the process.
+        config: The broker's settings.
+        number: For the trace.
+    """
+
+    def __init__(self, world: SimWorld, config: BrokerConfig, number: int) -> None:
+        self.number = number
+        self.alive = True
+        self.started = False
+        self.offload_started = False
+        self.executor = PickExecutor()
+        self.tasks: list[tuple[Task, Done]] = []
+        """Handed to the runner and not run yet."""
+        self._world = world
+        self._metadata = ProcessMetadata(world, self)
+        self._tier = ProcessStore(world, self)
+        self._hot = ProcessHot(world, self)
+        tiers = Tiers(lambda _: self._tier)
+        self.catalog = Catalog(self._metadata, STANDALONE)
+        self.policies = Policies(config, self.catalog)
+        locator = Locator(self._metadata, AfterglowPaths(), own=PLACE)
+        self._tier_source = TierSource(tiers, config, locator, clock=world.clock)
+        self.sources = TopicSources(self._hot, self._tier_source, self.policies)
+        self.offload = OffloadService(
+            metadata=self._metadata,
+            paths=AfterglowPaths(),
+            policies=self.policies,
+            tiers=tiers,
+            own=PLACE,
+            runner=self,
+            executor=self.executor,
+            clock=world.clock,
+            instance=INSTANCE,
+            home="",
+            offloaders=_offloader,
+            new_uuid=world.new_uuid,
+        )
+        self.store = LedgerStore(
+            hot=self._hot,
+            states=self._hot,
+            metadata=self._metadata,
+            config=config,
+            executor=self.executor,
+            clock=world.clock,
+            sources=self.sources,
+            offloading=self.offload,
+        )
+        self.offload.attach(self.store)
+
+    def __repr__(self) -> str:
+        return f"process {self.number}"
+
+    def submit(self, tasks: Sequence[Task], done: Done) -> None:
+        """Take tasks, as the runner."""
+        self.tasks.extend((task, done) for task in tasks)
+
+    def close(self) -> None:
+        """Run no further task, as the runner."""
+        self.tasks.clear()
+
+    def run_task(self, task: Task) -> PartResult:
+        """Do a task, as a worker of this process does."""
+        return run_task(
+            task,
+            open_ledger=lambda ledger_id: nullcontext(self._world.hot.open(ledger_id)),
+            open_store=lambda _url, _options: self._tier,
+        )
+
+    def open(self, name: str, *, create: bool = True) -> ManagedLedger:
+        """Open a topic, with the retention that holds."""
+        ledger = self.store.open(name, create=create)
+        ledger.retention = self._world.models[name].retention
+        return ledger
+
+    def owns(self, name: str) -> bool:
+        """Whether it has a topic open, and nobody has taken it over."""
+        ledger = self.store.opened(name)
+        return ledger is not None and self._world.epoch(name) == ledger.owner_epoch
+
+    def tick(self) -> None:
+        """Upkeep, as the engine does it at intervals.
+
+        Raises:
+            AfterglowError: Something must be done again later.
+        """
+        if not self.offload_started:
+            self.offload.start()
+            self.offload_started = True
+        self.offload.tick()
+        self.store.tick()
+        self._tier_source.drop_idle()
+        if not self.started and not self._world.zombies:
+            # What sweeps the hot log presumes that whoever wrote there before has ended.
+            self.store.start()
+            self.started = True
+
+
+def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
+    assert own is not None
+    return BlockOffloader(own, policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
+
+
+class PickExecutor:
+    """Pieces of work that wait; the schedule picks which one runs, as threads of a pool would."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def submit(self, task: Callable[[], None], /) -> None:
+        """Keep a piece."""
+        self.pieces.append(task)
+
+    def run(self, index: int = 0) -> None:
+        """Run one."""
+        self.pieces.pop(index)()
+
+
+class ProcessStore(StoreWrapper):
+    """The tier as one process sees it."""
+
+    def __init__(self, world: SimWorld, process: Process) -> None:
+        super().__init__(world.tier_front)
+        self._world = world
+        self._process = process
+
+    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+        self._world.effect(self._process, f"{call.operation} {call.key}", changes=call.operation not in _READS)
+        return perform()
+
+
+_READS: Final = frozenset({"get", "head", "list_page", "list_parts", "list_uploads"})
+
+
+class ProcessMetadata:
+    """The metadata store as one process sees it."""
+
+    def __init__(self, world: SimWorld, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The longest value."""
+        return self._world.metadata_front.max_value_bytes
+
+    def get(self, path: str) -> Versioned | None:
+        """Return the node."""
+        self._world.effect(self._process, f"read {path}", changes=False)
+        return self._world.metadata_front.get(path)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Return the names below the node."""
+        self._world.effect(self._process, f"list {path}", changes=False)
+        return self._world.metadata_front.children(path)
+
+    def put(self, path: str, value: bytes, expected_version: int) -> int:
+        """Change the node."""
+        self._world.effect(self._process, f"write {path}", changes=True)
+        self._world.disturb(path)
+        return self._world.metadata_front.put(path, value, expected_version)
+
+    def delete(self, path: str, expected_version: int) -> None:
+        """Remove the node."""
+        self._world.effect(self._process, f"remove {path}", changes=True)
+        self._world.metadata_front.delete(path, expected_version)
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        """Watch the node."""
+        return self._world.metadata_front.watch(path, callback)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ProcessHot:
+    """The hot log as one process sees it: others may write to it too, each to ledgers of its own."""
+
+    def __init__(self, world: SimWorld, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes under way."""
+        return self._world.hot.pending_bytes
+
+    def create(self) -> ManualLedger:
+        """A new ledger."""
+        self._check()
+        ledger = self._world.hot.create()
+        self._world.writers[ledger.ledger_id] = self._process
+        return ledger
+
+    def open(self, ledger_id: int) -> ManualLedger:
+        """An existing ledger."""
+        self._check()
+        return self._world.hot.open(ledger_id)
+
+    def delete(self, ledger_id: int) -> None:
+        """Delete a ledger."""
+        self._check()
+        self._world.watchman.freed(ledger_id)
+        self._world.hot.delete(ledger_id)
+
+    def ledgers(self) -> tuple[int, ...]:
+        """Ids of all ledgers."""
+        return self._world.hot.ledgers()
+
+    def put_state(self, key: bytes, value: bytes | None, done: Completion) -> None:
+        """Set or remove a value; only the owner's count."""
+        self._check()
+        if self._process is not self._world.owner:
+            raise HotLogError("another process has the log of states")
+        self._world.hot.put_state(key, value, done)
+
+    def state(self) -> Mapping[bytes, bytes]:
+        """All values."""
+        return self._world.hot.state()
+
+    def close(self) -> None:
+        """The log outlives the process."""
+
+    def _check(self) -> None:
+        if not self._process.alive:
+            raise HotLogError("this process has ended")

@@ -1,0 +1,85 @@
+"""What goes wrong for a while: rules for the tier and for metadata, drawn by lot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from afterglow.metadata import faults as metadata_faults
+from afterglow.storage import faults as store_faults
+
+if TYPE_CHECKING:
+    from random import Random
+
+_WRITES: Final = frozenset({"put", "delete", "create_upload", "upload_part", "complete_upload", "abort_upload"})
+_DATA: Final = "*[0-9a-f]"
+"""Keys of data objects; an index ends otherwise, and no checksum covers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """Faults that hold at the same time."""
+
+    name: str
+    tier: tuple[store_faults.FaultRule, ...] = ()
+    metadata: tuple[metadata_faults.FaultRule, ...] = ()
+    conflicts: float = 0.0
+    """Of a topic's list being changed by somebody else, harmlessly, right before it is written."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong."""
+        return not (self.tier or self.metadata or self.conflicts)
+
+
+CALM: Final = Weather("calm")
+
+
+def draw_weather(rng: Random) -> Weather:
+    """One of the kinds, more or less severe."""
+    often = rng.choice((0.02, 0.1, 0.3))
+    kinds = {
+        "a tier that fails now and then": Weather("", tier=_flaky_tier(often)),
+        "a tier that is out": Weather("", tier=_out_tier()),
+        "a tier that garbles what is read": Weather("", tier=_garbled_tier(often)),
+        "metadata that fails now and then": Weather("", metadata=_flaky_metadata(often), conflicts=often),
+        "metadata that is out": Weather("", metadata=_out_metadata()),
+        "somebody else who changes lists": Weather("", conflicts=3 * often),
+        "a storm": Weather("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often),
+    }
+    name = rng.choice(tuple(kinds))
+    drawn = kinds[name]
+    return Weather(f"{name} ({often})", drawn.tier, drawn.metadata, drawn.conflicts)
+
+
+def _flaky_tier(often: float) -> tuple[store_faults.FaultRule, ...]:
+    fault, rule = store_faults.Fault, store_faults.FaultRule
+    return (
+        rule(fault.ERROR_BEFORE, times=None, probability=often),
+        rule(fault.ERROR_AFTER, _WRITES, times=None, probability=often),
+    )
+
+
+def _out_tier() -> tuple[store_faults.FaultRule, ...]:
+    return (store_faults.FaultRule(store_faults.Fault.ERROR_BEFORE, times=None),)
+
+
+def _garbled_tier(often: float) -> tuple[store_faults.FaultRule, ...]:
+    fault, rule = store_faults.Fault, store_faults.FaultRule
+    return (
+        rule(fault.FLIPPED_BIT, key=_DATA, times=None, probability=often / 2),
+        rule(fault.SHORT_READ, key=_DATA, times=None, probability=often / 2),
+    )
+
+
+def _flaky_metadata(often: float) -> tuple[metadata_faults.FaultRule, ...]:
+    fault, rule = metadata_faults.Fault, metadata_faults.FaultRule
+    return (
+        rule(fault.ERROR_BEFORE, times=None, probability=often),
+        rule(fault.ERROR_AFTER, metadata_faults.CHANGES, times=None, probability=often),
+        rule(fault.LOST, times=None, probability=often),
+    )
+
+
+def _out_metadata() -> tuple[metadata_faults.FaultRule, ...]:
+    return (metadata_faults.FaultRule(metadata_faults.Fault.ERROR_BEFORE, times=None),)

@@ -1,0 +1,263 @@
+"""What outlives processes: hot log, metadata, tier, time; and who acts, who dies, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from afterglow.errors import AfterglowError
+from afterglow.metadata.faults import FaultyMetadataStore
+from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.storage.faults import FaultyStore
+from afterglow.storage.memory import MemoryStore
+from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.clock import ManualClock
+from afterglow.testing.crash_points import Crashed
+from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.testing.sim.model import TopicModel
+from afterglow.testing.sim.process import Process
+from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedStore, Watchman, text_of
+from afterglow.testing.sim.weather import CALM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
+
+    from afterglow.config import BrokerConfig
+    from afterglow.offload.task import Task
+    from afterglow.testing.sim.weather import Weather
+
+_FOREIGN_OBJECT: Final = "foreign-object"
+_FOREIGN_UPLOAD: Final = "foreign-upload"
+
+
+@dataclass(slots=True)
+class Orphan:
+    """A task that goes on after the process that handed it out has ended."""
+
+    process: Process
+    task: Task
+
+
+class SimWorld:
+    """Everything that processes share.
+
+    Args:
+        rng: All chance comes from it.
+        config: The broker's settings.
+        topics: Managed-ledger names.
+        verbose: Whether to keep a line of every effect in the trace.
+    """
+
+    def __init__(self, rng: Random, config: BrokerConfig, topics: Sequence[str], *, verbose: bool = False) -> None:
+        self.rng = rng
+        self.config = config
+        self.verbose = verbose
+        self.trace: list[str] = []
+        self.clock = ManualClock()
+        self.models = {name: TopicModel(name) for name in topics}
+        self.hot = ManualHotLog()
+        self.hot.before = self._hot_effect
+        self.writers: dict[int, Process] = {}
+        """Which process writes a ledger."""
+        self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
+        self.tier = MemoryStore(now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
+        self.tier.put(_FOREIGN_OBJECT, b"not ours")
+        self.tier.create_upload(_FOREIGN_UPLOAD)
+        self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, lambda _uuid: self._is_stale())
+        self._watched_metadata = WatchedMetadata(self.metadata, self.watchman)
+        self._watched_tier = WatchedStore(self.tier, self.watchman)
+        self.tier_front = StoreWrapper(self._watched_tier)
+        self.weather = CALM
+        self.change_weather(CALM)
+        self.zombies: list[Process] = []
+        self.orphans: list[Orphan] = []
+        self.processes = 0
+        self.dies_in: int | None = None
+        """Effects until whoever acts dies; None: nobody does by itself."""
+        self.interleave = 0.0
+        """How likely it is that others act between two effects of one process."""
+        self.between: Callable[[], None] = lambda: None
+        """What others do then."""
+        self.effects = 0
+        self.actor: Process | Orphan | None = None
+        self._nested = False
+        self._had_zombies = False
+        self.owner = self._boot()
+
+    # --- time and chance ----------------------------------------------------------------------------------------------
+
+    def new_uuid(self) -> UUID:
+        """A UUID by lot."""
+        return UUID(int=self.rng.getrandbits(128), version=4)
+
+    def note(self, line: str) -> None:
+        """Keep a line for whoever reads about a failure."""
+        self.trace.append(line)
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def change_weather(self, weather: Weather) -> None:
+        """Let other things go wrong from now on."""
+        self.weather = weather
+        self.tier_front.inner = FaultyStore(self._watched_tier, weather.tier, seed=self.rng.getrandbits(32))
+        self.metadata_front = FaultyMetadataStore(
+            self._watched_metadata, weather.metadata, seed=self.rng.getrandbits(32)
+        )
+
+    def disturb(self, path: str) -> None:
+        """Somebody else may write to a topic's list just now, without a change."""
+        if (
+            self.weather.conflicts
+            and path.startswith("/managed-ledgers/")
+            and self.rng.random() < self.weather.conflicts
+        ):
+            node = self.metadata.get(path)
+            if node is not None:
+                self.metadata.put(path, node.value, node.version)
+
+    def lose_upload(self) -> bool:
+        """The store forgets an unfinished upload of ours; returns whether there was one."""
+        uploads = [upload for upload in self.tier.list_uploads() if upload.key != _FOREIGN_UPLOAD]
+        if not uploads:
+            return False
+        self.tier.abort_upload(self.rng.choice(uploads))
+        return True
+
+    def foreign_intact(self) -> bool:
+        """Whether what is not ours is as it was."""
+        kept = any(upload.key == _FOREIGN_UPLOAD for upload in self.tier.list_uploads())
+        return kept and bytes(self.tier.get(_FOREIGN_OBJECT)) == b"not ours"
+
+    # --- who acts -----------------------------------------------------------------------------------------------------
+
+    def effect(self, process: Process, name: str, *, changes: bool) -> None:
+        """Something is about to be done by a process.
+
+        Raises:
+            Crashed: It does not come to that.
+        """
+        if self.verbose:
+            self.note(f"      {process} {name}")
+        if changes:
+            self.effects += 1
+            if self.dies_in is not None and not self._nested:
+                self.dies_in -= 1
+                if self.dies_in < 0:
+                    self.dies_in = None
+                    raise Crashed(f"{process} before {name}")
+        if self.interleave and not self._nested and not self.hot.held and self.rng.random() < self.interleave:
+            self._nested = True
+            try:
+                self.between()
+            finally:
+                self._nested = False
+
+    def act(self, actor: Process, work: Callable[[], object]) -> AfterglowError | None:
+        """Let a process do something; it may die of it. Returns the error that came of it, as it may."""
+        before, self.actor = self.actor, actor
+        self.clock.advance(0.001)  # nothing takes no time
+        try:
+            work()
+        except Crashed as crashed:
+            self.note(f"    crash: {crashed}")
+            self.kill(actor)
+        except AfterglowError as error:
+            if self.verbose:
+                self.note(f"    {type(error).__name__}: {error}")
+            return error
+        finally:
+            self.actor = before
+        return None
+
+    def epoch(self, name: str) -> int | None:
+        """Of whoever owns a topic now."""
+        info = self.watchman.lists.get(name)
+        found = None if info is None else text_of(info, OWNER_EPOCH)
+        return None if found is None else int(found)
+
+    def run_task(self, process: Process, index: int) -> None:
+        """Run a task of a process, and tell it; a worker that dies is replaced, and the task done over."""
+        task, done = process.tasks.pop(index)
+        before, self.actor = self.actor, process
+        try:
+            result = process.run_task(task)
+        except Crashed:
+            self.note("    a worker dies")
+            process.tasks.append((task, done))
+            return
+        finally:
+            self.actor = before
+        if self.verbose and result.error is not None:
+            self.note(f"    task {task.task_id}: {result.error!r}")
+        self.act(process, lambda: done(task, result))
+
+    def run_orphan(self, index: int) -> None:
+        """Run a task that nobody waits for."""
+        orphan = self.orphans.pop(index)
+        before, self.actor = self.actor, orphan
+        try:
+            orphan.process.run_task(orphan.task)
+        except Crashed:
+            self.note("    a worker dies")
+        finally:
+            self.actor = before
+
+    def _is_stale(self) -> bool:
+        return self.actor is not self.owner or self._had_zombies
+
+    def _hot_effect(self, name: str) -> None:
+        actor = self.actor
+        if isinstance(actor, Process):
+            self.effect(actor, f"hot {name}", changes=True)
+
+    # --- who lives ----------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> Process:
+        self.processes += 1
+        return Process(self, self.config, self.processes)
+
+    def kill(self, process: Process) -> None:
+        """End a process where it stands; its workers may go on for a while. The owner is replaced."""
+        process.alive = False
+        self._end_appends(process)
+        self.orphans += [Orphan(process, task) for task, _ in process.tasks if self.rng.random() < 0.5]
+        process.tasks.clear()
+        process.executor.pieces.clear()
+        if process in self.zombies:
+            self.zombies.remove(process)
+        if process is self.owner:
+            self._had_zombies = bool(self.zombies)
+            self.owner = self._boot()
+
+    def shut_down(self, process: Process) -> None:
+        """End a process in order."""
+        self.act(process, process.offload.close)
+        if process.alive:
+            self.act(process, process.store.close)
+        if process.alive:
+            self.kill(process)
+
+    def take_over(self) -> None:
+        """Another process takes the owner's place, which does not know it yet."""
+        self.zombies.append(self.owner)
+        self._had_zombies = True
+        self.owner = self._boot()
+
+    def _end_appends(self, process: Process) -> None:
+        """Of what was being appended, some may have become durable without anybody hearing of it."""
+        hot = self.hot
+        hot.held = False
+        for ledger_id, writer in list(self.writers.items()):
+            if writer is not process:
+                continue
+            del self.writers[ledger_id]
+            ledger = hot.ledgers_by_id.get(ledger_id)
+            if ledger is None:
+                continue
+            survivors = self.rng.randint(0, len(ledger.pending)) if ledger.pending else 0
+            ledger.entries += [data for data, _ in list(ledger.pending)[:survivors]]
+            ledger.pending.clear()
+            ledger.closed = True
+        hot.queue.clear()
