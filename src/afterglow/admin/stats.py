@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from afterglow.broker.producers import Producer
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
-    from afterglow.offload.service import OffloadStatistics
+    from afterglow.offload.statistics import OffloadStatistics
     from afterglow.read.counters import ReadCounts
 
     Json = dict[str, Any]

@@ -39,6 +39,13 @@ def is_candidate(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> b
     return is_closed(row, writing_to) and row.entries > 0 and not context.complete and not context.offloadSegment
 
 
+def is_triggered(policy: BrokerConfig) -> bool:
+    """Whether any threshold makes ledgers due by themselves."""
+    return (
+        max(policy.managed_ledger_offload_threshold_in_bytes, policy.managed_ledger_offload_threshold_in_seconds) >= 0
+    )
+
+
 def due(
     info: ManagedLedgerInfo,
     *,

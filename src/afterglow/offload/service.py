@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -24,7 +23,6 @@ from afterglow.errors import AfterglowError, InvalidPosition, OffloadInProgress,
 from afterglow.format.offload_context import named_uuids
 from afterglow.format.position import LATEST
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.ledger.ledger_list import offloaded_whole
 from afterglow.offload import planner
 from afterglow.offload.agenda import Agenda
 from afterglow.offload.deletion import Deletions
@@ -37,8 +35,9 @@ from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
 from afterglow.offload.segments.listing import list_segments
 from afterglow.offload.segments.work import assigned_from
-from afterglow.offload.task import PartTask
+from afterglow.offload.statistics import statistics_of
 from afterglow.offload.topic import TopicOffload
+from afterglow.offload.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,30 +56,13 @@ if TYPE_CHECKING:
     from afterglow.offload.policies import Policies
     from afterglow.offload.runner import TaskRunner
     from afterglow.offload.segments.listing import SegmentView
+    from afterglow.offload.statistics import OffloadStatistics
     from afterglow.offload.task import PartResult, Task
     from afterglow.read.places import TierPlace, Tiers
 
 _log = logging.getLogger(__name__)
 
 _LEAVES = "the ledger left the topic's list"
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadStatistics:
-    """What is in the tier of one topic, and what this process is doing about the rest."""
-
-    offloaded_bytes: int
-    """Of entries in ledgers that are in the tier as a whole."""
-    last_ledger_id: int
-    """The newest of these; 0: none."""
-    last_success_ms: int
-    """When an offload last succeeded in this process, epoch milliseconds; 0: none has."""
-    last_failure_ms: int
-    """When one last failed; 0: none has."""
-    running: tuple[int, ...]
-    """Ledgers that are being offloaded."""
-    stalled: tuple[int, ...]
-    """Those of them that have not come further for ``offloadStallWarningSeconds``."""
 
 
 class OffloadService:
@@ -155,7 +137,7 @@ class OffloadService:
             new_uuid=new_uuid,
         )
         self._everything = Lane("the look at all topics", executor)
-        self._topics: dict[str, TopicOffload] = {}
+        self._topics = Topics(self._lock, lambda name: TopicOffload(name, self._ready))
         self._noticed: WeakSet[ManagedLedger] = WeakSet()
         self._env: OffloadEnvironment | None = None
         self._looking = 0
@@ -197,18 +179,16 @@ class OffloadService:
         self._notice_entries()
         self._look_at(self._agenda.take_due(self._clock.now_ms()))
         self._hand_out()
-        self._dispatcher.name_stalled(self._busy(), self._policies.config.offload_stall_warning_seconds)
+        self._dispatcher.name_stalled(self._topics.busy(), self._policies.config.offload_stall_warning_seconds)
 
     def _notice_entries(self) -> None:
         """Have topics looked at that were opened since, and those whose stream has something to do."""
         now_ms = self._clock.now_ms()
-        with self._lock:
-            known = dict(self._topics)
         for ledger in self._store.all_opened():
-            topic = known.get(ledger.name)
+            topic = self._topics.known(ledger.name)
             if ledger not in self._noticed:
                 self._noticed.add(ledger)
-                new = topic or self._topic(ledger.name)
+                new = topic or self._topics.get(ledger.name)
                 new.lane.submit(partial(self._notice, new))
             elif topic is not None and topic.stream.due(now_ms):
                 self._agenda.put(ledger.name, 0)
@@ -225,7 +205,7 @@ class OffloadService:
         with self._lock:
             self._looking += len(names)
         for name in names:
-            topic = self._topic(name)
+            topic = self._topics.get(name)
             topic.lane.submit(partial(self._look, topic))
 
     def _look(self, topic: TopicOffload) -> None:
@@ -246,12 +226,13 @@ class OffloadService:
         """Look which topics have a reason to be looked at, open or not, and which have intents on record."""
         try:
             for name in self._deletions.names():
-                self._topic(name).doom()
+                self._topics.get(name).doom()
             seen = set()
             for topic in self._store.all_topics():
                 seen.add(topic.managed_ledger_name)
                 self._consider(topic.managed_ledger_name)
-            self._forget_others(seen)
+            for name in self._topics.forget_others(seen):
+                self._dispatcher.forget(name)
         except AfterglowError as error:
             _log.warning("not all topics were looked at, which is done again later: %s", error)
         finally:
@@ -264,7 +245,7 @@ class OffloadService:
         try:
             policy = self._policies.of(name)
             opened = self._store.opened(name)
-            wanted = self._peek(name).wants_look(
+            wanted = self._topics.peek(name).wants_look(
                 self._store.info(name),
                 policy,
                 opened=opened is not None,
@@ -278,39 +259,22 @@ class OffloadService:
         if wanted:
             self._agenda.put(name, 0)
 
-    def _forget_others(self, names: set[str]) -> None:
-        """Drop what is held for topics that are gone, and for those with nothing to tell."""
-        with self._lock:
-            for name, topic in list(self._topics.items()):
-                if topic.forgettable or (name not in names and topic.quiet):
-                    del self._topics[name]
-                    self._dispatcher.forget(name)
-
     def _walk_soon(self) -> None:
         with self._lock:
             self._walk_at = self._clock.monotonic()
 
     def _hand_out(self) -> None:
-        self._dispatcher.hand_out(self._busy())
-
-    def _busy(self) -> list[TopicOffload]:
-        with self._lock:
-            return [topic for topic in self._topics.values() if len(topic.window) or topic.stream.busy]
+        self._dispatcher.hand_out(self._topics.busy())
 
     def _task_ended(self, task: Task, result: PartResult) -> None:
-        topic = self._topic(task.topic)
-        if isinstance(task, PartTask) and topic.stream.task_ended(task, result):
-            if not self._closed:
-                self._look_at([topic.name])
-        elif topic.window.task_ended(task, result):
-            topic.lane.submit(topic.finish)
+        if self._topics.get(task.topic).task_ended(task, result) and not self._closed:
+            self._look_at([task.topic])
 
     # --- what ledgers tell --------------------------------------------------------------------------------------------
 
     def in_use(self, name: str, ledger_id: int) -> bool:
         """Whether a ledger is being copied, so that it must stay in the list for now."""
-        with self._lock:
-            topic = self._topics.get(name)
+        topic = self._topics.known(name)
         opened = self._store.opened(name)
         assigned = None if opened is None else assigned_from(opened.info)
         if assigned is not None and ledger_id >= assigned:
@@ -328,7 +292,7 @@ class OffloadService:
             MetadataError: Not all is on record.
         """
         ids = {row.ledgerId for row in rows}
-        doomed = [doomed_attempt(attempt) for attempt in self._topic(name).leave(ids)]
+        doomed = [doomed_attempt(attempt) for attempt in self._topics.get(name).leave(ids)]
         doomed += [found for found in map(doomed_row, rows) if found is not None]
         if any(row.offloadContext.offloadSegment for row in rows):
             staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
@@ -339,13 +303,10 @@ class OffloadService:
 
     def left(self, name: str) -> None:
         """Ledgers are off the list, or stay after all: carry out what is on record and may be."""
-        topic = self._topic(name)
-        topic.window.left()
-        topic.doom()
+        self._topics.get(name).left()
 
     def _writes(self, name: str, uuid: UUID) -> bool:
-        with self._lock:
-            topic = self._topics.get(name)
+        topic = self._topics.known(name)
         return topic is not None and (topic.window.writes(uuid) or topic.stream.writes(uuid))
 
     # --- what people ask ----------------------------------------------------------------------------------------------
@@ -368,8 +329,8 @@ class OffloadService:
         ledger = self._store.open(name, create=False)
         if self._policies.of(name).streaming_offload_enabled:
             end = ledger.last_confirmed if ledger.number_of_entries else None
-            if not self._topic(name).begin_stream_manual(end):
-                raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
+            if not self._topics.get(name).begin_stream_manual(end):
+                raise _in_progress(name)
             return
         last = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
         if not 0 <= position.ledger_id <= last + 1 and position != LATEST:
@@ -381,12 +342,13 @@ class OffloadService:
             for row in ledger.info.ledgerInfo
             if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
         }
-        if not self._topic(name).begin_manual(ManualOffload(position.ledger_id, candidates)):
-            raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
+        manual = ManualOffload(position.ledger_id, candidates)
+        if not self._topics.get(name).begin_manual(manual):
+            raise _in_progress(name)
 
     def status(self, name: str) -> OffloadStatus:
         """How the last offload by hand went, in this process. Never waits."""
-        return self._peek(name).status
+        return self._topics.peek(name).status
 
     def explain(self, name: str) -> tuple[Explanation, ...]:
         """Why each ledger of a topic is where it is, oldest first. May wait for metadata.
@@ -409,7 +371,7 @@ class OffloadService:
             writing_to=None if opened is None else opened.writing_to,
             policy=policy,
             obstacle=obstacle,
-            work=self._peek(name).work,
+            work=self._topics.peek(name).work,
             now_ms=self._clock.now_ms(),
         )
 
@@ -429,17 +391,7 @@ class OffloadService:
             TopicMissing: There is no such topic.
             MetadataError: Its metadata cannot be read.
         """
-        topic = self._peek(name)
-        rows = [row for row in self._store.info(name).ledgerInfo if offloaded_whole(row)]
-        attempts = topic.window.attempts
-        return OffloadStatistics(
-            offloaded_bytes=sum(row.size for row in rows),
-            last_ledger_id=max((row.ledgerId for row in rows), default=0),
-            last_success_ms=topic.last_success_ms,
-            last_failure_ms=topic.last_failure_ms,
-            running=tuple(sorted(attempt.ledger_id for attempt in attempts)),
-            stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
-        )
+        return statistics_of(self._topics.peek(name), self._store.info(name))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -453,14 +405,6 @@ class OffloadService:
     def _store(self) -> LedgerStore:
         return self._ready.store
 
-    def _topic(self, name: str) -> TopicOffload:
-        with self._lock:
-            found = self._topics.get(name)
-            if found is None:
-                found = self._topics[name] = TopicOffload(name, self._ready)
-            return found
 
-    def _peek(self, name: str) -> TopicOffload:
-        """A topic to ask something of; nothing is kept for one that was quiet so far."""
-        with self._lock:
-            return self._topics.get(name) or TopicOffload(name, self._ready)
+def _in_progress(name: str) -> OffloadInProgress:
+    return OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")

@@ -1,0 +1,44 @@
+"""What is in the tier of a topic, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow.ledger.ledger_list import offloaded_whole
+
+if TYPE_CHECKING:
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.offload.topic import TopicOffload
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadStatistics:
+    """What is in the tier of one topic, and what this process is doing about the rest."""
+
+    offloaded_bytes: int
+    """Of entries in ledgers that are in the tier as a whole."""
+    last_ledger_id: int
+    """The newest of these; 0: none."""
+    last_success_ms: int
+    """When an offload last succeeded in this process, epoch milliseconds; 0: none has."""
+    last_failure_ms: int
+    """When one last failed; 0: none has."""
+    running: tuple[int, ...]
+    """Ledgers that are being offloaded."""
+    stalled: tuple[int, ...]
+    """Those of them that have not come further for ``offloadStallWarningSeconds``."""
+
+
+def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo) -> OffloadStatistics:
+    """The numbers of a topic, given its list."""
+    rows = [row for row in info.ledgerInfo if offloaded_whole(row)]
+    attempts = topic.window.attempts
+    return OffloadStatistics(
+        offloaded_bytes=sum(row.size for row in rows),
+        last_ledger_id=max((row.ledgerId for row in rows), default=0),
+        last_success_ms=topic.last_success_ms,
+        last_failure_ms=topic.last_failure_ms,
+        running=tuple(sorted(attempt.ledger_id for attempt in attempts)),
+        stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
+    )
