@@ -1,8 +1,8 @@
 """Letting hot copies go, once the copy in the tier has been looked at.
 
 1. The lag since the offload has passed; see :func:`afterglow.offload.planner.freeable`.
-2. Check the object: it is there, as long as its index says, and the index parses and ends with the ledger's last entry.
-   A hot copy is never deleted before that.
+2. Check every object that holds entries of the ledger: it is there, as long as its index says, and its index parses and
+   has exactly the entries that the list says it has. A hot copy is never deleted before that.
 3. Commit that the hot copy is gone, then delete it; see :meth:`afterglow.ledger.managed_ledger.ManagedLedger.free`,
    which also says what a crash leaves.
 """
@@ -11,55 +11,152 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.errors import CorruptIndex, IndexMissing, NotSupported, ObjectMissing, WrongLength
+from afterglow.errors import CorruptIndex, CorruptMetadata, IndexMissing, ObjectMissing, WrongLength
 from afterglow.format.checks import index_problems
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version
-from afterglow.format.offload_context import ledger_uuid
+from afterglow.format.offload_context import get_uuid, ledger_uuid
 from afterglow.offload.drivers import is_block_driver, offloader_named
 from afterglow.offload.offloader import OffloadedLedger
-from afterglow.read.places import place_of_driver
+from afterglow.offload.segments.records import parse_segment
+from afterglow.read.places import place_of_driver, place_of_record
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from afterglow.config import BrokerConfig
+    from afterglow.format.index import LedgerGroup, ObjectIndex
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.read.places import Tiers
+    from afterglow.metadata.paths import AfterglowPaths
+    from afterglow.metadata.store import MetadataStore
+    from afterglow.read.places import TierPlace, Tiers
 
 
-def check_copy(row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, tiers: Tiers) -> None:
-    """Look at a ledger's copy in the tier. Waits for the tier.
+class CopyCheck:
+    """One look at the copies of a topic's ledgers. Asked in their order, it looks once at a segment that they share.
 
-    Raises:
-        NotSupported: The ledger is in segments.
-        AfterglowError: The copy is missing or damaged, or cannot be looked at now.
+    Args:
+        name: The managed-ledger name.
+        policy: The topic's, for credentials.
+        tiers: Open stores.
+        metadata: Where the records of segments are, which know their places.
+        paths: Where in it.
     """
-    uuid = ledger_uuid(row)
-    if uuid is None:
-        raise NotSupported(f"ledger {row.ledgerId} is in segments, which are not checked here")
-    driver = row.offloadContext.driverMetadata
-    if not is_block_driver(driver.name):
+
+    def __init__(
+        self, name: str, policy: BrokerConfig, tiers: Tiers, metadata: MetadataStore, paths: AfterglowPaths
+    ) -> None:
+        self._name = name
+        self._policy = policy
+        self._tiers = tiers
+        self._metadata = metadata
+        self._paths = paths
+        self._last: tuple[UUID, ObjectIndex] | None = None
+        """The segment that was looked at last: the next ledger may begin in it."""
+
+    def check(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
+        """Look at all that the tier holds of a ledger, which must be all of it. Waits for metadata and tier.
+
+        Raises:
+            AfterglowError: A copy is missing or damaged, or cannot be looked at now.
+        """
+        if row.offloadContext.offloadSegment:
+            self._check_segments(row)
+            return
+        uuid = ledger_uuid(row)
+        if uuid is None:
+            raise CorruptMetadata(f"the list does not name the object of ledger {row.ledgerId}")
+        if is_block_driver(row.offloadContext.driverMetadata.name):
+            self._check_own(row, uuid)
+        else:
+            self._read_last(row, uuid)
+
+    # --- an object of its own -----------------------------------------------------------------------------------------
+
+    def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, uuid: UUID) -> None:
+        place = place_of_driver(row.offloadContext.driverMetadata)
+        key = str(ObjectKey(uuid, row.ledgerId))
+        index = self._look(place, key, row.ledgerId)
+        if (last := index.groups[0].last_entry_id) != row.entries - 1:
+            raise WrongLength(
+                f"object {key} in {place} ends with entry {last}, and its ledger with entry {row.entries - 1}"
+            )
+
+    def _read_last(self, row: ManagedLedgerInfo.LedgerInfo, uuid: UUID) -> None:
+        """Have the driver that wrote a copy read its last entry: what the copy looks like, the driver alone knows."""
+        driver = row.offloadContext.driverMetadata
         given = {pair.key: pair.value for pair in driver.properties}
-        copy = offloader_named(driver.name, policy, tiers).read_offloaded(row.ledgerId, OffloadedLedger(uuid, given))
+        offloader = offloader_named(driver.name, self._policy, self._tiers)
+        copy = offloader.read_offloaded(row.ledgerId, OffloadedLedger(uuid, given))
         copy.read(row.entries - 1, row.entries - 1, 1)
-        return
-    place = place_of_driver(driver)
-    store = tiers.store(place, policy)
-    key = str(ObjectKey(uuid, row.ledgerId))
-    what = f"object {key} in {place}"
-    try:
-        head = store.head(key)
-    except ObjectMissing as error:
-        raise ObjectMissing(f"{what} is missing: {error}") from error
-    check_version(key, head.metadata)
-    try:
-        index = decode_index(store.get(key + INDEX_SUFFIX))
-    except ObjectMissing as error:
-        raise IndexMissing(f"{what} has no index: {error}") from error
-    except CorruptIndex as error:
-        raise CorruptIndex(f"{what} has a damaged index: {error}") from error
-    for problem in index_problems(index, ledger_id=row.ledgerId):
-        raise CorruptIndex(f"{what} has a damaged index: {problem}")
-    if head.size_bytes != index.data_bytes:
-        raise WrongLength(f"{what} has {head.size_bytes} bytes, and its index says {index.data_bytes}")
-    if (last := index.groups[0].last_entry_id) != row.entries - 1:
-        raise WrongLength(f"{what} ends with entry {last}, and its ledger with entry {row.entries - 1}")
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def _check_segments(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
+        first = 0
+        for segment in row.offloadContext.offloadSegment:
+            uuid = get_uuid(segment)
+            if uuid is None or not segment.complete:
+                raise CorruptMetadata(f"ledger {row.ledgerId} is not in committed segments from entry {first} on")
+            if self._last is None or self._last[0] != uuid:
+                self._last = uuid, self._look_at_segment(uuid)
+            group = self._last[1].group(row.ledgerId)
+            held = None if group is None else _held(group)
+            if held != (first, segment.endEntryId):
+                said = "none" if held is None else f"{held[0]} to {held[1]}"
+                raise WrongLength(
+                    f"segment {uuid} holds of ledger {row.ledgerId} by its index the entries {said}, and by the list "
+                    f"{first} to {segment.endEntryId}"
+                )
+            first = segment.endEntryId + 1
+        if first != row.entries:
+            raise WrongLength(f"segments hold {first} entries of ledger {row.ledgerId}, which has {row.entries}")
+
+    def _look_at_segment(self, uuid: UUID) -> ObjectIndex:
+        path = self._paths.segment(self._name, uuid)
+        found = self._metadata.get(path)
+        if found is None:
+            raise CorruptMetadata(f"the record {path} of the segment is missing, so that nobody knows where it is")
+        record = parse_segment(found.value, path)
+        place = place_of_record(record.place)
+        index = self._look(place, record.place.key, None)
+        if record.bytes != index.data_bytes:
+            raise WrongLength(
+                f"object {record.place.key} in {place} has {index.data_bytes} bytes, and its record says {record.bytes}"
+            )
+        return index
+
+    # --- any object ---------------------------------------------------------------------------------------------------
+
+    def _look(self, place: TierPlace, key: str, ledger_id: int | None) -> ObjectIndex:
+        """The index of an object that is as long as the index says."""
+        store = self._tiers.store(place, self._policy)
+        what = f"object {key} in {place}"
+        try:
+            head = store.head(key)
+        except ObjectMissing as error:
+            raise ObjectMissing(f"{what} is missing: {error}") from error
+        check_version(key, head.metadata)
+        try:
+            index = decode_index(store.get(key + INDEX_SUFFIX))
+        except ObjectMissing as error:
+            raise IndexMissing(f"{what} has no index: {error}") from error
+        except CorruptIndex as error:
+            raise CorruptIndex(f"{what} has a damaged index: {error}") from error
+        for problem in index_problems(index, ledger_id=ledger_id):
+            raise CorruptIndex(f"{what} has a damaged index: {problem}")
+        if head.size_bytes != index.data_bytes:
+            raise WrongLength(f"{what} has {head.size_bytes} bytes, and its index says {index.data_bytes}")
+        return index
+
+
+def _held(group: LedgerGroup) -> tuple[int, int] | None:
+    """First and last entry of a segment's blocks of one ledger; None where they have gaps, or nothing tells."""
+    if group.statistics is None:
+        return None
+    following = group.blocks[0].first_entry_id
+    for block, known in zip(group.blocks, group.statistics, strict=True):
+        if block.first_entry_id != following:
+            return None
+        following += known.entries
+    return group.blocks[0].first_entry_id, following - 1

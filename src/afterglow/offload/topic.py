@@ -13,7 +13,7 @@ from afterglow.errors import AfterglowError, Fenced, TopicClosed, TopicMissing
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.explain import Work
-from afterglow.offload.freeing import check_copy
+from afterglow.offload.freeing import CopyCheck
 from afterglow.offload.lanes import Lane
 from afterglow.offload.ledger_work import LedgerWork
 from afterglow.offload.manual import OffloadState
@@ -264,10 +264,11 @@ class TopicOffload:
         rows = {row.ledgerId: row for row in ledger.info.ledgerInfo}
         over = planner.freeable(ledger.info, policy=policy, now_ms=now_ms)
         ripe = [ledger_id for ledger_id in over if self._troubles.ripe(ledger_id, now_ms)]
+        copies = CopyCheck(self.name, policy, self._env.tiers, self._env.metadata, self._env.paths)
         sound = []
         for ledger_id in ripe[:_FREED_AT_ONCE]:
             try:
-                check_copy(rows[ledger_id], policy, self._env.tiers)
+                copies.check(rows[ledger_id])
             except AfterglowError as error:
                 self._troubles.note(ledger_id, error, "keeps its hot copy")
             else:

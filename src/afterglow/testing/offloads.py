@@ -24,6 +24,7 @@ from afterglow.offload.service import OffloadService
 from afterglow.offload.task import failed
 from afterglow.read.counters import ReadCounters
 from afterglow.read.places import MEMORY, TierPlace, Tiers
+from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.storage.memory import MemoryStore
@@ -134,7 +135,8 @@ class OffloadWorld(World):
         """Make the offload that the ledgers are given, and let them read from the tier."""
         self.catalog = Catalog(self.metadata, STANDALONE)
         self.policies = Policies(self.config, self.catalog)
-        reading = TierSource(self.tiers, self.config, clock=self.clock)
+        locator = Locator(self.metadata, AfterglowPaths(), own=self.own)
+        reading = TierSource(self.tiers, self.config, locator, clock=self.clock)
         self.sources = lambda name: TieredSource(
             name, self.hot, reading, lambda: self.policies.of(name), ReadCounters()
         )

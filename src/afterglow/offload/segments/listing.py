@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
-from afterglow.errors import CorruptMetadata
-from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.offload.segments import records
 
 if TYPE_CHECKING:
@@ -79,10 +75,7 @@ def _offloaded(metadata: MetadataStore, node: str) -> Iterator[SegmentView]:
         value = metadata.get(f"{node}/{child}")
         if value is None:
             continue
-        try:
-            record = SegmentRecord.FromString(value.value)
-        except DecodeError as error:
-            raise CorruptMetadata(f"the record {node}/{child} does not parse: {error}") from error
+        record = records.parse_segment(value.value, f"{node}/{child}")
         yield SegmentView(
             record.uuid,
             SegmentStatus.OFFLOADED,

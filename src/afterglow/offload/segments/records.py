@@ -101,6 +101,23 @@ def parse_upload(data: bytes, path: str) -> proto.UploadRecord:
     return record
 
 
+def parse_segment(data: bytes, path: str) -> proto.SegmentRecord:
+    """Read the lasting record of a segment.
+
+    Raises:
+        CorruptMetadata: It does not parse, or a newer release wrote it.
+    """
+    try:
+        record = proto.SegmentRecord.FromString(data)
+    except DecodeError as error:
+        raise CorruptMetadata(f"the record {path} does not parse: {error}") from error
+    if record.version != VERSION:
+        raise CorruptMetadata(
+            f"the record {path} has version {record.version}, {VERSION} is known: use a newer release"
+        )
+    return record
+
+
 def to_proto(position: Position) -> proto.Position:
     """A position for a record."""
     return proto.Position(ledger_id=position.ledger_id, entry_id=position.entry_id)
