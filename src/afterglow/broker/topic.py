@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from afterglow.broker import replies
 from afterglow.broker.in_order import InOrder
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FAR_READS: Final = 4
+"""Reads of one topic that may wait for a tier at a time: a slow tier takes some of the threads for that, never all."""
+
 
 class Topic:
     """One topic. All of it belongs to the event loop's thread."""
@@ -54,6 +57,7 @@ class Topic:
         self._waking = False
         self._named = 0
         self._policies: TopicPolicies | None = None
+        self._far = asyncio.Semaphore(FAR_READS)
         ledger.on_append(self._appended)
         for cursor in ledger.cursors():
             self.subscriptions[cursor.name] = Subscription(
@@ -153,11 +157,16 @@ class Topic:
         if cached is not None:
             reading = Reading(cached, [])
         else:
-            run = self.service.far if self.ledger.is_far(position) else self.service.blocking
-            reading = await run(self.ledger.read_over, position, max_entries, max_bytes)
+            reading = await self._read_stored(position, max_entries, max_bytes)
         if counts is not None:
             counts.count(reading.entries, from_memory=cached is not None)
         return reading
+
+    async def _read_stored(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
+        if not self.ledger.is_far(position):
+            return await self.service.blocking(self.ledger.read_over, position, max_entries, max_bytes)
+        async with self._far:
+            return await self.service.far(self.ledger.read_over, position, max_entries, max_bytes)
 
     async def oldest_backlog(self) -> tuple[str, int] | None:
         """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.

@@ -71,7 +71,7 @@ class EntryReader:
         found = reading.entries
         left = max_bytes
         for span in self._state.layout.spans(position):
-            if found and self._has_far_copy(span.ledger_id):
+            if found and self._has_far_copy(span):
                 break  # whoever has something already need not wait for a tier
             first = span.first
             while first <= span.last:
@@ -105,11 +105,15 @@ class EntryReader:
     def is_far(self, position: Position) -> bool:
         """Whether the entry that :meth:`read` would begin with has a copy outside the hot log."""
         span = next(self._state.layout.spans(position), None)
-        return span is not None and self._has_far_copy(span.ledger_id)
+        return span is not None and self._has_far_copy(span)
 
-    def _has_far_copy(self, ledger_id: int) -> bool:
-        row = self._state.row(ledger_id)
-        return row is not None and bool(row.offloadContext.complete or row.offloadContext.offloadSegment)
+    def _has_far_copy(self, span: Span) -> bool:
+        """Whether the first entry of a stretch is in a tier: a ledger that is streamed has its newest ones not yet."""
+        row = self._state.row(span.ledger_id)
+        if row is None:
+            return False
+        segments = row.offloadContext.offloadSegment
+        return row.offloadContext.complete or any(part.complete and part.endEntryId >= span.first for part in segments)
 
     def read_one(self, position: Position) -> EntryData | None:
         """The entry at ``position``; None where there is none."""

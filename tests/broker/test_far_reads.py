@@ -1,14 +1,16 @@
-"""A subscription goes on past entries that no copy can give, on a real engine with a stock client."""
+"""Subscriptions over entries in a tier: they go on past what no copy can give, and leave threads to other topics."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pulsar
 import pytest
 
+from afterglow.broker.topic import FAR_READS
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy
 from afterglow.engine.server import Server
@@ -24,6 +26,7 @@ from afterglow.offload.offloader import extra_metadata
 from afterglow.read.places import Tiers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from afterglow.broker.topic import Topic
@@ -125,6 +128,50 @@ def test_what_cannot_be_read_counts_as_acknowledged(tmp_path: Path, kind: pulsar
         kept = [position for position in positions if position not in lost]
         assert await asyncio.to_thread(consume, server.service.service_url, kind, len(kept)) == kept
         assert topic.ledger.cursor("s").backlog == 0
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+class Held(Executor):
+    """Runs nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *_: Any, **__: Any) -> Future[Any]:
+        self.work.append((Future(), fn))
+        return self.work[-1][0]
+
+    def run(self) -> None:
+        held, self.work = self.work, []
+        for future, fn in held:
+            future.set_result(fn())
+
+
+def test_a_topic_keeps_only_some_of_the_threads_that_wait_for_tiers(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        topic = await server.service.topic(TOPIC, create=True)
+        positions = await append(topic, FULL)
+        while positions[-1].ledger_id == positions[0].ledger_id:
+            positions += await append(topic, 1)
+        await asyncio.to_thread(move_to_tier, server, topic, tmp_path, positions[0].ledger_id)
+        threads, server.service._far_pool = server.service._far_pool, Held()
+        held = server.service._far_pool
+        assert isinstance(held, Held)
+        reads = [asyncio.create_task(topic.read(positions[0], 1, 1)) for _ in range(10)]
+        near = await topic.read(positions[-1], 1, 1)  # what the hot log has waits for none of them
+        assert near[0].position == positions[-1]
+        done = 0
+        while done < len(reads):
+            assert 0 < len(held.work) <= FAR_READS
+            done += len(held.work)
+            held.run()
+            await asyncio.gather(*reads[:done])
+            await asyncio.sleep(0)
+        assert all(read.result()[0].position == positions[0] for read in reads)
+        server.service._far_pool = threads
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
