@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from afterglow.offload.deletion import Deletions
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.policies import Policies
+    from afterglow.offload.segments.cutting import Sizes
     from afterglow.read.places import TierPlace, Tiers
 
     Offloaders: TypeAlias = Callable[[BrokerConfig, TierPlace | None, Tiers], LedgerOffloader]
@@ -53,3 +54,5 @@ class OffloadEnvironment:
     flush: Callable[[], None]
     """Lets other processes read all that the hot log has confirmed."""
     new_uuid: Callable[[], UUID]
+    segment_sizes: Callable[[BrokerConfig], Sizes] | None = None
+    """How segments are cut under a policy; None: as it says."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
+    from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from afterglow.offload.manual import OffloadStatus
     from afterglow.offload.policies import Policies
     from afterglow.offload.runner import TaskRunner
+    from afterglow.offload.segments.cutting import Sizes
     from afterglow.offload.segments.listing import SegmentView
     from afterglow.offload.statistics import OffloadStatistics
     from afterglow.offload.task import PartResult, Task
@@ -81,7 +83,8 @@ class OffloadService:
         home: The engine's home directory, where tasks find hot ledgers.
         flush: Lets other processes read all that the hot log has confirmed; called before tasks go out.
         offloaders: From a policy to whoever copies; by default through the drivers' entry points.
-        new_uuid: Names attempts.
+        new_uuid: Names attempts and segments.
+        segment_sizes: How segments are cut under a policy; by default as it says.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class OffloadService:
         flush: Callable[[], None] = lambda: None,
         offloaders: Offloaders = offloader_of,
         new_uuid: Callable[[], UUID] = uuid4,
+        segment_sizes: Callable[[BrokerConfig], Sizes] | None = None,
     ) -> None:
         self._policies = policies
         self._metadata = metadata
@@ -135,6 +139,7 @@ class OffloadService:
             home=home,
             flush=flush,
             new_uuid=new_uuid,
+            segment_sizes=segment_sizes,
         )
         self._everything = Lane("the look at all topics", executor)
         self._topics = Topics(self._lock, lambda name: TopicOffload(name, self._ready))

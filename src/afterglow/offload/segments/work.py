@@ -208,7 +208,7 @@ class StreamWork:
         )
         with env.lock:
             self._ledger = ledger
-            self._stream = TopicStream(room, lambda: self._policy, self._place, self._give_up_ledger)
+            self._stream = TopicStream(room, lambda: self._policy, self._place, self._give_up_ledger, env.segment_sizes)
             if self._target is not None:
                 self._stream.close_at(self._target)
 
