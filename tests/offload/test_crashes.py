@@ -58,7 +58,13 @@ class Life:
 
     def entries(self) -> list[bytes]:
         """All entries, from whichever copy serves."""
-        return [bytes(entry.data) for entry in self.world.store.open(TOPIC).read(EARLIEST, 1000, 1 << 20)]
+        ledger = self.world.store.open(TOPIC)
+        found: list[bytes] = []
+        at = EARLIEST
+        while batch := ledger.read(at, 1000, 1 << 20):
+            found += [bytes(entry.data) for entry in batch]
+            at = batch[-1].position.next()
+        return found
 
     def settle(self) -> None:
         """Let all happen that time brings."""
