@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.config import BrokerConfig
+from afterglow.engine.server import Server
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = BrokerConfig(bind_address="127.0.0.1", broker_service_port=0)
+
+
+def start_and_stop(home: Path, config: BrokerConfig = CONFIG, tier: str | None = None) -> Server:
+    async def run() -> Server:
+        server = await Server.start(home, config, tier=tier)
+        await server.stop()
+        return server
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("config", "tier", "message"),
+    [
+        (CONFIG, "memory://", "--tier memory://"),
+        (CONFIG, "nonsense", "tier 'nonsense' is no address"),
+        (BrokerConfig(bind_address="127.0.0.1", broker_service_port=0, spark_master="yarn"), None, "--master yarn"),
+    ],
+)
+def test_a_start_that_is_refused_leaves_the_home_free(
+    tmp_path: Path, config: BrokerConfig, tier: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        start_and_stop(tmp_path / "home", config, tier)
+    start_and_stop(tmp_path / "home")
+
+
+def test_an_engine_knows_its_tier_and_offloads_to_it(tmp_path: Path) -> None:
+    server = start_and_stop(tmp_path / "home")
+    assert server.tiering.place.url == (tmp_path / "home/tier").as_uri()
+    assert server.service.reads("public/default/persistent/t") is None
+
+
+def test_a_changed_policy_is_known_to_offload_at_once(tmp_path: Path) -> None:
+    async def run() -> tuple[int, int]:
+        server = await Server.start(tmp_path / "home", CONFIG)
+        try:
+            name = "public/default/persistent/t"
+            before = server.tiering.policies.of(name).managed_ledger_offload_threshold_in_bytes
+            namespace = server.service.catalog.namespaces("public")[0]
+            await server.service.update_policies(namespace, lambda found: {**found, "offload_threshold": 77})
+            return before, server.tiering.policies.of(name).managed_ledger_offload_threshold_in_bytes
+        finally:
+            await server.stop()
+
+    assert asyncio.run(run()) == (-1, 77)

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+IMPORTED = """
+import json, sys
+import afterglow.spark.daemon
+print(json.dumps(sorted(name for name in sys.modules if "." not in name)))
+"""
+
+
+def test_workers_are_forked_with_what_tasks_need_and_without_what_starts_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
+    imported = set(json.loads(done.stdout))
+    assert {"afterglow", "crc32c", "llvmlite", "numpy", "pyspark"} <= imported
+    assert not imported & {"boto3", "numba", "obstore", "pandas", "pyarrow"}
