@@ -216,7 +216,7 @@ def test_a_damaged_frame_in_the_file_is_noticed(tmp_path: Path) -> None:
 def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: ManualLedger) -> None:
     none = run_part(task(plans_of(ledger), home=str(tmp_path)))
     assert isinstance(none.error, LedgerMissing)
-    assert "holds no hot log, not i" in str(none.error)
+    assert "holds no hot log that can be read, not i" in str(none.error)
 
     LocalLog(tmp_path).close()
     other = run_part(task(plans_of(ledger), home=str(tmp_path)))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.plan import BlockPlan
+    from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.offloader import OffloadedLedger
     from afterglow.offload.parts import ReadableLedger
     from afterglow.offload.task import PartResult
@@ -53,6 +54,8 @@ class CopyOrder:
     """The engine's home directory."""
     instance: str = ""
     """Id of the hot log there."""
+    remote: PulsarAddress | None = None
+    """Where tasks read the topic that do not share the engine's disk."""
 
     @property
     def key(self) -> str:
@@ -157,6 +160,7 @@ class BlockOffloader:
                 home=order.home,
                 instance=order.instance,
                 ledgers=(LedgerPart(order.ledger_id, part),),
+                remote=order.remote,
             )
             for number, part in enumerate(parts, 1)
         )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
+    from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
     from afterglow.ledger.store import LedgerStore
@@ -50,7 +51,9 @@ class OffloadEnvironment:
     instance: str
     """Of the engine, and of its hot log."""
     home: str
-    """The engine's home directory."""
+    """The engine's home directory; empty where tasks are not to read files."""
+    remote: Callable[[], PulsarAddress | None]
+    """Where tasks read topics that do not share the engine's disk."""
     flush: Callable[[], None]
     """Lets other processes read all that the hot log has confirmed."""
     new_uuid: Callable[[], UUID]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, HotLogError
+from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.drivers import offloader_of
-from afterglow.offload.task import PartResult, failed, open_home_ledger
+from afterglow.offload.reach import reach
+from afterglow.offload.task import PartResult, failed
 from afterglow.read.places import Tiers
 
 if TYPE_CHECKING:
+    from afterglow.offload.reach import Route
     from afterglow.offload.task import LedgerTask, OpenLedger
 
 _tiers = Tiers()
@@ -18,11 +22,15 @@ _tiers = Tiers()
 
 def run_ledger(task: LedgerTask, *, open_ledger: OpenLedger | None = None) -> PartResult:
     """Do a task; see :func:`~afterglow.offload.task.run_part`. How much memory it takes is up to the driver."""
-    opener = open_ledger or (lambda ledger_id: open_home_ledger(task.home, task.instance, ledger_id))
+    route: Route | None = None
     started = time.perf_counter()
     try:
         offloader = offloader_of(task.policy, task.own, _tiers)
-        with opener(task.ledger_id) as ledger:
+        with ExitStack() as held:
+            if open_ledger is None:
+                whole = LedgerRange(task.ledger_id, 0, task.entries - 1)
+                open_ledger, route = held.enter_context(reach(task, [whole]))
+            ledger = held.enter_context(open_ledger(task.ledger_id))
             if ledger.confirmed + 1 != task.entries:
                 raise HotLogError(
                     f"ledger {task.ledger_id} has {ledger.confirmed + 1} entries as seen here, and {task.entries} are "
@@ -31,4 +39,4 @@ def run_ledger(task: LedgerTask, *, open_ledger: OpenLedger | None = None) -> Pa
             offloader.offload(ledger, task.uuid, dict(task.metadata))
     except AfterglowError as error:
         return failed(task, error)
-    return PartResult(task.task_id, None, (), None, upload_seconds=time.perf_counter() - started)
+    return PartResult(task.task_id, None, (), None, upload_seconds=time.perf_counter() - started, route=route)

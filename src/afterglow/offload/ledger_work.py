@@ -167,6 +167,7 @@ class LedgerWork:
             extra=extra_metadata(self._name, cluster=env.cluster, instance=env.instance),
             home=env.home,
             instance=env.instance,
+            remote=env.remote(),
         )
         return Attempt(order, row.size, ledger_uuid(row), offloader, env.clock.monotonic())
 

@@ -209,4 +209,5 @@ def _ledger_task(ground: Ground, attempt: Attempt) -> LedgerTask:
         metadata=tuple(order.extra.items()),
         home=order.home,
         instance=order.instance,
+        remote=order.remote,
     )

@@ -33,6 +33,7 @@ from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
+from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.listing import list_segments
 from afterglow.offload.segments.work import assigned_from
 from afterglow.offload.statistics import statistics_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
+    from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
     from afterglow.ledger.managed_ledger import ManagedLedger
@@ -80,7 +82,8 @@ class OffloadService:
         executor: Runs pieces of work that wait.
         clock: Gives the time.
         instance: Id of the engine and of its hot log.
-        home: The engine's home directory, where tasks find hot ledgers.
+        home: The engine's home directory, where tasks find hot ledgers; empty where they are not to look there.
+        remote: Gives the address at which tasks read topics that do not share the engine's disk; None: they cannot.
         flush: Lets other processes read all that the hot log has confirmed; called before tasks go out.
         offloaders: From a policy to whoever copies; by default through the drivers' entry points.
         new_uuid: Names attempts and segments.
@@ -100,6 +103,7 @@ class OffloadService:
         clock: Clock,
         instance: str,
         home: str,
+        remote: Callable[[], PulsarAddress | None] = lambda: None,
         flush: Callable[[], None] = lambda: None,
         offloaders: Offloaders = offloader_of,
         new_uuid: Callable[[], UUID] = uuid4,
@@ -137,6 +141,7 @@ class OffloadService:
             cluster=paths.cluster,
             instance=instance,
             home=home,
+            remote=remote,
             flush=flush,
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
@@ -150,6 +155,7 @@ class OffloadService:
         self._walking = False
         self._started = False
         self._closed = False
+        self._read_bytes = RouteBytes()
         policies.on_change(lambda _namespace: self._walk_soon())
 
     def attach(self, store: LedgerStore) -> None:
@@ -272,6 +278,8 @@ class OffloadService:
         self._dispatcher.hand_out(self._topics.busy())
 
     def _task_ended(self, task: Task, result: PartResult) -> None:
+        with self._lock:
+            self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
         if self._topics.get(task.topic).task_ended(task, result) and not self._closed:
             self._look_at([task.topic])
 
@@ -397,6 +405,11 @@ class OffloadService:
             MetadataError: Its metadata cannot be read.
         """
         return statistics_of(self._topics.peek(name), self._store.info(name))
+
+    @property
+    def read_bytes(self) -> RouteBytes:
+        """Bytes that tasks have read and uploaded since the start, all topics together."""
+        return self._read_bytes
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

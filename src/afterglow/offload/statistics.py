@@ -9,6 +9,7 @@ from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.offload.reach import RouteBytes
     from afterglow.offload.topic import TopicOffload
 
 
@@ -28,6 +29,8 @@ class OffloadStatistics:
     """Ledgers that are being offloaded."""
     stalled: tuple[int, ...]
     """Those of them that have not come further for ``offloadStallWarningSeconds``."""
+    read_bytes: RouteBytes
+    """What tasks have read and uploaded in this process."""
 
 
 def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo) -> OffloadStatistics:
@@ -41,4 +44,5 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo) -> OffloadStatis
         last_failure_ms=topic.last_failure_ms,
         running=tuple(sorted(attempt.ledger_id for attempt in attempts)),
         stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
+        read_bytes=topic.read_bytes,
     )

@@ -8,16 +8,17 @@ its work over. A task decides nothing and changes no metadata: its results count
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from crc32c import crc32c
 
-from afterglow.errors import AfterglowError, LedgerMissing, ObjectExists
+from afterglow.errors import AfterglowError, ObjectExists
 from afterglow.format.objects import INSTANCE_KEY
-from afterglow.hot.local.shared import open_shared, read_instance
+from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.parts import PartBuffer
+from afterglow.offload.reach import reach
 from afterglow.offload.workers import cached_store
 from afterglow.storage.store import Part, Upload
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.plan import BlockPlan
     from afterglow.format.statistics import BlockStatistics
+    from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.parts import ReadableLedger
+    from afterglow.offload.reach import Route
     from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
 
@@ -45,6 +48,11 @@ class LedgerPart:
 
     ledger_id: int
     plans: tuple[BlockPlan, ...]
+
+    @property
+    def stretch(self) -> LedgerRange:
+        """Its entries."""
+        return LedgerRange(self.ledger_id, self.plans[0].header.first_entry_id, self.plans[-1].end_entry_id - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +75,13 @@ class PartTask:
     metadata: tuple[tuple[str, str], ...]
     """User metadata of a whole object; that of an upload was given when it was created."""
     home: str
-    """The engine's home directory, where the hot ledgers are."""
+    """The engine's home directory, where the hot ledgers are; empty where no files are to be read."""
     instance: str
     """Id of the hot log in that home: a worker that finds it there shares the engine's disk."""
     ledgers: tuple[LedgerPart, ...]
     """What the part holds, in its order."""
+    remote: PulsarAddress | None = None
+    """Where all other workers read the topic; None: nowhere."""
 
     @property
     def task_id(self) -> str:
@@ -106,9 +116,11 @@ class LedgerTask:
     metadata: tuple[tuple[str, str], ...]
     """For the objects: name of the managed ledger, and so on."""
     home: str
-    """The engine's home directory, where the hot ledgers are."""
+    """The engine's home directory, where the hot ledgers are; empty where no files are to be read."""
     instance: str
     """Id of the hot log in that home."""
+    remote: PulsarAddress | None = None
+    """Where workers read the topic that do not share the engine's disk; None: nowhere."""
 
     @property
     def task_id(self) -> str:
@@ -134,6 +146,8 @@ class PartResult:
     """Spent on reading the hot log, and on checking and measuring what came."""
     upload_seconds: float = 0.0
     """Spent on the store."""
+    route: Route | None = None
+    """Where the entries were read; None where the task failed, or was given its ledgers."""
 
 
 def failed(task: Task, error: AfterglowError) -> PartResult:
@@ -148,42 +162,28 @@ def run_part(
 
     Args:
         task: What to do.
-        open_ledger: Where entries come from; by default the files of the task's home.
+        open_ledger: Where entries come from; by default wherever they can be reached from here.
         open_store: Where they go; by default a store that this process keeps for further tasks.
 
     Returns:
         What was written, or the error that was to be expected; any other propagates.
     """
-    opener = open_ledger or (lambda ledger_id: open_home_ledger(task.home, task.instance, ledger_id))
+    route: Route | None = None
     started = time.perf_counter()
     try:
         buffer = PartBuffer(task.size_bytes)
         statistics = []
-        for piece in task.ledgers:
-            with opener(piece.ledger_id) as ledger:
-                statistics.append(tuple(buffer.add(ledger, plan) for plan in piece.plans))
+        with ExitStack() as held:
+            if open_ledger is None:
+                open_ledger, route = held.enter_context(reach(task, [piece.stretch for piece in task.ledgers]))
+            for piece in task.ledgers:
+                with open_ledger(piece.ledger_id) as ledger:
+                    statistics.append(tuple(buffer.add(ledger, plan) for plan in piece.plans))
         read = time.perf_counter()
         part = _upload((open_store or cached_store)(task.url, task.options), task, buffer.data)
     except AfterglowError as error:
         return failed(task, error)
-    return PartResult(task.task_id, part, tuple(statistics), None, read - started, time.perf_counter() - read)
-
-
-def open_home_ledger(home: str, instance: str, ledger_id: int) -> AbstractContextManager[ReadableLedger]:
-    """A ledger in the files of an engine's home.
-
-    Raises:
-        LedgerMissing: The home is not the engine's as seen from here, or the ledger is not there.
-        HotLogError: It cannot be read.
-    """
-    found = read_instance(Path(home))
-    if found != instance:
-        there = "no hot log" if found is None else f"hot log {found}"
-        raise LedgerMissing(
-            f"ledger {ledger_id} cannot be read here: {home} holds {there}, not {instance}; "
-            "run the workers on the engine's machine, or share its disk with them"
-        )
-    return open_shared(Path(home), ledger_id)
+    return PartResult(task.task_id, part, tuple(statistics), None, read - started, time.perf_counter() - read, route)
 
 
 def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:

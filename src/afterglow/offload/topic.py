@@ -17,6 +17,7 @@ from afterglow.offload.freeing import CopyCheck
 from afterglow.offload.lanes import Lane
 from afterglow.offload.ledger_work import LedgerWork
 from afterglow.offload.manual import OffloadState
+from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.work import StreamWork, wants_stream
 from afterglow.offload.task import PartTask
 from afterglow.offload.troubles import Troubles
@@ -59,6 +60,8 @@ class TopicOffload:
         """Whole ledgers that are under way."""
         self.stream = StreamWork(name, environment)
         """What goes in segments."""
+        self.read_bytes = RouteBytes()
+        """What tasks have read and uploaded."""
         self._system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
         self._doomed = False
         self._fenced: ManagedLedger | None = None
@@ -164,6 +167,8 @@ class TopicOffload:
 
     def task_ended(self, task: Task, result: PartResult) -> bool:
         """Take a result; returns whether the topic should be looked at now."""
+        with self._env.lock:
+            self.read_bytes = self.read_bytes.plus(result.route, task.size_bytes)
         if isinstance(task, PartTask) and self.stream.task_ended(task, result):
             return True
         if self.window.task_ended(task, result):

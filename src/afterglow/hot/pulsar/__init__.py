@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from afterglow.hot.pulsar.address import PulsarAddress
+from afterglow.hot.pulsar.ledgers import RemoteLedger, RemoteLedgers
 from afterglow.hot.pulsar.lookup import partitions
 from afterglow.hot.pulsar.reader import RawReader, ReadStatistics
 from afterglow.hot.pulsar.runs import LedgerRange, RawRun
 
-__all__ = ["LedgerRange", "PulsarAddress", "RawReader", "RawRun", "ReadStatistics", "partitions"]
+__all__ = [
+    "LedgerRange",
+    "PulsarAddress",
+    "RawReader",
+    "RawRun",
+    "ReadStatistics",
+    "RemoteLedger",
+    "RemoteLedgers",
+    "partitions",
+]

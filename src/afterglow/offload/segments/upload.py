@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from afterglow.format.position import Position
+    from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.paths import AfterglowPaths
@@ -77,7 +78,7 @@ class SegmentRoom:
     instance: str
     """Of the engine; every object carries it."""
     home: str
-    """The engine's home directory, where tasks find the hot ledgers."""
+    """The engine's home directory, where tasks find the hot ledgers; empty where they are not to look there."""
     offsets: Offsets
     run_between: Callable[[Position, Position], Run]
     """The entries from one to another, both inclusive."""
@@ -89,6 +90,8 @@ class SegmentRoom:
     give_up: Callable[[UUID, TierPlace, str], None]
     """Put on record that an object and its uploads are to go, with the reason. Must be durable when it returns."""
     new_uuid: Callable[[], UUID] = uuid4
+    remote: Callable[[], PulsarAddress | None] = lambda: None
+    """Where tasks read the topic that do not share the engine's disk."""
 
 
 class SegmentUpload:
@@ -266,6 +269,7 @@ class SegmentUpload:
                 home=self._room.home,
                 instance=self._room.instance,
                 ledgers=self._part(part.number).ledgers,
+                remote=self._room.remote(),
             )
             for part in missing
         )

@@ -13,8 +13,7 @@ from uuid import UUID
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 from afterglow.format.position import EARLIEST
 from afterglow.offload.blocks import BlockOffloader, object_metadata
-from afterglow.offload.deletion import Doomed
-from afterglow.offload.doomed import doomed_row
+from afterglow.offload.doomed import Doomed, doomed_row
 from afterglow.offload.manual import OffloadState, OffloadStatus, first_unoffloaded
 from afterglow.offload.offloader import extra_metadata
 from afterglow.offload.segments.stream import TopicStream, run_between
@@ -205,6 +204,7 @@ class StreamWork:
             user_metadata=lambda role: object_metadata(role, extra),
             give_up=lambda uuid, place, reason: env.deletions.record(self._name, Doomed(uuid, place), reason),
             new_uuid=env.new_uuid,
+            remote=env.remote,
         )
         with env.lock:
             self._ledger = ledger
