@@ -58,21 +58,26 @@ class EntryReader:
             LedgerMissing: No copy of a ledger can be read.
             CorruptBlock: What is stored is damaged.
         """
-        return self.read_over(position, max_entries, max_bytes).entries
+        return self._read(position, max_entries, max_bytes, into_far=True).entries
 
     def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
         """The same, and what was left out on the way because no copy can give it.
+
+        One that does not begin in a tier, by :meth:`is_far`, does not go on into one: it ends before.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
             CorruptBlock: What is stored is damaged.
         """
+        return self._read(position, max_entries, max_bytes, into_far=self.is_far(position))
+
+    def _read(self, position: Position, max_entries: int, max_bytes: int, *, into_far: bool) -> Reading:
         reading = Reading([], [])
         found = reading.entries
         left = max_bytes
         for span in self._state.layout.spans(position):
-            if found and self._has_far_copy(span):
-                break  # whoever has something already need not wait for a tier
+            if found and not into_far and self._has_far_copy(span):
+                break
             first = span.first
             while first <= span.last:
                 room = max_entries - len(found)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from afterglow.format.blocks import Format
     from afterglow.read.places import TierPlace
     from afterglow.storage import ObjectStore
 
@@ -45,7 +44,6 @@ class OpenObject:
     """What a reader must know of an object. Small, and the same for all readers."""
 
     located: Located
-    format: Format
     size_bytes: int
     """Length of the data object as the store tells it."""
     index_bytes: int
@@ -113,4 +111,4 @@ def open_object(store: ObjectStore, located: Located, buffer_bytes: int) -> Open
     for problem in index_problems(index):
         raise CorruptIndex(f"{located}: its index: {problem}")
     ledgers = {group.ledger_id: LedgerPieces(index, group, buffer_bytes) for group in index.groups}
-    return OpenObject(located, index.format, head.size_bytes, index.data_bytes, ledgers)
+    return OpenObject(located, head.size_bytes, index.data_bytes, ledgers)
