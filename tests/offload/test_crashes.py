@@ -174,7 +174,7 @@ SCENARIOS: list[tuple[Callable[[Life], None], Callable[[Life], None], int, dict[
     (freed, retain, 21, {}),
     (offloaded, delete, 22, {}),
     (freed, delete, 19, {}),
-    (under_way, delete, 26, {}),
+    (under_way, delete, 23, {}),
     (failed, delete, 23, AT_ONCE),
 ]
 

@@ -6,16 +6,20 @@
 3. Read the record, and after it the list. A UUID that the list does not name now will never be named again, since none
    is used twice. If the list names it, or a task of this process still writes it, nothing happens.
 4. Abort uploads of the key, delete data and index. *Crash: again from 3; what is gone is gone.*
-5. Once a listing shows nothing of the key, remove the record. *Crash: done.*
+5. Once a listing shows nothing of the key, forget what is on record of a segment: its upload, and where it was. *Crash:
+   again from 3, since the intent tells the place too.*
+6. Remove the intent. *Crash: done.*
 
-An error anywhere leaves the record where it is. An outcome that is unknown is met by doing it over.
+An error anywhere leaves the intent where it is. An outcome that is unknown is met by doing it over.
+
+Of a topic that is gone everything is to go that is on record as a segment: an owner that was about to begin one may
+have written its record when the intents of the topic were all made.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -31,46 +35,29 @@ from afterglow.errors import (
     VersionConflict,
 )
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.format.objects import ObjectKey
 from afterglow.format.offload_context import named_uuids
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.blocks import delete_objects, objects_left
+from afterglow.offload.doomed import Doomed, doomed_records
 from afterglow.offload.drivers import is_block_driver, offloader_named
 from afterglow.read.places import place_of_record, place_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from afterglow.ledger.clock import Clock
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.policies import Policies
-    from afterglow.read.places import TierPlace, Tiers
+    from afterglow.read.places import Tiers
 
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _TRIES: Final = 8
 """Unknown outcomes in a row that are met by trying again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Doomed:
-    """An object that is to go."""
-
-    uuid: UUID
-    place: TierPlace
-    ledger_id: int | None = None
-    """Of a ledger's own object; None for a segment."""
-    driver_metadata: Mapping[str, str] = field(default_factory=dict)
-    """What the driver had given for it."""
-
-    @property
-    def key(self) -> str:
-        """Of the data object."""
-        return str(ObjectKey(self.uuid, self.ledger_id))
 
 
 class Deletions:
@@ -136,12 +123,18 @@ class Deletions:
         raise CommitUnknown(f"{path}: {_TRIES} tries in a row had no known outcome")
 
     def names(self) -> Iterator[str]:
-        """Managed-ledger names of all topics with an intent on record, existing or not.
+        """Managed-ledger names of all topics with an intent on record, and of those that are gone with a segment.
 
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        root = f"{self._paths.root}/deletes"
+        yield from self._named_below("deletes")
+        for kind in ("uploads", "segments"):
+            yield from (name for name in self._named_below(kind) if self._is_gone(name))
+
+    def _named_below(self, kind: str) -> Iterator[str]:
+        """Managed-ledger names of all topics with records of a kind."""
+        root = f"{self._paths.root}/{kind}"
         waiting = [root]
         while waiting:
             path = waiting.pop()
@@ -151,11 +144,16 @@ class Deletions:
             waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
 
     def carry_out(self, name: str) -> int:
-        """Steps 3 to 5 for every intent of a topic; returns how many are left for later.
+        """Steps 3 to 6 for every intent of a topic; returns how many are left for later.
 
         Raises:
             MetadataError: The records or the list cannot be read.
+            CorruptMetadata: A record of a segment of a topic that is gone does not parse.
         """
+        gone = self._is_gone(name)
+        if gone:
+            for doomed in doomed_records(name, self._metadata, self._paths):
+                self.record(name, doomed, "its topic is gone")
         node = self._paths.deletes(name)
         left = 0
         for child in self._metadata.children(node):
@@ -165,7 +163,8 @@ class Deletions:
                 left += 1
                 _log.warning("an object of %s is deleted later: %s", name, error)
         if not left:
-            self._remove_node(node)
+            for empty in (node, *((self._paths.uploads(name), self._paths.segments(name)) if gone else ())):
+                self._remove_node(empty)
         return left
 
     def _carry_out_one(self, name: str, path: str) -> bool:
@@ -177,8 +176,14 @@ class Deletions:
         if doomed.uuid in self._named(name) or self._writing(name, doomed.uuid):
             return False
         self._delete(name, doomed)
+        if doomed.ledger_id is None:
+            self._forget(self._paths.upload(name, doomed.uuid))
+            self._forget(self._paths.segment(name, doomed.uuid))
         self._remove(path, found.version)
         return True
+
+    def _is_gone(self, name: str) -> bool:
+        return self._metadata.get(managed_ledger_path(name)) is None
 
     def _named(self, name: str) -> set[UUID]:
         found = self._metadata.get(managed_ledger_path(name))
@@ -194,6 +199,11 @@ class Deletions:
             return
         offloader = offloader_named(doomed.place.driver, policy, self._tiers)
         offloader.delete_offloaded(doomed.ledger_id or 0, doomed.uuid, doomed.driver_metadata)
+
+    def _forget(self, path: str) -> None:
+        """Remove a record, if there is one. One that is changed under our eyes has an owner yet: later."""
+        if (found := self._metadata.get(path)) is not None:
+            self._remove(path, found.version)
 
     def _remove(self, path: str, version: int) -> None:
         try:

@@ -1,22 +1,44 @@
-"""Which objects a list, or an attempt, would leave behind: what is put on record before either lets go of them."""
+"""Objects that are to go, and which a list, an attempt or a record would leave behind.
+
+They are put on record before whatever names them lets go of them; see :mod:`afterglow.offload.deletion`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from afterglow.format.objects import ObjectKey
 from afterglow.format.offload_context import get_uuid, ledger_uuid
-from afterglow.format.proto.afterglow_pb2 import SegmentRecord, UploadRecord
-from afterglow.offload.deletion import Doomed
+from afterglow.offload.segments.records import parse_segment, parse_upload
 from afterglow.read.places import TierPlace, place_of_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from uuid import UUID
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from afterglow.format.proto.afterglow_pb2 import Place
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadDriverMetadata
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.attempts import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """An object that is to go."""
+
+    uuid: UUID
+    place: TierPlace
+    ledger_id: int | None = None
+    """Of a ledger's own object; None for a segment."""
+    driver_metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the driver had given for it."""
+
+    @property
+    def key(self) -> str:
+        """Of the data object."""
+        return str(ObjectKey(self.uuid, self.ledger_id))
 
 
 def doomed_attempt(attempt: Attempt) -> Doomed:
@@ -48,6 +70,7 @@ def doomed_segments(
         paths: Where in it.
 
     Raises:
+        CorruptMetadata: The record of one cannot be read, so that nobody knows where it is.
         MetadataUnavailable: The store cannot be reached.
     """
     for row in rows:
@@ -55,16 +78,36 @@ def doomed_segments(
             uuid = get_uuid(segment)
             if uuid is None or uuid in kept:
                 continue
-            place = None
-            if (found := metadata.get(paths.segment(name, uuid))) is not None:
-                place = SegmentRecord.FromString(found.value).place
-            elif (found := metadata.get(paths.upload(name, uuid))) is not None:
-                place = UploadRecord.FromString(found.value).place
+            place = _recorded_place(name, uuid, metadata, paths)
             if place is not None:
                 yield Doomed(uuid, place_of_record(place))
-            else:
-                own = segment.driverMetadata if segment.HasField("driverMetadata") else None
-                yield _of_driver(uuid, None, own or row.offloadContext.driverMetadata)
+            elif segment.HasField("driverMetadata"):
+                yield _of_driver(uuid, None, segment.driverMetadata)
+
+
+def doomed_records(name: str, metadata: MetadataStore, paths: AfterglowPaths) -> Iterator[Doomed]:
+    """Every segment that is on record for a topic, whether or not a list names it.
+
+    Raises:
+        CorruptMetadata: The record of one cannot be read, so that nobody knows where it is.
+        MetadataUnavailable: The store cannot be reached.
+    """
+    for node in (paths.uploads(name), paths.segments(name)):
+        for child in metadata.children(node):
+            uuid = UUID(child)
+            place = _recorded_place(name, uuid, metadata, paths)
+            if place is not None:
+                yield Doomed(uuid, place_of_record(place))
+
+
+def _recorded_place(name: str, uuid: UUID, metadata: MetadataStore, paths: AfterglowPaths) -> Place | None:
+    path = paths.segment(name, uuid)
+    if (found := metadata.get(path)) is not None:
+        return parse_segment(found.value, path).place
+    path = paths.upload(name, uuid)
+    if (found := metadata.get(path)) is not None:
+        return parse_upload(found.value, path).place
+    return None
 
 
 def _of_driver(uuid: UUID, ledger_id: int | None, driver: OffloadDriverMetadata) -> Doomed:

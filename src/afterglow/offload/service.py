@@ -27,7 +27,7 @@ from afterglow.offload import planner
 from afterglow.offload.agenda import Agenda
 from afterglow.offload.deletion import Deletions
 from afterglow.offload.dispatch import Dispatcher
-from afterglow.offload.doomed import doomed_attempt, doomed_row, doomed_segments
+from afterglow.offload.doomed import doomed_attempt, doomed_records, doomed_row, doomed_segments
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain
@@ -35,7 +35,7 @@ from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.listing import list_segments
-from afterglow.offload.segments.work import assigned_from
+from afterglow.offload.segments.territory import assigned_from
 from afterglow.offload.statistics import statistics_of
 from afterglow.offload.topic import TopicOffload
 from afterglow.offload.topics import Topics
@@ -305,13 +305,14 @@ class OffloadService:
             MetadataError: Not all is on record.
         """
         ids = {row.ledgerId for row in rows}
+        staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
+        kept = named_uuids(ManagedLedgerInfo(ledgerInfo=staying))
         doomed = [doomed_attempt(attempt) for attempt in self._topics.get(name).leave(ids)]
         doomed += [found for found in map(doomed_row, rows) if found is not None]
-        if any(row.offloadContext.offloadSegment for row in rows):
-            staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
-            kept = named_uuids(ManagedLedgerInfo(ledgerInfo=staying))
-            doomed += doomed_segments(name, rows, kept, self._metadata, self._paths)
-        for each in doomed:
+        doomed += doomed_segments(name, rows, kept, self._metadata, self._paths)
+        if not staying:  # the topic goes, and with it what no list names yet
+            doomed += doomed_records(name, self._metadata, self._paths)
+        for each in {each.uuid: each for each in doomed}.values():
             self._deletions.record(name, each, _LEAVES)
 
     def left(self, name: str) -> None:

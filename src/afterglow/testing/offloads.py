@@ -20,6 +20,7 @@ from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.policies import Policies
 from afterglow.offload.runner import run_task
+from afterglow.offload.segments.cutting import Sizes
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import failed
 from afterglow.read.counters import ReadCounters
@@ -107,7 +108,7 @@ class OffloadWorld(World):
         metadata: By default in memory.
         wrap: Put around the tier's store, for the engine and for tasks.
         block_bytes: Size of blocks in the engine's own tier.
-        part_bytes: Most bytes of a part there.
+        part_bytes: Most bytes of a part there; of a segment the least of all parts but the last.
         new_uuid: Names attempts; by default at random.
     """
 
@@ -158,6 +159,7 @@ class OffloadWorld(World):
             flush=self._flush,
             offloaders=self._offloader,
             new_uuid=self._new_uuid,
+            segment_sizes=lambda _policy: Sizes(*self._sizes),
         )
 
     def boot(self) -> None:
