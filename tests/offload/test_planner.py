@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -222,3 +223,12 @@ def test_every_ledger_is_explained(row: Row, given: dict[str, object], state: Le
     found, sentence = told(row, **given)  # type: ignore[arg-type]  # by name
     assert found is state
     assert says in sentence
+
+
+def test_no_ledger_is_due_that_a_segment_on_its_way_may_reach_into() -> None:
+    info = info_of([Row(10, 0, "none")] * 4)
+    info.ledgerInfo[1].offloadContext.offloadSegment.add()
+    due = partial(planner.due, writing_to=None, policy=policy(managed_ledger_offload_threshold_in_bytes=0), now_ms=NOW)
+    assert due(info) == (10,)
+    info.ledgerInfo[1].offloadContext.offloadSegment[0].complete = True
+    assert due(info) == (10, 12, 13)

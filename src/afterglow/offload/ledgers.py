@@ -32,6 +32,7 @@ from afterglow.ledger.ledger_list import offloaded_whole
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.doomed import doomed_attempt, doomed_row
 from afterglow.offload.planner import is_candidate
+from afterglow.offload.segments.territory import assigned_from
 from afterglow.offload.task import LedgerTask
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ def _assign(ground: Ground, ledger: ManagedLedger, attempts: Sequence[Attempt]) 
 
 
 def _assign_uuids(info: ManagedLedgerInfo, *, attempts: Iterable[Attempt]) -> None:
-    by_id = {attempt.ledger_id: attempt for attempt in attempts}
+    streamed = assigned_from(info)
+    by_id = {attempt.ledger_id: attempt for attempt in attempts if streamed is None or attempt.ledger_id < streamed}
     for row in info.ledgerInfo:
         attempt = by_id.get(row.ledgerId)
         if attempt is None or not is_candidate(row, None) or ledger_uuid(row) != attempt.replaces:

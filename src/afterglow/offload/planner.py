@@ -1,6 +1,7 @@
 """Which ledgers are to be offloaded, and which hot copies may go: pure functions of metadata, policy and time.
 
-A ledger is a candidate once it is closed, unless it is empty, in the tier already, or in segments. Of the candidates
+A ledger is a candidate once it is closed, unless it is empty, in the tier already, or in segments; and not behind the
+beginning of a segment that is on its way, which may hold entries of it. Of the candidates
 those are due that a manual request covers, those older than the time threshold, and those that the size threshold no
 longer keeps: walking from the newest closed ledger to the oldest, all from where the sum of sizes passes it. Ledgers
 that are in the tier count in that sum.
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.format.offload_context import ledger_uuid
 from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.offload.segments.territory import assigned_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -63,10 +65,12 @@ def due(
         now_ms: Epoch milliseconds.
         manual_before: All candidates with a smaller id are due.
     """
+    streamed = assigned_from(info)
     chosen = [
         row.ledgerId
         for row, kept_bytes in _walk(info, writing_to)
         if is_candidate(row, writing_to)
+        and (streamed is None or row.ledgerId < streamed)
         and (
             (manual_before is not None and row.ledgerId < manual_before)
             or passes_size(policy, kept_bytes)

@@ -120,6 +120,14 @@ def is_assigned(row: ManagedLedgerInfo.LedgerInfo) -> bool:
     return any(not item.complete for item in row.offloadContext.offloadSegment)
 
 
+def assigned_from(info: ManagedLedgerInfo) -> int | None:
+    """The first ledger in which a segment begins that is not committed; None where there is none.
+
+    How far it reaches the list does not tell: every ledger behind may hold entries of it.
+    """
+    return min((row.ledgerId for row in info.ledgerInfo if is_assigned(row)), default=None)
+
+
 def failed_attempt(row: ManagedLedgerInfo.LedgerInfo) -> bool:
     """Whether an offload of the whole ledger was begun and not finished: its objects must go before segments come."""
     context = row.offloadContext

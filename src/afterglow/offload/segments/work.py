@@ -264,8 +264,3 @@ class StreamWork:
             if self._stream is not None:
                 self._stream.told(UUID(task.key), task.number, result)
             return True
-
-
-def assigned_from(info: ManagedLedgerInfo) -> int | None:
-    """The first ledger in which a segment begins that is not committed; it and those behind it must stay."""
-    return min((row.ledgerId for row in info.ledgerInfo if is_assigned(row)), default=None)
