@@ -51,7 +51,7 @@ class StreamWorld:
     def __init__(self, config: BrokerConfig | None = None, world: World | None = None) -> None:
         self.policy = config or streaming()
         self.world = world or World(self.policy)
-        self.store: ObjectStore = MemoryStore(f"streams-{id(self)}")
+        self.store: ObjectStore = MemoryStore()
         self.paths = AfterglowPaths()
         self.sizes = Sizes(256, 512)
         self.given_up: dict[UUID, str] = {}
