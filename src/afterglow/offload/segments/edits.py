@@ -78,10 +78,10 @@ def commit_segment(
         ordered = [
             OffloadSegment.FromString(item.SerializeToString()) for item in (*items[:before], made, *items[before:])
         ]
-        if not context.HasField("uidMsb"):
-            set_uuid(context, uuid)
         del context.offloadSegment[:]
         context.offloadSegment.extend(ordered)
+        if (first := get_uuid(ordered[0])) is not None:  # one that began later may have been named before it
+            set_uuid(context, first)
 
 
 def forget_segment(info: ManagedLedgerInfo, *, uuid: UUID) -> None:
