@@ -349,7 +349,7 @@ def test_copies_are_on_record_before_a_ledger_leaves_and_go_after() -> None:
     assert [row.ledger_id for row in ledger.ledgers] == [1, 2]
     recorder.refuses = False
     ledger.trim()
-    assert recorder.told == [("leaving", TOPIC, 1), ("left", TOPIC, 2)]
+    assert recorder.told == [("left", TOPIC, 1, 2), ("leaving", TOPIC, 1), ("left", TOPIC, 2)]
 
 
 @pytest.mark.parametrize("opened", [True, False])
