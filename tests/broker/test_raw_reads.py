@@ -62,4 +62,4 @@ def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path, *, cached: bo
     settings = {} if cached else {"managed_ledger_cache_size_mb": 0}
     size, counted = asyncio.run(asyncio.wait_for(read_raw(tmp_path, **settings), 60))
     assert size > COUNT * 500
-    assert counted == (RawReads(memory_bytes=size) if cached else RawReads(log_bytes=size))
+    assert counted == (RawReads(cache_bytes=size) if cached else RawReads(log_bytes=size))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.broker import replies
 from afterglow.broker.in_order import InOrder
+from afterglow.broker.raw_reads import ReadOrigin
 from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
 from afterglow.broker.traffic import Traffic
@@ -153,13 +154,18 @@ class Topic:
         Raises:
             AfterglowError: They cannot be read.
         """
-        cached = self.ledger.read_cached(position, max_entries, max_bytes)
-        if cached is not None:
-            reading = Reading(cached, [])
-        else:
+        origin = ReadOrigin.CACHE
+        held = self.ledger.read_cached(position, max_entries, max_bytes)
+        if held is None:
+            origin = ReadOrigin.BUFFER
+            held = self.ledger.read_buffered(position, max_entries, max_bytes)
+        if held is None:
+            origin = ReadOrigin.LOG
             reading = await self._read_stored(position, max_entries, max_bytes)
+        else:
+            reading = Reading(held, [])
         if counts is not None:
-            counts.count(reading.entries, from_memory=cached is not None)
+            counts.count(reading.entries, origin)
         return reading
 
     async def _read_stored(self, position: Position, max_entries: int, max_bytes: int) -> Reading:

@@ -1,7 +1,7 @@
 """The tail cache: the newest entries of all topics in memory, under one budget.
 
 What came first goes first, over all topics, whoever has read it or not; nothing is pinned. Entries of one ledger come
-in order, so that what is cached of a ledger is its end.
+in order, so that what is cached of a ledger is its end. What goes is offered to the offload buffer, if there is one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from afterglow.ledger.offload_buffer import OffloadBuffer
 
 ENTRY_OVERHEAD_BYTES: Final = 300
 """What an entry costs beside its data: key tuple and its two integers (120), bytes header (33), node of the ordered
@@ -36,9 +39,12 @@ class TailCache:
 
     Args:
         budget_bytes: Data and overhead that may be held; 0 holds nothing.
+        buffer: Offered what is not held any more.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, buffer: OffloadBuffer | None = None) -> None:
+        self.buffer = buffer
+        """Offered what is not held any more; None where nobody wants it."""
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
@@ -52,6 +58,9 @@ class TailCache:
         """Hold an entry; a larger one than the budget is not held."""
         cost = len(data) + ENTRY_OVERHEAD_BYTES
         if cost > self._budget_bytes:
+            # Only without a cache: else entries before this one are still here, and the buffer takes them in order.
+            if self.buffer is not None and not self._budget_bytes:
+                self.buffer.offer(ledger_id, entry_id, data)
             return
         key = (ledger_id, entry_id)
         with self._lock:
@@ -67,6 +76,8 @@ class TailCache:
                 (ledger_id, entry_id), data = self._entries.popitem(last=False)
                 self._bytes -= len(data) + ENTRY_OVERHEAD_BYTES
                 self._evictions += 1
+                if self.buffer is not None:
+                    self.buffer.offer(ledger_id, entry_id, data)
                 last = self._ranges[ledger_id][1]
                 if entry_id < last:
                     self._ranges[ledger_id] = (entry_id + 1, last)
@@ -94,7 +105,9 @@ class TailCache:
         return run
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger's entries."""
+        """Forget a ledger's entries, also those that were offered to the buffer."""
+        if self.buffer is not None:
+            self.buffer.drop_ledger(ledger_id)
         with self._lock:
             known = self._ranges.pop(ledger_id, None)
             if known is None:

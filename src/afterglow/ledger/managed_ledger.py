@@ -168,6 +168,10 @@ class ManagedLedger:
         """What :meth:`read` would begin with as far as it is in memory; None where it is not. Never waits."""
         return self._reader.read_cached(position, max_entries, max_bytes)
 
+    def read_buffered(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
+        """The same as far as it waits in memory to be offloaded; None where it does not. Never waits."""
+        return self._reader.read_buffered(position, max_entries, max_bytes)
+
     def is_far(self, position: Position) -> bool:
         """Whether a read that begins there may have to wait for a tier. Never waits."""
         return self._reader.is_far(position)

@@ -48,6 +48,7 @@ class EntryReader:
         self._source = source
         self._state = state
         self._cache = environment.cache
+        self._buffer = environment.cache.buffer
 
     def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """Entries from ``position`` on, in order, as far as readers may see.
@@ -103,9 +104,15 @@ class EntryReader:
         if span is None:
             return []
         run = self._cache.get_run(span.ledger_id, span.first, min(span.last, span.first + max_entries - 1), max_bytes)
-        if not run:
+        return _stored(span, run) if run else None
+
+    def read_buffered(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
+        """What :meth:`read` would begin with as far as it waits in memory to be offloaded; None where it does not."""
+        span = None if self._buffer is None else next(self._state.layout.spans(position), None)
+        if self._buffer is None or span is None:
             return None
-        return [StoredEntry(Position(span.ledger_id, span.first + at), data) for at, data in enumerate(run)]
+        run = self._buffer.get_run(span.ledger_id, span.first, min(span.last, span.first + max_entries - 1), max_bytes)
+        return _stored(span, run) if run else None
 
     def is_far(self, position: Position) -> bool:
         """Whether the entry that :meth:`read` would begin with has a copy outside the hot log."""
@@ -129,6 +136,8 @@ class EntryReader:
         """At least one entry of one ledger; None where the ledger has left the list."""
         if cached := self._cache.get_run(ledger_id, first, last, max_bytes):
             return EntryRun(first, cached)
+        if self._buffer is not None and (held := self._buffer.get_run(ledger_id, first, last, max_bytes)):
+            return EntryRun(first, held)
         row = self._state.row(ledger_id)
         if row is None:
             return None
@@ -141,3 +150,7 @@ class EntryReader:
             if newer == row:
                 raise
             return self._source.read(newer, first, last, max_bytes)  # freed from the hot log meanwhile
+
+
+def _stored(span: Span, run: list[bytes]) -> list[StoredEntry]:
+    return [StoredEntry(Position(span.ledger_id, span.first + at), data) for at, data in enumerate(run)]

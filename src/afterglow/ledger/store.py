@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog, KeyedState
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
+    from afterglow.ledger.offload_buffer import OffloadBuffer
     from afterglow.ledger.offloading import Offloading
     from afterglow.ledger.source import Sources
     from afterglow.metadata.names import NamespaceName
@@ -65,6 +66,7 @@ class LedgerStore:
         clock: Gives the time.
         sources: Where entries are read from that the cache does not hold; by default the hot log alone.
         offloading: Who copies ledgers out of the hot log; by default nobody.
+        buffer: Keeps entries that the tail cache lets go and a tier has not got yet; by default they are not kept.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class LedgerStore:
         clock: Clock | None = None,
         sources: Sources | None = None,
         offloading: Offloading | None = None,
+        buffer: OffloadBuffer | None = None,
     ) -> None:
         self._environment = Environment(
             hot=hot,
@@ -86,7 +89,7 @@ class LedgerStore:
             config=config,
             clock=clock or SystemClock(),
             executor=executor,
-            cache=TailCache(config.managed_ledger_cache_size_mb * _MIB),
+            cache=TailCache(config.managed_ledger_cache_size_mb * _MIB, buffer),
             sources=sources or (lambda name: HotSource(name, hot)),
             offloading=offloading or NoOffloading(),
         )
