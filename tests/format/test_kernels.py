@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import crc32c as reference_crc
@@ -284,3 +285,30 @@ def test_a_second_process_decodes_without_numba(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment, cwd=tmp_path)
+
+
+def test_threads_that_come_first_together_load_the_kernels_once() -> None:
+    """In a process of its own: it would crash."""
+    script = """
+        import threading
+        from afterglow.format._kernels import native
+
+        barrier = threading.Barrier(8)
+        found = []
+
+        def load():
+            barrier.wait()
+            found.append(native.kernels())
+
+        threads = [threading.Thread(target=load) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(map(id, found))) == 1, found
+        print("one")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr

@@ -14,6 +14,7 @@ import json
 import os
 import struct
 import tempfile
+import threading
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -69,9 +70,21 @@ class _Kernel:
         return result.value
 
 
-@cache
+_loading = threading.Lock()
+_loaded: list[Kernels] = []
+
+
 def kernels() -> Kernels:
     """The kernels; the first call on a machine compiles them, which takes about twenty seconds."""
+    if not _loaded:
+        with _loading:
+            # Once: an engine that another takes the place of would be freed under the feet of those who run its code.
+            if not _loaded:
+                _loaded.append(_find())
+    return _loaded[0]
+
+
+def _find() -> Kernels:
     name = f"kernels-{_digest()}.bin"
     for directory in _directories():
         found = _load(directory / name)
