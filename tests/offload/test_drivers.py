@@ -19,10 +19,14 @@ from afterglow.format.objects import parse_key
 from afterglow.format.offload_context import ledger_uuid
 from afterglow.offload import drivers, policy_checks
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.offload.drivers import offloader_of
+from afterglow.offload.drivers import foreign_copies, offloader_of
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.offloader import LedgerOffloader, NullOffloader, OffloadedLedger, extra_metadata
+from afterglow.read.copies import Tier
+from afterglow.read.counters import ReadCounters
 from afterglow.read.places import TierPlace, Tiers
+from afterglow.read.tier_source import TierSource
+from afterglow.read.tiered import TieredSource
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing import golden
 from afterglow.testing.ledgers import TOPIC, settings
@@ -265,6 +269,12 @@ def test_a_driver_of_others_offloads_frees_and_deletes(
     world.clock.advance(60)
     world.run()
     assert world.hot.ledgers() == (3,)
+    tiers = TierSource(world.tiers, world.config, foreign=foreign_copies(world.tiers))
+    source = TieredSource(TOPIC, world.hot, tiers, lambda: world.config, ReadCounters())
+    run = source.read(world.info().ledgerInfo[1], 5, 7, 1 << 20)
+    assert [bytes(entry) for entry in run.entries] == entries[5:8]
+    assert source.counters.counts().entries[Tier.TIERED] == 3
+    tiers.close()
 
     ledger.truncate()
     world.run()

@@ -12,6 +12,7 @@ from afterglow.engine.reads import TopicSources
 from afterglow.engine.tier import own_tier
 from afterglow.engine.upkeep import within
 from afterglow.ledger.clock import SystemClock
+from afterglow.offload.drivers import foreign_copies
 from afterglow.offload.policies import Policies
 from afterglow.offload.service import OffloadService
 from afterglow.read.places import Tiers
@@ -73,7 +74,7 @@ class Tiering:
         with ExitStack() as stack:
             runner = SparkRunner(config.spark_master, max_jobs=config.spark_max_concurrent_jobs)
             stack.callback(runner.close)
-            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place))
+            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place), foreign=foreign_copies(tiers))
             stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stack.callback(

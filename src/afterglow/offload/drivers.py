@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from afterglow.errors import ConfigError, MissingDependency
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.offload.offloader import NullOffloader
+from afterglow.offload.offloader import NullOffloader, OffloadedLedger
 from afterglow.offload.policy_checks import DRIVER_GROUP
 from afterglow.read.places import MEMORY, place_of_policy
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.offload.offloader import LedgerOffloader
+    from afterglow.read.copies import LedgerCopy
     from afterglow.read.places import TierPlace, Tiers
+    from afterglow.read.stretches import Stretch
 
     Factory: TypeAlias = Callable[[BrokerConfig, TierPlace | None, Tiers], LedgerOffloader]
 
@@ -69,6 +71,19 @@ def offloader_named(name: str, policy: BrokerConfig, tiers: Tiers) -> LedgerOffl
         MissingDependency: The driver's package cannot be imported.
     """
     return offloader_of(replace(policy, managed_ledger_offload_driver=name), None, tiers)
+
+
+def foreign_copies(tiers: Tiers) -> Callable[[Stretch, BrokerConfig], LedgerCopy]:
+    """Lets readers open ledgers that a driver of somebody else has written."""
+
+    def open_copy(stretch: Stretch, policy: BrokerConfig) -> LedgerCopy:
+        assert stretch.driver is not None
+        assert stretch.ledger_id is not None
+        given = {pair.key: pair.value for pair in stretch.driver.properties}
+        offloader = offloader_named(stretch.driver.name, policy, tiers)
+        return offloader.read_offloaded(stretch.ledger_id, OffloadedLedger(stretch.uuid, given))
+
+    return open_copy
 
 
 def block_offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
