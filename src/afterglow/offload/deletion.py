@@ -37,6 +37,7 @@ from afterglow.errors import (
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.offload_context import named_uuids
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
+from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.blocks import delete_objects, objects_left
@@ -133,14 +134,15 @@ class Deletions:
             yield from (name for name in self._named_below(kind) if self._is_gone(name))
 
     def _named_below(self, kind: str) -> Iterator[str]:
-        """Managed-ledger names of all topics with records of a kind."""
+        """Managed-ledger names of all topics with records of a kind, or of which a crash has left the empty node."""
         root = f"{self._paths.root}/{kind}"
         waiting = [root]
         while waiting:
             path = waiting.pop()
             children = self._metadata.children(path)
-            if any(map(_is_uuid, children)):
-                yield path.removeprefix(f"{root}/")
+            name = path.removeprefix(f"{root}/")
+            if any(map(_is_uuid, children)) or (not children and _is_topic(name)):
+                yield name
             waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
 
     def carry_out(self, name: str) -> int:
@@ -240,3 +242,11 @@ def _is_uuid(text: str) -> bool:
         return str(UUID(text)) == text
     except ValueError:
         return False
+
+
+def _is_topic(name: str) -> bool:
+    try:
+        TopicName.from_managed_ledger_name(name)
+    except InvalidName:
+        return False
+    return True
