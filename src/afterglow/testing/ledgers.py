@@ -16,6 +16,7 @@ from afterglow.testing.manual_hot import ManualHotLog
 if TYPE_CHECKING:
     from afterglow.format.position import Position
     from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.ledger.offload_buffer import OffloadBuffer
     from afterglow.ledger.offloading import Offloading
     from afterglow.ledger.source import Sources
     from afterglow.metadata.store import MetadataStore
@@ -70,6 +71,9 @@ class World:
         offloading: Who copies ledgers out of the hot log; by default nobody.
     """
 
+    buffer: OffloadBuffer | None = None
+    """Keeps what the tail cache lets go; to be set before a boot."""
+
     def __init__(
         self,
         config: BrokerConfig | None = None,
@@ -98,6 +102,7 @@ class World:
             clock=self.clock,
             sources=self.sources,
             offloading=self.offloading,
+            buffer=self.buffer,
         )
 
     def prepare(self) -> None:

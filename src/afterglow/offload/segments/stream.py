@@ -102,6 +102,20 @@ class TopicStream:
         return self.error is None and all(upload.end is None and not upload.in_flight for upload in uploads)
 
     @property
+    def untaken(self) -> Position | None:
+        """The first entry that is to be streamed and no uploaded part has; None where none is, or it is not known."""
+        uploads, streaming = self._uploads, self._policy().streaming_offload_enabled
+        if uploads is None:
+            return None
+        begun = next((begin for upload in uploads if (begin := upload.untaken) is not None), None)
+        if begun is not None:
+            return begun
+        runs = self._runs(streaming=streaming, after=uploads[-1].end if uploads else None)
+        if runs:
+            return runs[0].begin
+        return self._room.ledger.layout.last.next() if streaming else None
+
+    @property
     def next_look_ms(self) -> int | None:
         """When time alone brings something to do, epoch milliseconds; None: it does not."""
         moments = [at_ms for at_ms in (self._retry_at_ms, self._close_at_ms) if at_ms]

@@ -143,6 +143,14 @@ class SegmentUpload:
         return records.planned_end(self.record) or self.begin.previous()
 
     @property
+    def untaken(self) -> Position | None:
+        """The first of its entries that no uploaded part has, as far as is recorded; None where all are uploaded."""
+        missing = records.missing_parts(self.record)
+        if missing:
+            return records.position_of(missing[0].begin)
+        return None if self.whole else self.reached.next()
+
+    @property
     def whole(self) -> bool:
         """Whether it has ended and all its parts are uploaded."""
         return records.parts_whole(self.record)

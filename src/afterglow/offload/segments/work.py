@@ -6,6 +6,7 @@ Pieces run on the topic's lane; what threads of the runner share is guarded by t
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -172,6 +173,7 @@ class StreamWork:
             with self._env.lock:
                 self._waiting.extend(tasks)
         self._settle_manual(ledger, stream)
+        self._tell_buffer(ledger, stream)
         if (at_ms := stream.next_look_ms) is not None:
             self._env.agenda.put(self._name, at_ms)
 
@@ -180,6 +182,18 @@ class StreamWork:
         with self._env.lock:
             self._ledger = self._stream = None
             self._waiting.clear()
+        if (buffer := self._env.store.cache.buffer) is not None:
+            buffer.forget(self._name)
+
+    def _tell_buffer(self, ledger: ManagedLedger, stream: TopicStream) -> None:
+        """Have entries kept in memory from the first one on that is still to be uploaded."""
+        if (buffer := self._env.store.cache.buffer) is None:
+            return
+        if (begin := stream.untaken) is None:
+            buffer.forget(self._name)
+            return
+        ids = ledger.layout.ids
+        buffer.want(self._name, begin, ids[bisect_left(ids, begin.ledger_id) :])
 
     def _concerns(self, ledger: ManagedLedger, policy: BrokerConfig) -> bool:
         """Whether there are segments, or are to be."""
