@@ -267,6 +267,23 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     assert held(world) == world.entries()
 
 
+def test_tasks_that_were_found_before_a_failure_go_out_all_the_same() -> None:
+    world = StreamWorld(streaming(streaming_offload_enabled=False, max_offload_segment_size_in_bytes=400))
+    world.append(*map(payload, range(40)))
+    world.ledger.roll()
+    world.change(streaming_offload_enabled=True)
+    assert world.advance() == MOST_AT_ONCE, "one for each segment"
+    world.run(2)
+    rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}), key="*-index", skip=1)
+    world.store = FaultyStore(world.store, [rule])
+    assert world.advance() == 1, "the first was committed and made room, the second failed"
+    world.world.clock.advance(60)
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.stream.idle
+    assert held(world) == world.entries()
+
+
 def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     world.append(*map(payload, range(30)))
@@ -401,3 +418,12 @@ def test_looking_at_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.Mo
     world.settle()
     monkeypatch.setattr(TopicStream, "_runs", None)
     assert not world.stream.due(world.world.clock.now_ms())
+
+
+@pytest.mark.parametrize("size_bytes", range(50, 300, 25))
+def test_what_fills_a_part_but_ends_with_no_block_is_not_looked_at_until_more_comes(size_bytes: int) -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    for _ in range(20):
+        world.append(bytes(size_bytes))
+        world.settle()
+        assert not world.stream.due(world.world.clock.now_ms())

@@ -139,6 +139,8 @@ class TopicStream:
         if self._close_at_ms is not None:
             if now_ms >= self._close_at_ms or self._target is not None:
                 return True
+            if self._seen is not None and self._seen[0] == layout.last:
+                return False  # what waits may fill a part and still not end with a block
             gained = self._room.ledger.size_bytes - (self._seen[1] if self._seen else 0)
             return gained < 0 or gained >= self._sizes(self._policy()).part_bytes
         return self._seen is None or self._seen[0] != layout.last
@@ -163,6 +165,7 @@ class TopicStream:
             Fenced: Another owner has taken over: this stream is over.
         """
         now_ms = self._room.clock.now_ms()
+        tasks: list[PartTask] = []
         try:
             uploads = self._load()
             self._take_results(uploads)
@@ -170,19 +173,17 @@ class TopicStream:
                 return ()
             self._retry_at_ms = 0
             last, size_bytes = self._room.ledger.layout.last, self._room.ledger.size_bytes
-            tasks, waiting_bytes = self._go_on(uploads, now_ms)
+            waiting_bytes = self._go_on(uploads, now_ms, tasks)
             self._seen = (last, size_bytes - waiting_bytes)
         except Fenced:
             raise
         except AfterglowError as error:
             self._failed(error)
-            return ()
-        return tasks
+        return tuple(tasks)  # also after a failure: their parts count as in flight
 
-    def _go_on(self, uploads: list[SegmentUpload], now_ms: int) -> tuple[tuple[PartTask, ...], int]:
-        """Returns tasks, and how many bytes of the live segment wait for more to fill a part."""
+    def _go_on(self, uploads: list[SegmentUpload], now_ms: int, tasks: list[PartTask]) -> int:
+        """Adds tasks, and returns how many bytes of the live segment wait for more to fill a part."""
         self._roll_if_switched_back(uploads)
-        tasks: list[PartTask] = []
         while True:
             waiting_bytes = self._extend_live(uploads, now_ms)
             self._begin(uploads, now_ms)
@@ -194,7 +195,7 @@ class TopicStream:
         self._close_at_ms = self._when_to_close(uploads)
         if self._target is not None and self.committed_to(self._target):
             self._target = None
-        return tuple(tasks), waiting_bytes
+        return waiting_bytes
 
     def _finish_first(self, uploads: list[SegmentUpload]) -> None:
         first = uploads[0]
