@@ -13,6 +13,7 @@ from afterglow.metadata.paths import STANDALONE, AfterglowPaths
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.policies import Policies
 from afterglow.offload.runner import run_task
+from afterglow.offload.segments.cutting import Sizes
 from afterglow.offload.service import OffloadService
 from afterglow.read.places import MEMORY, TierPlace, Tiers
 from afterglow.read.stretches import Locator
@@ -42,7 +43,8 @@ INSTANCE: Final = "simulated"
 PLACE: Final = TierPlace(MEMORY, "simulated")
 BLOCK_BYTES: Final = 600
 PART_BYTES: Final = 1300
-"""Small, so that a ledger of some entries has several blocks and parts."""
+SEGMENT_SIZES: Final = Sizes(300, 600)
+"""Small, so that some entries make several blocks and parts."""
 
 
 class Process:
@@ -85,6 +87,7 @@ class Process:
             home="",
             offloaders=_offloader,
             new_uuid=world.new_uuid,
+            segment_sizes=lambda _policy: SEGMENT_SIZES,
         )
         self.store = LedgerStore(
             hot=self._hot,

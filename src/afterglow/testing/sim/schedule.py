@@ -97,6 +97,8 @@ class Simulation:
         self._catalog.ensure_defaults()
         self._policies: dict[str, dict[str, object]] = {name: {} for name in names}
         self._calm_at: int | None = None
+        self._streams = rng.choice((0.0, 0.5, 0.9))
+        """How likely a topic is to stream after a change of its policy."""
         self._sent = 0
         self.world.interleave = rng.choice((0.0, 0.02, 0.1))
         self.world.between = self._between
@@ -409,6 +411,9 @@ class Simulation:
             "managedLedgerOffloadThresholdInSeconds": rng.choice((-1, -1, 0, 30)),
             "managedLedgerOffloadDeletionLagInMillis": rng.choice((0, 1000, 60_000, 3_600_000)),
             "managedLedgerOffloadedReadPriority": rng.choice(("bookkeeper-first", "tiered-storage-first")),
+            "streamingOffloadEnabled": rng.random() < self._streams,
+            "maxOffloadSegmentSizeInBytes": rng.choice((1, 700, 2500, 10_000)),
+            "maxOffloadSegmentRolloverTimeInSeconds": rng.choice((1, 30, 900)),
         }
         self._policies[name] = values
         topic = TopicName.from_managed_ledger_name(name)
