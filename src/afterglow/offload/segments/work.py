@@ -158,7 +158,14 @@ class StreamWork:
             Fenced: Another owner has taken over.
         """
         self._policy = policy
-        if held or not self._concerns(ledger, policy):
+        if held:
+            return
+        if not self._concerns(ledger, policy):
+            if self._stream is not None:
+                self.fail_manual(
+                    NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
+                )
+                self.drop()  # else it would count as due with every entry
             return
         if self._ledger is not ledger:
             self._begin(ledger)
