@@ -109,7 +109,7 @@ def set_retention(
         "POST",
         namespace_path(namespace, _RETENTION),
         value,
-        f"{namespace} keeps acknowledged messages: by age {_limit(time, 'min')}, by size of a topic {_limit(size, 'MiB')}",
+        f"{namespace} keeps acknowledged messages; age: {_limit(time, 'min')}, size of a topic: {_limit(size, 'MiB')}",
     )
 
 
