@@ -247,7 +247,11 @@ class InvalidPosition(AfterglowError, ValueError):
 
 
 class OffloadInProgress(AfterglowError):
-    """An offload that was asked for by hand still runs on that topic; wait for it to end."""
+    """An offload still runs on that topic that is in the way of what was asked for; wait for it to end."""
+
+
+class WouldLoseData(AfterglowError):
+    """What was asked for would lose entries, and nobody said that they may be lost."""
 
 
 class OffloadConflict(AfterglowError):

@@ -32,6 +32,7 @@ from afterglow.errors import (
     TopicTerminated,
     ValueTooLarge,
     VersionConflict,
+    WouldLoseData,
 )
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
@@ -88,6 +89,7 @@ _STATUS: Final[tuple[tuple[type[AfterglowError], HTTPStatus], ...]] = (
     (InvalidName, HTTPStatus.PRECONDITION_FAILED),
     (InvalidPosition, HTTPStatus.PRECONDITION_FAILED),
     (ValueTooLarge, HTTPStatus.PRECONDITION_FAILED),
+    (WouldLoseData, HTTPStatus.PRECONDITION_FAILED),
     (NotThere, HTTPStatus.NOT_FOUND),
     (AlreadyThere, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),

@@ -321,6 +321,19 @@ class ManagedLedger:
         """
         return self._trimmer.free(ledger_ids)
 
+    def discard(self, ledger_ids: Collection[int], edit: Edit) -> None:
+        """Take ledgers off the list whatever retention says, and change it otherwise with the same compare-and-set.
+
+        The last ledger of the list must stay. Copies outside the hot log are the caller's to see to. Waits for
+        metadata.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            MetadataError: The store failed.
+            AfterglowError: What the edit raises; nothing was changed.
+        """
+        self._trimmer.discard(ledger_ids, edit, self._cursors)
+
     def terminate(self) -> Position:
         """End the topic for good; returns its last entry. Waits for appends in flight and for metadata.
 

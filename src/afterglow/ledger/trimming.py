@@ -22,13 +22,14 @@ from afterglow.ledger.trash import empty_trash
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.cursors import Cursors
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.ledger_list import LedgerRecord
     from afterglow.ledger.retention import Retention
     from afterglow.ledger.rollover import Roller
     from afterglow.ledger.state import TopicState
-    from afterglow.ledger.update import TopicMetadata
+    from afterglow.ledger.update import Edit, TopicMetadata
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +104,23 @@ class Trimmer:
             return tuple(
                 row.ledger_id for row in self._state.records if row.hot_deleted and row.ledger_id in ledger_ids
             )
+
+    def discard(self, ledger_ids: Collection[int], edit: Edit, cursors: Cursors) -> None:
+        """Take ledgers off the list, whatever holds them, and change it otherwise, all at once.
+
+        Raises:
+            MetadataError: The store failed.
+            AfterglowError: What the edit raises; nothing was changed.
+        """
+
+        def both(info: ManagedLedgerInfo) -> None:
+            edit(info)
+            drop_ledgers(info, ledger_ids)
+
+        with self._roller.work:
+            self._roller.update(both)
+            cursors.trimmed()
+            self.empty_trash()
 
     def empty_trash(self) -> None:
         """Delete the hot copies of ledgers that have left the list; what fails is done later."""

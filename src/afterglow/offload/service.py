@@ -34,7 +34,8 @@ from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
 from afterglow.offload.reach import RouteBytes
-from afterglow.offload.segments.listing import list_segments
+from afterglow.offload.segments.listing import SegmentStatus, list_segments
+from afterglow.offload.segments.rollback import plan_rollback, roll_back
 from afterglow.offload.segments.territory import assigned_from
 from afterglow.offload.statistics import statistics_of
 from afterglow.offload.topic import TopicOffload
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from afterglow.offload.runner import TaskRunner
     from afterglow.offload.segments.cutting import Sizes
     from afterglow.offload.segments.listing import SegmentView
+    from afterglow.offload.segments.rollback import Rollback
     from afterglow.offload.statistics import OffloadStatistics
     from afterglow.offload.task import PartResult, Task
     from afterglow.read.places import TierPlace, Tiers
@@ -393,10 +395,53 @@ class OffloadService:
         """The segments of a topic in the order of positions. Waits for metadata.
 
         Raises:
+            TopicMissing: There is no such topic.
             CorruptMetadata: A record does not parse.
             MetadataUnavailable: The store cannot be reached.
         """
-        return list_segments(self._metadata, self._paths, name)
+        # The records first: one that is in no list any more is about to be deleted, and is nobody's concern.
+        found = list_segments(self._metadata, self._paths, name)
+        named = {str(uuid) for uuid in named_uuids(self._store.info(name))}
+        return tuple(view for view in found if view.status is not SegmentStatus.OFFLOADED or view.id in named)
+
+    def delete_segments(self, name: str, *, dry_run: bool = True, lose_data: bool = False) -> Rollback:
+        """Take a topic out of its segments, and delete these; see :mod:`afterglow.offload.segments.rollback`.
+
+        Returns once it is on record; objects follow. Waits for metadata and the hot log.
+
+        Args:
+            name: The managed-ledger name.
+            dry_run: Only say what would go.
+            lose_data: Whether ledgers may leave the list whose hot copy is gone.
+
+        Raises:
+            TopicMissing: There is no such topic.
+            ConfigError: The topic streams.
+            OffloadInProgress: A segment is on its way.
+            WouldLoseData: Hot copies are gone, and that is not allowed.
+            AfterglowError: The topic cannot be opened, or read, or changed.
+        """
+        plan = plan_rollback(
+            name,
+            self._store.info(name),
+            self._policies.of(name),
+            hot=self._store.hot,
+            metadata=self._metadata,
+            paths=self._paths,
+        )
+        if dry_run:
+            return plan
+        try:
+            return roll_back(
+                self._store.open(name, create=False),
+                plan,
+                lose_data=lose_data,
+                metadata=self._metadata,
+                paths=self._paths,
+                record=partial(self._deletions.record, name, reason="the topic was taken out of its segments"),
+            )
+        finally:
+            self._topics.get(name).doom()
 
     def statistics(self, name: str) -> OffloadStatistics:
         """What is in the tier of a topic. May wait for metadata.

@@ -1,4 +1,4 @@
-"""What goes with ledgers in segments: objects, uploads and records, at once or after any crash, and nothing too early."""
+"""What goes with ledgers in segments: objects, uploads, records; at once or after any crash, and nothing too early."""
 
 from __future__ import annotations
 

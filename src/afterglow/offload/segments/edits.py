@@ -25,7 +25,8 @@ def add_stub(info: ManagedLedgerInfo, *, uuid: UUID, begin: Position, assigned_m
     """Name a segment in the ledger that it begins in. An attempt at an object of the ledger's own is forgotten.
 
     Raises:
-        OffloadConflict: The ledger is not in the list any more, or has an object of its own by now.
+        OffloadConflict: The ledger is not in the list any more, or has an object of its own by now, or what stood
+            before the segment is in none any more.
     """
     row = _row(info, begin.ledger_id, uuid)
     context = row.offloadContext
@@ -33,6 +34,11 @@ def add_stub(info: ManagedLedgerInfo, *, uuid: UUID, begin: Position, assigned_m
         raise OffloadConflict(f"ledger {row.ledgerId} has an object of its own: segment {uuid} cannot begin in it")
     if any(get_uuid(item) == uuid for item in context.offloadSegment):
         return
+    # With one on its way, possibly from a ledger before, only its record tells where the next begins.
+    settled = all(item.complete for other in info.ledgerInfo for item in other.offloadContext.offloadSegment)
+    covered = max((item.endEntryId + 1 for item in context.offloadSegment), default=0)
+    if settled and begin.entry_id != covered:
+        raise OffloadConflict(f"segments hold {covered} entries of ledger {row.ledgerId}: none can begin at {begin}")
     if not context.offloadSegment:
         context.Clear()
         set_uuid(context, uuid)
