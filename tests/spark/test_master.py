@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from afterglow.errors import ConfigError
-from afterglow.spark.master import check_local, with_attempts
+from afterglow.spark.master import is_local, master_hosts, with_attempts
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,21 @@ def test_a_local_master_tries_a_task_again_unless_it_says_how_often(given: str, 
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[*,2]", "local[ 4 , 2 ]"])
-def test_a_local_master_may_run_tasks_that_read_files(master: str) -> None:
-    check_local(master)
+def test_tasks_of_a_local_master_run_beside_us(master: str) -> None:
+    assert is_local(master)
 
 
-@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "k8s://https://h", "local-cluster[2,1,1024]", "local[x]"])
-def test_a_master_elsewhere_is_refused_with_the_option_and_the_reason(master: str) -> None:
-    with pytest.raises(ConfigError, match=r"--master .* cannot read from afar yet; use local\[\*\]"):
-        check_local(master)
+@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "k8s://https://h", "local-cluster[2,1,1024]"])
+def test_tasks_of_any_other_may_run_anywhere(master: str) -> None:
+    assert not is_local(master)
+
+
+@pytest.mark.parametrize("master", ["local[x]", "local[2", "local[]", "local 2"])
+def test_a_malformed_local_master_is_refused_with_the_option_and_the_cure(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"--master local.* \(sparkMaster\) is malformed: use local\[\*\]"):
+        is_local(master)
+
+
+def test_the_masters_of_a_standalone_cluster_are_on_known_hosts() -> None:
+    assert master_hosts("spark://one:7077,two:7078,[::1]:7079") == ("one", "two", "::1")
+    assert master_hosts("k8s://https://h:443") == master_hosts("yarn") == ()

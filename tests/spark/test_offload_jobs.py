@@ -301,6 +301,6 @@ def test_a_runner_without_jobs_starts_nothing() -> None:
     SparkRunner("local[2]").close()
 
 
-def test_a_master_elsewhere_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--master spark://host:7077"):
-        SparkRunner("spark://host:7077")
+def test_a_malformed_master_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"--master local\[x\] \(sparkMaster\) is malformed"):
+        SparkRunner("local[x]")

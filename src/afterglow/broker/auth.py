@@ -144,7 +144,7 @@ def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
     Raises:
         ConfigError: The broker would be exposed and ``insecure`` is not set, or the host name is unknown.
     """
-    if insecure or _is_loopback(config.bind_address):
+    if insecure or is_loopback(config.bind_address):
         return
     plain = [
         key
@@ -168,7 +168,12 @@ def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether all addresses that a host name stands for can be reached from this machine alone.
+
+    Raises:
+        ConfigError: The name is unknown.
+    """
     if not host:
         return False  # every address
     try:

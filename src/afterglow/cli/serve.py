@@ -45,7 +45,7 @@ def serve(
         str | None,
         typer.Option(help="The tier: file:///path or s3://bucket[/prefix]; else HOME/tier."),
     ] = None,
-    master: Annotated[str | None, typer.Option(help="Spark master that runs offloads; local ones only so far.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master that runs offloads; else local[*].")] = None,
     metadata: Annotated[str | None, typer.Option(help="sqlite:PATH or zk://host:2181[/chroot].")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")

@@ -104,6 +104,7 @@ class Server:
                 executor=pool,
                 sources=tiering.sources,
                 offloading=tiering.offload,
+                buffer=tiering.buffer,
             )
             stack.push_async_callback(loop.run_in_executor, pool, store.close)
             tiering.offload.attach(store)
@@ -126,6 +127,7 @@ class Server:
             stack.push_async_callback(service.close)
             tls = server_context(config)
             await _listen(service, config, tls)
+            tiering.reach.listening(service.service_url, service.service_url_tls)
             admin_url = ""
             if admin is not None:
                 admin_url, stop = await admin(service, tiering.offload, tls)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from afterglow.engine.reach import TaskReach
 from afterglow.engine.reads import TopicSources
 from afterglow.engine.tier import own_tier
 from afterglow.engine.upkeep import within
+from afterglow.errors import ConfigError
 from afterglow.ledger.clock import SystemClock
 from afterglow.offload.drivers import foreign_copies
 from afterglow.offload.policies import Policies
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.hot.local.log import LocalLog
     from afterglow.ledger.catalog import Catalog
+    from afterglow.ledger.offload_buffer import OffloadBuffer
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.read.places import TierPlace
@@ -45,6 +48,10 @@ class Tiering:
     policies: Policies
     sources: TopicSources
     offload: OffloadService
+    reach: TaskReach
+    """How tasks come to the hot log; to be told once the broker's ports are open."""
+    buffer: OffloadBuffer | None
+    """For entries that wait for their upload."""
     _tier_source: TierSource
     _stack: ExitStack
 
@@ -69,10 +76,13 @@ class Tiering:
         """
         place = own_tier(home, tier, config)
         policies = Policies(config, catalog)
+        reach = TaskReach(config, place)
         tiers = Tiers()
         tiers.store(place, config)  # so that a tier that can never be opened is told now, not at the first offload
         with ExitStack() as stack:
-            runner = SparkRunner(config.spark_master, max_jobs=config.spark_max_concurrent_jobs)
+            runner = SparkRunner(
+                config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
+            )
             stack.callback(runner.close)
             tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place), foreign=foreign_copies(tiers))
             stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
@@ -90,11 +100,12 @@ class Tiering:
                 executor=threads,
                 clock=SystemClock(),
                 instance=hot.instance,
-                home=str(home.absolute()),
+                home=str(home.absolute()) if config.offload_tasks_read_files else "",
+                remote=reach,
                 flush=hot.flush,
             )
             sources = TopicSources(hot, tier_source, policies)
-            return cls(place, policies, sources, offload, tier_source, stack.pop_all())
+            return cls(place, policies, sources, offload, reach, reach.buffer, tier_source, stack.pop_all())
         raise AssertionError("unreachable: the block returns or raises")
 
     def drop_idle(self) -> None:
@@ -104,3 +115,15 @@ class Tiering:
     def close(self) -> None:
         """End all threads and processes, Spark last. To be called once offload and topics are closed."""
         self._stack.close()
+
+
+def spark_properties(config: BrokerConfig) -> dict[str, str]:
+    """Further properties of Spark by their full names.
+
+    Raises:
+        ConfigError: One of them is a setting of ours.
+    """
+    properties = {f"spark.{name}": value for name, value in config.spark_properties}
+    if "spark.master" in properties:
+        raise ConfigError("spark.master is given as --master (sparkMaster), since more than Spark depends on it")
+    return properties

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 from afterglow.errors import ConfigError
 
@@ -25,14 +26,22 @@ def with_attempts(master: str) -> str:
     return f"local[{match['workers'] or 1},{ATTEMPTS}]"
 
 
-def check_local(master: str) -> None:
-    """Refuse a master whose tasks would run on other machines.
+def is_local(master: str) -> bool:
+    """Whether tasks run beside this process, so that they see what it sees; else they may run anywhere.
 
     Raises:
-        ConfigError: It is not local.
+        ConfigError: The master is meant to be local and malformed.
     """
-    if _LOCAL.fullmatch(master) is None:
-        raise ConfigError(
-            f"--master {master} (sparkMaster) cannot run offloads: tasks read the ledgers' files and cannot read from "
-            "afar yet; use local[*] or local[N]"
-        )
+    if _LOCAL.fullmatch(master) is not None:
+        return True
+    if re.match(r"local(?![\w-])", master):
+        raise ConfigError(f"--master {master} (sparkMaster) is malformed: use local[*] or local[N]")
+    return False
+
+
+def master_hosts(master: str) -> tuple[str, ...]:
+    """The hosts that a standalone cluster's masters are on; empty for masters of other kinds."""
+    scheme, _, rest = master.partition("://")
+    if scheme != "spark":
+        return ()
+    return tuple(urlsplit(f"//{part.strip()}").hostname or "" for part in rest.split(","))

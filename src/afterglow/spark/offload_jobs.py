@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from afterglow.errors import AfterglowError
 from afterglow.offload.task import failed
-from afterglow.spark.master import check_local
+from afterglow.spark.master import is_local
 from afterglow.spark.session import local_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from afterglow.offload.task import PartResult, Task
     from afterglow.spark.handover import Landed
@@ -76,16 +76,20 @@ class SparkRunner:
     """A :class:`~afterglow.offload.runner.TaskRunner` on Spark. ``done`` is always called on one and the same thread.
 
     Args:
-        master: Where tasks run; only local masters so far.
+        master: Where tasks run. With one that is not local, tasks must say how they are read from afar.
         max_jobs: Jobs that may run at a time.
+        properties: Of Spark, by their full names; they win over ours.
 
     Raises:
-        ConfigError: The master is not local.
+        ConfigError: The master is malformed.
     """
 
-    def __init__(self, master: str = "local[*]", *, max_jobs: int = 4) -> None:
-        check_local(master)
+    def __init__(
+        self, master: str = "local[*]", *, max_jobs: int = 4, properties: Mapping[str, str] | None = None
+    ) -> None:
+        is_local(master)
         self._master = master
+        self._properties = dict(properties or {})
         self._numbers = itertools.count(1)
         self._threads = ThreadPoolExecutor(max_jobs, thread_name_prefix="offload-job")
         self._reports = ThreadPoolExecutor(1, thread_name_prefix="offload-report")
@@ -184,7 +188,7 @@ class SparkRunner:
                 raise AfterglowError("the engine is shutting down")
             if self._running is None:
                 with ExitStack() as stack:
-                    context = stack.enter_context(local_session(self._master)).sparkContext
+                    context = stack.enter_context(local_session(self._master, **self._properties)).sparkContext
                     from afterglow.spark.handover import Handover, Work  # noqa: PLC0415 - import Spark
 
                     results = context.accumulator((), Handover(self._landed))

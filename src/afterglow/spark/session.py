@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import ConfigError, MissingDependency
 from afterglow.spark.java import find_java
-from afterglow.spark.master import with_attempts
+from afterglow.spark.master import is_local, with_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +49,13 @@ _shared: _Shared | None = None
 
 @contextlib.contextmanager
 def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf: str) -> Iterator[SparkSession]:
-    """Use a Spark session; the last user to leave ends it and its JVM.
+    """Use a Spark session with its driver here; the last user to leave ends it and its JVM.
 
-    The defaults suit work inside one machine: nothing listens beyond the loopback address, no web page, times in UTC,
-    Python workers that are this interpreter with this package imported, live on between jobs and talk to the JVM over
-    Unix sockets, jobs that share the workers evenly where each names a pool of its own, and no log lines below errors.
+    By default: no web page, times in UTC, Python workers with this package imported that live on between jobs and talk
+    to the JVM over Unix sockets, jobs that share the workers evenly where each names a pool of its own, and no log
+    lines below errors. With a local master nothing listens beyond the loopback address, and workers are this
+    interpreter. Any other master finds out by Spark's own rules at which address its executors reach the driver, and
+    which Python they run; this package must be installed there.
 
     Args:
         master: Where the work runs, as in ``spark-submit --master``; a local one tries tasks as often as others do.
@@ -63,9 +65,10 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
 
     Raises:
         MissingDependency: PySpark or a Java is missing.
-        ConfigError: The process already runs a session of ours with other settings.
+        ConfigError: The process already runs a session of ours with other settings, or the master is malformed.
     """
-    used = _enter({**_defaults(), "spark.master": with_attempts(master), "spark.app.name": app_name, **conf})
+    asked = {"spark.master": with_attempts(master), "spark.app.name": app_name, **conf}
+    used = _enter({**_defaults(), **(_beside_us() if is_local(master) else {}), **asked})
     try:
         yield used.session
     finally:
@@ -76,10 +79,7 @@ def _defaults() -> dict[str, str]:
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": _LOOPBACK,
-        "spark.driver.bindAddress": _LOOPBACK,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": "afterglow.spark.daemon",
         "spark.python.worker.reuse": "true",
@@ -87,6 +87,15 @@ def _defaults() -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def _beside_us() -> dict[str, str]:
+    """What holds where executors run on this machine, and not anywhere else."""
+    return {
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.pyspark.python": sys.executable,
     }
 
 
@@ -154,10 +163,12 @@ def _start(settings: dict[str, str]) -> SparkSession:
     _, session = _pyspark()
     variables = {
         "JAVA_HOME": str(find_java().home),
-        "SPARK_LOCAL_IP": _LOOPBACK,
-        "PYSPARK_PYTHON": settings["spark.pyspark.python"],
         "PYSPARK_DRIVER_PYTHON": settings["spark.pyspark.driver.python"],
     }
+    # PySpark and the launcher of its JVM look at variables alone for what else is known by the settings' names.
+    for variable, name in (("SPARK_LOCAL_IP", "spark.driver.bindAddress"), ("PYSPARK_PYTHON", "spark.pyspark.python")):
+        if name in settings:
+            variables[variable] = settings[name]
     try:
         with _environment(variables):
             started: SparkSession = session.Builder().config(map=settings).getOrCreate()
