@@ -133,6 +133,16 @@ class Deletions:
         for kind in ("uploads", "segments"):
             yield from (name for name in self._named_below(kind) if self._is_gone(name))
 
+    def uploading(self) -> Iterator[str]:
+        """Managed-ledger names of all topics that are there and have an upload on record.
+
+        Raises:
+            MetadataUnavailable: The store cannot be reached.
+        """
+        for name in self._named_below("uploads"):
+            if self._metadata.children(self._paths.uploads(name)) and not self._is_gone(name):
+                yield name
+
     def _named_below(self, kind: str) -> Iterator[str]:
         """Managed-ledger names of all topics with records of a kind, or of which a crash has left the empty node."""
         root = f"{self._paths.root}/{kind}"

@@ -240,6 +240,8 @@ class OffloadService:
         try:
             for name in self._deletions.names():
                 self._topics.get(name).doom()
+            for name in self._deletions.uploading():
+                self._topics.get(name).stream.suspect = True
             seen = set()
             for topic in self._store.all_topics():
                 seen.add(topic.managed_ledger_name)

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
-from afterglow.format.position import LATEST
+from uuid import uuid4
+
+import pytest
+
+from afterglow.format.position import LATEST, Position
 from afterglow.metadata.names import TopicName
+from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.manual import OffloadState
+from afterglow.offload.segments.cutting import Sizes
+from afterglow.offload.segments.node import UploadNode
+from afterglow.offload.segments.records import new_record
 from afterglow.testing.ledgers import TOPIC
 from afterglow.testing.offloads import OffloadWorld
 
@@ -41,3 +49,34 @@ def test_an_offload_by_hand_ends_where_streaming_is_switched_off_before_it_began
     status = world.service.status(TOPIC)
     assert status.state is OffloadState.ERROR
     assert "streamingOffloadEnabled" in status.last_error
+
+
+def begin_nameless(world: OffloadWorld, ledger_id: int) -> None:
+    """Put a segment on record, and crash before the list names it."""
+    uuid = uuid4()
+    record = new_record(
+        uuid,
+        world.own,
+        Position(ledger_id, 0),
+        None,
+        owner_epoch=1,
+        sizes=Sizes(256, 512),
+        assigned_ms=0,
+        first_entry_ms=0,
+    )
+    UploadNode(world.metadata, AfterglowPaths().upload(TOPIC, uuid), 1).create(record)
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_segment_on_record_that_no_list_names_is_given_up_though_the_topic_does_not_stream(*, dies: bool) -> None:
+    world = OffloadWorld()
+    ledger = world.topic(1)
+    world.run()
+    begin_nameless(world, ledger.info.ledgerInfo[0].ledgerId)
+    if dies:
+        world.crash()
+    for _ in range(3):
+        world.clock.advance(world.config.retention_check_interval_in_seconds)
+        world.run()
+    assert world.metadata.children(AfterglowPaths().uploads(TOPIC)) == ()
+    assert world.intents() == ()

@@ -68,6 +68,8 @@ class StreamWork:
         self._target: Position | None = None
         self._status: OffloadStatus | None = None
         self._stalled = False
+        self.suspect = False
+        """Whether an upload is on record: after a crash perhaps one that no list names."""
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class StreamWork:
     def busy(self) -> bool:
         """Whether tasks wait or run, or a segment is assigned, or somebody waits for one."""
         with self._env.lock:
-            return bool(self._waiting or self._running or self.uploads or self._target is not None)
+            return bool(self._waiting or self._running or self.uploads or self._target is not None or self.suspect)
 
     @property
     def status(self) -> OffloadStatus | None:
@@ -161,17 +163,18 @@ class StreamWork:
         if held:
             return
         if not self._concerns(ledger, policy):
+            self.fail_manual(
+                NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
+            )
             if self._stream is not None:
-                self.fail_manual(
-                    NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
-                )
                 self.drop()  # else it would count as due with every entry
             return
-        if self._ledger is not ledger:
+        if self._ledger is not ledger or (self.suspect and not self.uploads):
             self._begin(ledger)
         stream = self._stream
         assert stream is not None
         tasks = stream.advance()
+        self.suspect = self.suspect and stream.error is not None
         if tasks:
             try:
                 self._env.flush()
@@ -204,7 +207,7 @@ class StreamWork:
 
     def _concerns(self, ledger: ManagedLedger, policy: BrokerConfig) -> bool:
         """Whether there are segments, or are to be."""
-        if policy.streaming_offload_enabled or self.uploads:
+        if policy.streaming_offload_enabled or self.uploads or self.suspect:
             return True
         return any(row.offloadContext.offloadSegment for row in ledger.info.ledgerInfo)
 
