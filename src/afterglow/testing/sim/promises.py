@@ -9,6 +9,7 @@ from afterglow.errors import AfterglowError
 from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload import planner
+from afterglow.offload.manual import OffloadState
 from afterglow.read.copies import Tier
 from afterglow.testing.sim.process import INSTANCE
 from afterglow.testing.sim.reading import read_all, read_by_priority
@@ -107,6 +108,8 @@ def _finished(world: SimWorld) -> Iterator[str]:
             yield f"{model.name}: hot copies of {freeable} may go, and nobody frees them"
         if running := owner.offload.statistics(model.name).running:
             yield f"{model.name}: ledgers {running} are said to be on their way"
+        if owner.offload.status(model.name).state is OffloadState.RUNNING:
+            yield f"{model.name}: an offload by hand does not end"
 
 
 def _clean(world: SimWorld) -> Iterator[str]:

@@ -480,9 +480,7 @@ class Simulation:
         world.note("     rest:")
         self._clear_up()
         world.dies_in = None
-        replaced = bool(world.zombies) or not all(
-            world.owner.owns(name) for name in world.models if world.owner.store.opened(name) is not None
-        )
+        replaced = world.contested
         self._end_zombie()
         while world.orphans:
             world.run_orphan(0)

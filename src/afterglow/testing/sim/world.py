@@ -83,7 +83,8 @@ class SimWorld:
         self.effects = 0
         self.actor: Process | Orphan | None = None
         self._nested = False
-        self._had_zombies = False
+        self.contested = False
+        """Whether another process has acted since the owner began."""
         self.owner = self._boot()
 
     # --- time and chance ----------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class SimWorld:
             self.actor = before
 
     def _is_stale(self) -> bool:
-        return self.actor is not self.owner or self._had_zombies
+        return self.actor is not self.owner or self.contested
 
     def _hot_effect(self, name: str) -> None:
         actor = self.actor
@@ -228,7 +229,7 @@ class SimWorld:
         if process in self.zombies:
             self.zombies.remove(process)
         if process is self.owner:
-            self._had_zombies = bool(self.zombies)
+            self.contested = bool(self.zombies)
             self.owner = self._boot()
 
     def shut_down(self, process: Process) -> None:
@@ -242,7 +243,7 @@ class SimWorld:
     def take_over(self) -> None:
         """Another process takes the owner's place, which does not know it yet."""
         self.zombies.append(self.owner)
-        self._had_zombies = True
+        self.contested = True
         self.owner = self._boot()
 
     def _end_appends(self, process: Process) -> None:
