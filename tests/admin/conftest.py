@@ -179,6 +179,12 @@ class Admin:
         ledger = self.service.store.open(topic, create=False)
         return [_write_ledger(ledger) for _ in range(count)]
 
+    def write_entries(self, count: int, topic: str = "public/default/persistent/t") -> None:
+        """Write entries of 100 bytes into the ledger that is open."""
+        ledger = self.service.store.open(topic, create=False)
+        for _ in range(count):
+            _write_entry(ledger)
+
     def state(self) -> dict[str, bytes]:
         """All metadata: what a refused call must not change."""
         found: dict[str, bytes] = {}
@@ -195,6 +201,12 @@ class Admin:
 
 
 def _write_ledger(ledger: ManagedLedger) -> int:
+    ledger_id = _write_entry(ledger)
+    ledger.roll()
+    return ledger_id
+
+
+def _write_entry(ledger: ManagedLedger) -> int:
     ended: Future[Position] = Future()
 
     def done(outcome: Position | AfterglowError) -> None:
@@ -204,9 +216,7 @@ def _write_ledger(ledger: ManagedLedger) -> int:
             ended.set_exception(outcome)
 
     ledger.append([bytes(100)], 1, done)
-    ledger_id = ended.result(30).ledger_id
-    ledger.roll()
-    return ledger_id
+    return ended.result(30).ledger_id
 
 
 @contextmanager

@@ -137,17 +137,11 @@ def test_every_ledger_is_explained_of_a_topic_and_of_all_partitions(admin: Admin
     assert partitions == {f"persistent://public/default/p-partition-{index}" for index in range(2)}
 
 
-def test_a_topic_that_was_never_streamed_has_no_segments(admin: Admin) -> None:
-    assert admin.get(f"{TOPIC}/segments") == []
-    admin.do("PUT", "persistent/public/default/p/partitions", 2)
-    assert admin.get("persistent/public/default/p/segments") == []
-
-
 def test_a_topic_that_is_not_there_is_not_offloaded(admin: Admin) -> None:
     before = admin.state()
     for path in ("persistent/public/default/none", "persistent/public/none/t"):
         admin.refused(404, "PUT", f"{path}/offload", message(0))
-        for part in ("offload", "explain", "segments"):
+        for part in ("offload", "explain"):
             admin.refused(404, "GET", f"{path}/{part}")
     assert admin.state() == before
 

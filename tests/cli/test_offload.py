@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afterglow.cli import topics_offload
+from afterglow.cli import main, topics_offload
 from afterglow.cli.topics_offload import first_kept
 
 if TYPE_CHECKING:
@@ -151,16 +151,22 @@ def test_reasons_are_shown_by_ledger_and_by_partition_where_there_are_several(ca
     assert canned_cli.do("topics", "explain", "t") == f"{NAME} has no ledgers\n"
 
 
-def test_segments_are_passed_on_as_they_are(canned: Canned, canned_cli: Cli) -> None:
-    begin, end = {"ledger_id": 3, "entry_id": 14}, {"ledger_id": 4, "entry_id": 1}
-    canned.on("GET", f"{PATH}/segments", (200, [{"id": "a", "begin": begin, "end": end}]))
-    assert canned_cli.rows("topics", "segments", "t") == [{"id": "a", "begin": begin, "end": end}]
-    assert "3:14" in canned_cli.do("topics", "segments", "t")
+def segment(state: str, done: int, planned: int) -> dict[str, Any]:
+    begin = {"ledger_id": 3, "entry_id": 14}
+    return {"id": "0123456789abcdef", "status": state, "begin": begin, "bytes": done, "planned_bytes": planned}
 
 
-def test_a_person_who_waits_sees_a_line_that_moves(canned: Canned) -> None:
+def test_a_person_who_waits_sees_a_line_that_moves_and_segments_that_fill(canned: Canned) -> None:
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PATH}/offload", *[status("RUNNING")] * 3, status("SUCCESS"))
+    other = segment("Offloaded", 9, 9) | {"id": "fedcba9876543210"}
+    canned.on(
+        "GET",
+        f"{PATH}/segments",
+        (200, [other, segment("Assigned", 0, 0)]),
+        (200, [other, segment("Failed", 1024, 2048) | {"error": "no route"}]),
+        (200, [other, segment("Offloaded", 2048, 2048)]),
+    )
     master, terminal = pty.openpty()
     # Its name and size are of no interest to the test; that it is a terminal is.
     process = subprocess.Popen(
@@ -180,3 +186,18 @@ def test_a_person_who_waits_sees_a_line_that_moves(canned: Canned) -> None:
     assert process.returncode == 0
     assert stdout == f"Offload was a success for {NAME}\n"
     assert f"offload is running for {NAME}".encode() in printed
+    for words in (b"01234567 from 3:14 Assigned", b"Failed: no route", b"1.0/2.0", b"Offloaded", b"2.0/2.0"):
+        assert words in printed
+    assert b"fedcba98" not in printed, "what was there before is no news"
+
+
+def test_waiting_needs_no_segments_to_be_told(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pulsar's own brokers know none."""
+    canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
+    canned.on("GET", f"{PATH}/offload", status("RUNNING"), status("SUCCESS"))
+    monkeypatch.setattr(topics_offload, "_POLL_S", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with pytest.raises(SystemExit) as ended:
+        main(["--admin-url", canned.url, "topics", "offload-status", "t", "-w"])
+    assert ended.value.code == 0
+    assert any(path.endswith("/segments") for _, path, _, _ in canned.calls)

@@ -24,6 +24,7 @@ _COMMANDS: Final = (
     "read",
     "serve",
     "topics_offload",
+    "topics_segments",
     "topics_messages",
     "verify",
 )

@@ -13,6 +13,7 @@ from afterglow.cli.offload_flags import OffloadFlags
 from afterglow.cli.offload_settings import POLICIES, READ_PRIORITY, Applied
 from afterglow.cli.parameters import PriorityArgument, TopicArgument
 from afterglow.cli.paths import topic_path
+from afterglow.cli.segment_bars import watching
 from afterglow.cli.topics import TOPICS, each_of
 from afterglow.errors import AfterglowError
 
@@ -120,14 +121,14 @@ def _statuses(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, 
 
 def _wait(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
     begin = time.monotonic()
-    with session.out.working("asking") as say:
+    with watching(session) as show:
         while True:
             found = _statuses(session, topics)
             running = [topic for topic, status in found.items() if status["status"] == "RUNNING"]
             if not running:
                 return found
             others = f" and {len(running) - 1} more" if len(running) > 1 else ""
-            say(f"offload is running for {running[0]}{others}, {time.monotonic() - begin:.0f} s")
+            show(f"offload is running for {running[0]}{others}, {time.monotonic() - begin:.0f} s", running)
             time.sleep(_POLL_S)
 
 
@@ -204,12 +205,3 @@ def explain(session: Session, topic: TopicArgument) -> None:
     several = len({row.get("topic") for row in found}) > 1
     columns = (*(("topic",) if several else ()), "ledger_id", "state", "sentence", "error")
     session.out.rows(found, f"{topic} has no ledgers", columns)
-
-
-@TOPICS.command("segments")
-def segments(session: Session, topic: TopicArgument) -> None:
-    """List the segments of a topic that streaming offload has made or is making.
-
-    Example: afterglow topics segments orders --json
-    """
-    session.out.rows(session.client.rows(topic_path(topic, "segments")), f"{topic} has no segments")

@@ -446,13 +446,13 @@ class OffloadService:
             self._topics.get(name).doom()
 
     def statistics(self, name: str) -> OffloadStatistics:
-        """What is in the tier of a topic. May wait for metadata.
+        """What is in the tier of a topic. May wait for metadata and a disk.
 
         Raises:
             TopicMissing: There is no such topic.
             MetadataError: Its metadata cannot be read.
         """
-        return statistics_of(self._topics.peek(name), self._store.info(name))
+        return statistics_of(self._topics.peek(name), self._store.info(name), self._store.hot)
 
     @property
     def read_bytes(self) -> RouteBytes:

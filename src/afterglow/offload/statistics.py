@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from afterglow.errors import HotLogError
+from afterglow.format.frames import FRAME_BYTES
 from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.hot.log import HotLog
     from afterglow.offload.reach import RouteBytes
     from afterglow.offload.topic import TopicOffload
 
@@ -18,9 +21,9 @@ class OffloadStatistics:
     """What is in the tier of one topic, and what this process is doing about the rest."""
 
     offloaded_bytes: int
-    """Of entries in ledgers that are in the tier as a whole."""
+    """Of entries in the tier: of whole ledgers, and of others as far as committed segments reach."""
     last_ledger_id: int
-    """The newest of these; 0: none."""
+    """The newest that is in the tier as a whole; 0: none is."""
     last_success_ms: int
     """When an offload last succeeded in this process, epoch milliseconds; 0: none has."""
     last_failure_ms: int
@@ -33,12 +36,13 @@ class OffloadStatistics:
     """What tasks have read and uploaded in this process."""
 
 
-def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo) -> OffloadStatistics:
-    """The numbers of a topic, given its list."""
+def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
+    """The numbers of a topic, given its list and where its hot ledgers are. May wait for a disk."""
     rows = [row for row in info.ledgerInfo if offloaded_whole(row)]
+    partly = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment and not offloaded_whole(row)]
     attempts = topic.window.attempts
     return OffloadStatistics(
-        offloaded_bytes=sum(row.size for row in rows),
+        offloaded_bytes=sum(row.size for row in rows) + sum(_covered_bytes(row, hot) for row in partly),
         last_ledger_id=max((row.ledgerId for row in rows), default=0),
         last_success_ms=topic.last_success_ms,
         last_failure_ms=topic.last_failure_ms,
@@ -46,3 +50,14 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo) -> OffloadStatis
         stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
         read_bytes=topic.read_bytes,
     )
+
+
+def _covered_bytes(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
+    """Bytes of the entries of a ledger that committed segments hold; 0 where the hot log cannot tell."""
+    last = max((item.endEntryId for item in row.offloadContext.offloadSegment if item.complete), default=-1)
+    if last < 0:
+        return 0
+    try:
+        return int(hot.open(row.ledgerId).offsets(last, last)[1]) - FRAME_BYTES * (last + 1)
+    except (HotLogError, IndexError):
+        return 0

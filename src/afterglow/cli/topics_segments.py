@@ -1,0 +1,104 @@
+"""``afterglow topics``: the segments of streaming offload, and taking a topic out of them again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from afterglow.cli.command import Session
+from afterglow.cli.parameters import TopicArgument
+from afterglow.cli.paths import topic_path
+from afterglow.cli.topics import TOPICS
+
+_COLUMNS: Final = ("id", "status", "begin", "end", "entries", "bytes", "assigned", "offloaded", "error")
+"""What people see; where each object lies is for ``--json``, and a line must end somewhere."""
+
+
+@TOPICS.command("segments")
+def segments(session: Session, topic: TopicArgument) -> None:
+    """List the segments of a topic that streaming offload has made or is making.
+
+    Example: afterglow topics segments orders --json
+    """
+    found = session.client.rows(topic_path(topic, "segments"))
+    if not session.out.as_json:
+        found = [
+            {**row, "assigned": _time(row.get("assigned_ms")), "offloaded": _time(row.get("offloaded_ms"))}
+            for row in found
+        ]
+    session.out.rows(found, f"{topic} has no segments", _columns(found))
+
+
+@TOPICS.command("delete-offloaded")
+def delete_offloaded(
+    session: Session,
+    topic: TopicArgument,
+    *,
+    streaming: Annotated[
+        bool, typer.Option("--streaming", help="The segments of streaming offload; whole ledgers go with their topic.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would go.")] = False,
+    lose_data: Annotated[
+        bool, typer.Option("--lose-data", help="Also drop ledgers that are in segments alone, with their entries.")
+    ] = False,
+) -> None:
+    """Take a topic out of its segments and delete them, for going back to a Pulsar that knows none.
+
+    Streaming must be switched off for the topic, and its last segment offloaded. Entries stay in the hot log, and may
+    be offloaded by whole ledgers afterwards. Without --yes nothing is changed.
+
+    Example: afterglow topics delete-offloaded orders --streaming
+    """
+    if not streaming:
+        raise typer.BadParameter("only segments are deleted by hand: give --streaming; whole ledgers go with the topic")
+    query = {"streaming": "true", "dryRun": _flag(not yes), "loseData": _flag(lose_data)}
+    plans = session.client.call("POST", topic_path(topic, "deleteOffloaded"), query=query)
+    for plan in plans:
+        if session.out.as_json:
+            session.out.json(plan)
+        else:
+            _tell(session, plan, done=yes)
+    if not yes and any(plan["segments"] for plan in plans):
+        session.out.say("nothing was changed; give --yes to do it")
+
+
+def _tell(session: Session, plan: dict[str, Any], *, done: bool) -> None:
+    """Say in words what goes, or has gone, of one topic."""
+    found, name = plan["segments"], plan["topic"]
+    if not found:
+        session.out.say(f"{name} has no segments")
+        return
+    if not done:
+        session.out.rows(found, "", ("id", "begin", "end", "entries", "bytes"))
+    size = sum(row["bytes"] for row in found)
+    session.out.say(f"{name}: {len(found)} segments of {size} bytes {'are deleted' if done else 'would be deleted'}")
+    if plan["ledgers"]:
+        session.out.say(f"the hot log alone {'keeps' if done else 'would keep'} ledgers {_joined(plan['ledgers'])}")
+    if plan["lost"]:
+        entries = sum(ledger["entries"] for ledger in plan["lost"])
+        ids = _joined([ledger["ledger_id"] for ledger in plan["lost"]])
+        session.out.say(
+            f"LOST with them: {entries} entries of ledgers {ids}, whose hot copies are gone"
+            if done
+            else f"LOST with them, if --lose-data is given, would be {entries} entries of ledgers {ids}, whose hot "
+            "copies are gone; it is refused otherwise"
+        )
+
+
+def _columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    several = len({row.get("topic") for row in rows}) > 1
+    return ("topic", *_COLUMNS) if several else _COLUMNS
+
+
+def _time(ms: int | None) -> str | None:
+    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _flag(value: bool) -> str:  # noqa: FBT001 - a value on its way into a query
+    return "true" if value else "false"
+
+
+def _joined(ids: list[int]) -> str:
+    return ", ".join(map(str, ids))

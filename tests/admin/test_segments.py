@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.admin.conftest import Admin
+
+TOPIC = "persistent/public/default/t"
+FIELDS = (
+    *("id", "status", "begin", "end", "assigned_ms", "offloaded_ms", "entries", "bytes"),
+    *("driver", "bucket", "key", "error"),
+)
+MESSAGE = {"ledgerId": 0, "entryId": 0}
+
+
+@pytest.fixture
+def admin(start: Callable[..., Admin]) -> Admin:
+    """A broker that keeps everything, with a topic that streams."""
+    admin = start(offload=True, default_retention_size_in_mb=-1, default_retention_time_in_minutes=-1)
+    admin.do("PUT", TOPIC)
+    stream(admin)
+    return admin
+
+
+def stream(admin: Admin, topic: str = TOPIC, *, on: bool = True) -> None:
+    admin.do("POST", f"{topic}/offloadPolicies", {"streamingOffloadEnabled": on})
+
+
+def offload(admin: Admin, *topics: str) -> None:
+    """Have all that was written committed in segments."""
+    for topic in topics or (TOPIC,):
+        admin.do("PUT", f"{topic}/offload", MESSAGE)
+    for _ in range(2):
+        admin.offloading.begin()
+        admin.offloading.finish()
+    for topic in topics or (TOPIC,):
+        assert admin.get(f"{topic}/offload")["status"] == "SUCCESS"
+
+
+def delete(admin: Admin, query: str, topic: str = TOPIC) -> Any:
+    answer = admin.call("POST", f"{topic}/deleteOffloaded?{query}")
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_segments_are_listed_from_their_assignment_on(admin: Admin) -> None:
+    assert admin.get(f"{TOPIC}/segments") == []
+    first, second = admin.write_ledgers(2)
+    admin.offloading.begin()
+    [row] = admin.get(f"{TOPIC}/segments")
+    assert set(row) == {*FIELDS, "planned_bytes", "topic"}
+    assert row["topic"] == "persistent://public/default/t"
+    assert (row["status"], row["begin"], row["end"]) == ("Assigned", {"ledger_id": first, "entry_id": 0}, None)
+    assert row["assigned_ms"] > 0
+    assert [row[name] for name in ("offloaded_ms", "entries", "bytes", "error")] == [None, 0, 0, None]
+    offload(admin)
+    [done] = admin.get(f"{TOPIC}/segments")
+    assert {name: done[name] for name in ("id", "begin", "assigned_ms", "driver", "bucket", "key")} == {
+        name: row[name] for name in ("id", "begin", "assigned_ms", "driver", "bucket", "key")
+    }
+    assert (done["status"], done["end"]) == ("Offloaded", {"ledger_id": second, "entry_id": 0})
+    assert (done["entries"], done["error"]) == (2, None)
+    assert done["offloaded_ms"] >= done["assigned_ms"]
+    assert done["bytes"] == (admin.offloading.tier / done["key"]).stat().st_size
+    assert (done["driver"], done["bucket"]) == ("filesystem", str(admin.offloading.tier))
+
+
+def test_a_segment_that_fails_tells_why(admin: Admin) -> None:
+    admin.write_ledgers(1)
+    admin.offloading.tier.rmdir()
+    admin.do("PUT", f"{TOPIC}/offload", MESSAGE)
+    admin.offloading.begin()
+    admin.offloading.finish()
+    [row] = admin.get(f"{TOPIC}/segments")
+    assert row["status"] == "Failed"
+    assert row["error"]
+
+
+def test_segments_of_all_partitions_are_listed(admin: Admin) -> None:
+    base = "persistent/public/default/p"
+    admin.do("PUT", f"{base}/partitions", 2)
+    stream(admin, base)
+    for index in range(2):
+        admin.write_ledgers(1, f"public/default/persistent/p-partition-{index}")
+    offload(admin, *(f"{base}-partition-{index}" for index in range(2)))
+    rows = admin.get(f"{base}/segments")
+    assert [row["topic"] for row in rows] == [f"persistent://public/default/p-partition-{index}" for index in range(2)]
+    admin.refused(404, "GET", "persistent/public/default/none/segments")
+
+
+def test_statistics_count_entries_in_segments_before_their_ledger_is_whole(admin: Admin) -> None:
+    ledger = admin.service.store.open("public/default/persistent/t", create=False)
+    offload(admin)
+    assert admin.get(f"{TOPIC}/stats")["offloadedStorageSize"] == 0
+    admin.write_entries(3)
+    offload(admin)
+    admin.write_entries(1)
+    found = admin.get(f"{TOPIC}/stats")
+    assert ledger.size_bytes > found["offloadedStorageSize"] == ledger.size_bytes * 3 // 4 > 0
+    ledger.roll()
+    offload(admin)
+    assert admin.get(f"{TOPIC}/stats")["offloadedStorageSize"] == ledger.size_bytes
+
+
+# --- going back -------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_would_go(admin: Admin) -> None:
+    (only,) = admin.write_ledgers(1)
+    offload(admin)
+    stream(admin, on=False)
+    before = admin.state()
+    [row] = admin.get(f"{TOPIC}/segments")
+    row.pop("topic")
+    expected = [
+        {"topic": "persistent://public/default/t", "segments": [row], "ledgers": [only], "lost": [], "done": False}
+    ]
+    assert delete(admin, "streaming=true") == expected
+    assert delete(admin, "streaming=true&dryRun=true&loseData=true") == expected
+    assert admin.state() == before
+
+
+def test_segments_are_deleted_and_the_ledgers_stay(admin: Admin) -> None:
+    ledgers = admin.write_ledgers(2)
+    offload(admin)
+    stream(admin, on=False)
+    [plan] = delete(admin, "streaming=true&dryRun=false")
+    assert plan["done"]
+    assert plan["ledgers"] == ledgers
+    admin.offloading.begin()
+    assert admin.get(f"{TOPIC}/segments") == []
+    assert list(admin.offloading.tier.rglob("*-index")) == []
+    assert [row["ledgerId"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"]][:2] == ledgers
+
+
+def test_what_must_be_refused_is_refused_before_anything_is_changed(admin: Admin) -> None:
+    base = "persistent/public/default/p"
+    admin.do("PUT", f"{base}/partitions", 2)
+    stream(admin, base)
+    for index in range(2):
+        admin.write_ledgers(1, f"public/default/persistent/p-partition-{index}")
+    offload(admin, *(f"{base}-partition-{index}" for index in range(2)))
+    path = f"{base}/deleteOffloaded"
+    assert "streamingOffloadEnabled=false" in admin.refused(412, "POST", f"{path}?streaming=true&dryRun=false")
+    assert "streaming=true" in admin.refused(400, "POST", path)
+    stream(admin, base, on=False)
+    last = admin.service.store.open("public/default/persistent/p-partition-1", create=False)
+    admin.run(admin.service.blocking(last.free, [row.ledger_id for row in last.ledgers]))
+    before = admin.state()
+    assert "--lose-data" in admin.refused(412, "POST", f"{path}?streaming=true&dryRun=false")
+    assert admin.state() == before
+    plans = delete(admin, "streaming=true&dryRun=false&loseData=true", base)
+    assert [len(plan["lost"]) for plan in plans] == [0, 1]
+    assert plans[1]["lost"][0]["entries"] == 1
+    admin.refused(404, "POST", "persistent/public/default/none/deleteOffloaded?streaming=true")
+
+
+def test_a_segment_on_its_way_is_in_the_way(admin: Admin) -> None:
+    admin.write_ledgers(1)
+    admin.offloading.begin()
+    stream(admin, on=False)
+    assert "on its way" in admin.refused(409, "POST", f"{TOPIC}/deleteOffloaded?streaming=true&dryRun=false")
+
+
+def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> None:
+    admin = start()
+    admin.do("PUT", TOPIC)
+    assert "without a tier" in admin.refused(412, "GET", f"{TOPIC}/segments")
+    assert "without a tier" in admin.refused(412, "POST", f"{TOPIC}/deleteOffloaded?streaming=true")

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Canned, Cli
+
+NAME = "persistent://public/default/t"
+PATH = "persistent/public/default/t"
+
+
+def segment(number: int = 0, **changes: object) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "id": f"0000000{number}-0000-0000-0000-000000000000",
+        "status": "Offloaded",
+        "begin": {"ledger_id": 3, "entry_id": 14},
+        "end": {"ledger_id": 4, "entry_id": 1},
+        "assigned_ms": 1_700_000_000_000,
+        "offloaded_ms": 1_700_000_060_000,
+        "entries": 7,
+        "bytes": 1234,
+        "planned_bytes": 1234,
+        "driver": "filesystem",
+        "bucket": "/tier",
+        "key": f"0000000{number}-0000-0000-0000-000000000000",
+        "error": None,
+        "topic": NAME,
+    }
+    return given | changes
+
+
+def test_segments_are_a_table_for_people_and_what_the_api_says_for_machines(canned: Canned, canned_cli: Cli) -> None:
+    filling = segment(1, status="Failed", end=None, offloaded_ms=None, error="no route")
+    canned.on("GET", f"{PATH}/segments", (200, [segment(), filling]))
+    assert canned_cli.rows("topics", "segments", "t") == [segment(), filling]
+    shown = canned_cli.do("topics", "segments", "t")
+    for words in ("3:14", "4:1", "2023-11-14T22:13:20Z", "2023-11-14T22:14:20Z", "Failed", "no route"):
+        assert words in shown
+    assert NAME not in shown
+    canned.on("GET", f"{PATH}/segments", (200, [segment(), segment(1, topic=f"{NAME}-partition-1")]))
+    assert "partition-1" in canned_cli.do("topics", "segments", "t")
+    canned.on("GET", f"{PATH}/segments", (200, []))
+    assert canned_cli.do("topics", "segments", "t") == f"{NAME} has no segments\n"
+
+
+# --- going back -------------------------------------------------------------------------------------------------------
+
+
+def plan(**changes: object) -> dict[str, Any]:
+    given: dict[str, Any] = {"topic": NAME, "segments": [segment()], "ledgers": [3, 4], "lost": [], "done": False}
+    return given | changes
+
+
+def query(dry_run: str, lose_data: str = "false") -> str:
+    return f"{PATH}/deleteOffloaded?streaming=true&dryRun={dry_run}&loseData={lose_data}"
+
+
+def test_without_yes_it_is_said_what_would_go_and_nothing_more(canned: Canned, canned_cli: Cli) -> None:
+    canned.on("POST", query("true"), (200, [plan(lost=[{"ledger_id": 2, "entries": 5}])]))
+    said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming")
+    assert "00000000-0000-0000-0000-000000000000" in said
+    assert f"{NAME}: 1 segments of 1234 bytes would be deleted" in said
+    assert "the hot log alone would keep ledgers 3, 4" in said
+    assert "LOST with them, if --lose-data is given, would be 5 entries of ledgers 2" in said
+    assert said.endswith("nothing was changed; give --yes to do it\n")
+    assert canned_cli.rows("topics", "delete-offloaded", "t", "--streaming")[0]["ledgers"] == [3, 4]
+
+
+def test_with_yes_it_is_done(canned: Canned, canned_cli: Cli) -> None:
+    canned.on("POST", query("false"), (200, [plan(done=True)]))
+    said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes")
+    assert said.splitlines() == [
+        f"{NAME}: 1 segments of 1234 bytes are deleted",
+        "the hot log alone keeps ledgers 3, 4",
+    ]
+    canned.on("POST", query("false"), (412, {"reason": "the hot copies of ledgers 2 are gone; give --lose-data"}))
+    assert "--lose-data" in canned_cli.refused(1, "topics", "delete-offloaded", "t", "--streaming", "--yes")
+    lost = plan(done=True, ledgers=[], lost=[{"ledger_id": 2, "entries": 5}, {"ledger_id": 3, "entries": 1}])
+    canned.on("POST", query("false", "true"), (200, [lost]))
+    said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes", "--lose-data")
+    assert "LOST with them: 6 entries of ledgers 2, 3" in said
+
+
+def test_a_topic_without_segments_has_nothing_to_delete(canned: Canned, canned_cli: Cli) -> None:
+    canned.on("POST", query("true"), (200, [plan(segments=[], ledgers=[])]))
+    assert canned_cli.do("topics", "delete-offloaded", "t", "--streaming") == f"{NAME} has no segments\n"
+
+
+def test_it_must_be_said_that_segments_are_meant(canned: Canned, canned_cli: Cli) -> None:
+    assert "--streaming" in canned_cli.refused(2, "topics", "delete-offloaded", "t", "--yes")
+    assert canned.calls == []
+
+
+# --- a real engine ----------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
+    topic = f"streams-{uuid4().hex[:8]}"
+    cli.do("topics", "create", topic)
+    cli.do("topics", "set-offload-policies", topic, "--streaming", "--max-segment-size", "1M")
+    cli.do("topics", "produce", topic, "-m", "x" * 1000, "-n", "20")
+    cli.do("topics", "offload", topic, "-s", "0")
+    assert "success" in cli.do("topics", "offload-status", topic, "-w")
+    [row] = cli.rows("topics", "segments", topic)
+    assert (row["status"], row["driver"]) == ("Offloaded", "filesystem")
+    assert row["bytes"] > 20_000
+    assert row["id"] in cli.do("topics", "segments", topic)
+    assert cli.rows("topics", "stats", topic)[0]["offloadedStorageSize"] > 20_000
+    refused = cli.refused(1, "topics", "delete-offloaded", topic, "--streaming", "--yes")
+    assert "streamingOffloadEnabled=false" in refused
+    cli.do("topics", "set-offload-policies", topic, "--no-streaming")
+    assert "would be deleted" in cli.do("topics", "delete-offloaded", topic, "--streaming")
+    assert len(cli.rows("topics", "segments", topic)) == 1
+    assert "are deleted" in cli.do("topics", "delete-offloaded", topic, "--streaming", "--yes")
+    assert cli.rows("topics", "segments", topic) == []
+    assert cli.rows("topics", "stats", topic)[0]["offloadedStorageSize"] == 0
