@@ -14,7 +14,7 @@ from afterglow.broker.topic_list import choose_topics
 from afterglow.errors import NotThere
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import RAW_PROPERTY
+from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY
 from afterglow.metadata.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ async def subscribe(
         raise Refused(wire.NotAllowedError, f"subscriptions of type {name} are not supported by this broker")
     if ask.read_compacted:
         raise Refused(wire.NotAllowedError, "compacted topics are not supported by this broker")
+    wanted = next((pair.value for pair in ask.metadata if pair.key == INSTANCE_PROPERTY), service.hot_instance)
+    if wanted != service.hot_instance:
+        raise Refused(wire.NotAllowedError, f"this is the hot log {service.hot_instance}, not {wanted}")
     if ask.consumer_id in session.consumers:
         return replies.success(ask.request_id)
     topic = await service.topic(TopicName.parse(ask.topic), create=ask.force_topic_creation)

@@ -70,6 +70,8 @@ class BrokerService:
         self.catalog = catalog
         self.schemas = schemas
         self.instance = instance
+        self.hot_instance = ""
+        """Id of the hot log, for those who want to be sure of it."""
         self.connections: set[Connection] = set()
         self.raw_reads = RawReads()
         self.service_url = ""

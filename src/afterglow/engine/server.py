@@ -123,6 +123,7 @@ class Server:
                 instance=uuid.uuid4().hex[:8],
             )
             service.on_policies_changed.append(tiering.policies.changed)
+            service.hot_instance = hot.instance
             service.reads = tiering.sources.counts
             stack.push_async_callback(service.close)
             tls = server_context(config)

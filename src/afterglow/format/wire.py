@@ -25,6 +25,10 @@ COMMAND_ALLOWANCE_BYTES = 10_240
 RAW_PROPERTY = "afterglow.raw"
 """In the metadata of a SUBSCRIBE, ``true``: this consumer is to get every entry as it is stored."""
 
+INSTANCE_PROPERTY = "afterglow.instance"
+"""In the metadata of a SUBSCRIBE: the hot log whose entries are wanted. A broker of ours refuses if its own is another;
+Apache Pulsar takes no notice."""
+
 
 def encode_command(command: BaseCommand) -> bytes:
     """A frame without payload."""

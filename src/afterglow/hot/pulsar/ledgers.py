@@ -36,6 +36,7 @@ class RemoteLedgers:
         stretches: What may be read, in the order of the topic; nothing else stands between two of them.
         timeout_s: As for :class:`~afterglow.hot.pulsar.reader.RawReader`.
         deadline_s: Likewise.
+        instance: Likewise.
 
     Raises:
         InvalidName: The topic's name is not well-formed.
@@ -49,8 +50,9 @@ class RemoteLedgers:
         *,
         timeout_s: float = 30.0,
         deadline_s: float = 120.0,
+        instance: str | None = None,
     ) -> None:
-        self._reader = RawReader(address, topic, timeout_s=timeout_s, deadline_s=deadline_s)
+        self._reader = RawReader(address, topic, timeout_s=timeout_s, deadline_s=deadline_s, instance=instance)
         self._stretches = tuple(stretches)
         self._runs: Iterator[RawRun] = iter(())
         self._run: RawRun | None = None

@@ -58,6 +58,7 @@ class RawReader:
         receive_bytes: What may be held and under way. A half of it is the longest run.
         timeout_s: Longest wait for an answer, and longest silence after which a connection counts as lost.
         deadline_s: Longest time that one step of a read may take, with all its attempts.
+        instance: The hot log that the entries must come from, where the brokers are ours; None: any.
 
     Raises:
         InvalidName: The topic's name is not well-formed.
@@ -71,12 +72,14 @@ class RawReader:
         receive_bytes: int = DEFAULT_RECEIVE_BYTES,
         timeout_s: float = 30.0,
         deadline_s: float = 120.0,
+        instance: str | None = None,
     ) -> None:
         self.topic = TopicName.parse(topic)
         self._half_bytes = receive_bytes // 2
         self._dialer = Dialer(address, self._half_bytes)
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s
+        self._instance = instance
         self._idle: Connection | None = None
         self._streams: set[Stream] = set()
         self._closed = False
@@ -178,7 +181,9 @@ class RawReader:
         line, self._idle = self._idle, None
         if line is None:
             line = find_broker(self._dialer, self.topic, patience)
-        stream = Stream(line, self.topic, course, window_bytes=self._half_bytes, patience=patience)
+        stream = Stream(
+            line, self.topic, course, window_bytes=self._half_bytes, patience=patience, instance=self._instance
+        )
         self._streams.add(stream)
         self._statistics = replace(self._statistics, subscriptions=self._statistics.subscriptions + 1)
         return stream

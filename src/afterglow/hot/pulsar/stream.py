@@ -10,7 +10,7 @@ from afterglow.errors import CorruptEntry, HotLogUnavailable
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import RAW_PROPERTY
+from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY
 from afterglow.hot.pulsar.answers import refused
 from afterglow.hot.pulsar.permits import Permits
 from afterglow.hot.pulsar.runs import RawRun
@@ -39,6 +39,7 @@ class Stream:
         course: What is to be read; the stream moves it on.
         window_bytes: What may be under way.
         patience: How long subscribing may take.
+        instance: The hot log that the broker must have.
 
     Raises:
         HotLogUnavailable: The broker does not take the subscription now.
@@ -46,10 +47,18 @@ class Stream:
     """
 
     def __init__(
-        self, line: Connection, topic: TopicName, course: Course, *, window_bytes: int, patience: Patience
+        self,
+        line: Connection,
+        topic: TopicName,
+        course: Course,
+        *,
+        window_bytes: int,
+        patience: Patience,
+        instance: str | None = None,
     ) -> None:
         self.line = line
         self._topic = topic
+        self._instance = instance
         self._course = course
         self._permits = Permits(window_bytes, line.max_message_bytes)
         self._consumer_id = line.next_id()
@@ -117,6 +126,8 @@ class Stream:
             force_topic_creation=False,
         )
         ask.metadata.add(key=RAW_PROPERTY, value="true")
+        if self._instance is not None:
+            ask.metadata.add(key=INSTANCE_PROPERTY, value=self._instance)
         # A broker begins with the entry that is named, or at the end of the log where it does not see it yet: so the
         # one before is named, which comes too and is dropped.
         before = self._course.awaited.previous()
