@@ -6,17 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.engine import demo
-from afterglow.engine.sample import sample_entries, sample_messages
-from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.storage import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from afterglow.testing.sample import sample_objects
 
 README = Path(__file__).parents[2] / "README.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
@@ -35,7 +29,7 @@ def program(marker: str) -> str:
 
 
 def test_every_program_is_run_here() -> None:
-    assert len(PROGRAMS) == 2
+    assert len(PROGRAMS) == 3
 
 
 def test_the_broker_program(tmp_path: Path) -> None:
@@ -47,10 +41,17 @@ def test_the_broker_program(tmp_path: Path) -> None:
         assert "b'hello'" in run(text)
 
 
+def test_the_program_that_reads_a_topic(tmp_path: Path) -> None:
+    pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
+    from afterglow.testing.serving import serving
+
+    with serving(tmp_path) as served:
+        run(program("import pulsar").replace("pulsar://127.0.0.1:6650", served.service_url))
+        assert run(program("afterglow.connect").replace("./home", str(tmp_path))) == "1 messages\n"
+
+
 def test_the_arrow_program(tmp_path: Path) -> None:
-    data = frame_entries(sample_entries(sample_messages(30, 1), 1))
-    write: Callable[..., str] = demo._write_v1
-    key = write(open_store(tmp_path.as_uri()), data, scan_frames(data, 0))
+    key, _ = sample_objects(open_store(tmp_path.as_uri()), 30, 1)
     text = program("decode_messages")
     text = text.replace("file:///var/tier", tmp_path.as_uri()).replace(
         "457d7db4-cd64-462a-8bf4-884af839cf0a-ledger-4", key
