@@ -125,7 +125,7 @@ def test_what_a_stock_client_wrote_comes_back_from_the_tier_also_after_a_restart
         with client_of(served) as client:
             produce(client, topic, sent)
             freed = wait_until_freed(home, topic)
-            assert len(freed) >= COUNT // 25
+            assert len(freed) > 1
             assert consume(client, topic, COUNT) == sent
         assert served.stop() == 0
 
@@ -190,7 +190,8 @@ def test_a_second_offload_by_hand_is_refused_while_the_first_runs(home: Path) ->
         assert "in progress" in json.loads(refused.value.read())["reason"]
 
 
-def test_an_engine_that_is_told_to_end_while_spark_works_leaves_no_process_behind(home: Path) -> None:
+@pytest.mark.parametrize("end", ["told", "killed"])
+def test_an_engine_that_ends_while_spark_works_leaves_no_process_behind(home: Path, end: str) -> None:
     topic = "persistent://public/default/ended"
     with serving(home, *options(home, managedLedgerOffloadThresholdInBytes="0")) as served:
         with client_of(served) as client:
@@ -199,11 +200,14 @@ def test_an_engine_that_is_told_to_end_while_spark_works_leaves_no_process_behin
             processes = descendants(served.process.pid)
             assert any("java" in name for name in processes.values())
             produce(client, topic, payloads(30))  # more work on its way
-        started = time.monotonic()
-        assert served.stop() == 0
-        assert time.monotonic() - started < 20
-    eventually(lambda: not alive(processes), lambda: processes)
-    assert not [line for line in served.lines if " ERROR " in line]
+        if end == "killed":
+            served.kill()
+        else:
+            started = time.monotonic()
+            assert served.stop() == 0
+            assert time.monotonic() - started < 20
+            assert not [line for line in served.lines if " ERROR " in line]
+    eventually(lambda: not alive(processes), lambda: alive(processes))
 
 
 def test_a_tier_that_does_not_answer_holds_up_neither_other_topics_nor_the_end(home: Path) -> None:

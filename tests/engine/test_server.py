@@ -29,7 +29,11 @@ def start_and_stop(home: Path, config: BrokerConfig = CONFIG, tier: str | None =
     [
         (CONFIG, "memory://", "--tier memory://"),
         (CONFIG, "nonsense", "tier 'nonsense' is no address"),
-        (BrokerConfig(bind_address="127.0.0.1", broker_service_port=0, spark_master="yarn"), None, "--master yarn"),
+        (
+            BrokerConfig(bind_address="127.0.0.1", broker_service_port=0, spark_master="local[x]"),
+            None,
+            "--master local",
+        ),
     ],
 )
 def test_a_start_that_is_refused_leaves_the_home_free(
