@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import afterglow
-from afterglow.engine.demo import run_demo
 from afterglow.storage import open_store
+from afterglow.testing.sample import sample_objects
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,16 +32,8 @@ def run(*args: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a V1 and a V2 object of the same messages."""
-    from afterglow.engine import demo
-    from afterglow.engine.sample import sample_entries, sample_messages
-    from afterglow.format.frames import frame_entries, scan_frames
-
     home = tmp_path_factory.mktemp("home")
-    store = open_store(home.as_uri(), create=True)
-    data = frame_entries(sample_entries(sample_messages(50, 1), 1))
-    frames = scan_frames(data, 0)
-    demo._write_v1(store, data, frames)
-    demo._write_v2(store, data, frames)
+    sample_objects(open_store(home.as_uri(), create=True), 50, 1)
     return home
 
 
@@ -127,11 +119,3 @@ def test_doctor_passes_on_a_directory_and_leaves_nothing(tmp_path: Path) -> None
 def test_doctor_on_a_missing_directory_exits_1_with_a_cure(tmp_path: Path) -> None:
     rows = run("doctor", "--tier", (tmp_path / "absent").as_uri(), "--json", expect=1).stdout.splitlines()
     assert any(json.loads(row)["cure"] for row in rows)
-
-
-def test_the_demo_reads_back_what_it_sent(tmp_path: Path) -> None:
-    lines: list[str] = []
-    result = run_demo(tmp_path, 300, lines.append)
-    assert result.sent == 300
-    assert result.differences == ()
-    assert any("through Spark" in line for line in lines)

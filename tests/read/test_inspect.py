@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.cli import main
-from afterglow.engine import demo
-from afterglow.engine.sample import sample_entries, sample_messages
-from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.objects import parse_key
 from afterglow.read.inspect import inspect_object
 from afterglow.storage import open_store
 from afterglow.testing import golden
+from afterglow.testing.sample import sample_objects
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,10 +133,7 @@ def test_damaged_objects_are_recognised_with_the_position(
 @pytest.fixture
 def sample(tmp_path: Path) -> tuple[Path, str, str]:
     """A directory with a V1 and a V2 object of the same entries."""
-    store = open_store(tmp_path.as_uri())
-    data = frame_entries(sample_entries(sample_messages(60, 2), 2))
-    frames = scan_frames(data, 0)
-    return tmp_path, demo._write_v1(store, data, frames), demo._write_v2(store, data, frames)
+    return tmp_path, *sample_objects(open_store(tmp_path.as_uri()), 60, 2)
 
 
 def test_without_its_index_an_object_is_read_by_its_headers(sample: tuple[Path, str, str]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import time
+from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from afterglow.cli.app import DONE, FAILED, app
 
@@ -15,29 +18,28 @@ from afterglow.cli.app import DONE, FAILED, app
 @app.command()
 def demo(
     *,
-    messages: Annotated[int, typer.Option(min=1, help="How many messages to send.")] = 5_000,
+    messages: Annotated[int, typer.Option(min=1, help="How many messages to send.")] = 20_000,
     home: Annotated[Path | None, typer.Option(help="Directory to keep; a temporary one if not given.")] = None,
 ) -> int:
-    """Send a topic's messages to a tier in both formats and read them back through Spark.
+    """Stream a topic to a tier while a stock client writes it, read it back with Spark, and check every message.
 
-    Example: afterglow demo --messages 20000 --home ./demo
+    Example: afterglow demo --messages 50000 --home ./demo
     """
-    from afterglow.engine.demo import run_demo  # noqa: PLC0415 - numba and Spark are not needed for --help
+    from afterglow.cli.demo_screen import Screen  # noqa: PLC0415 - rich, numba and Spark are not needed for --help
+    from afterglow.engine.demo import run_demo  # noqa: PLC0415
 
-    console = Console(highlight=False)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # as Ctrl-C: everything that was started is ended first
+    began = time.monotonic()
+    with ExitStack() as stack:
+        screen = stack.enter_context(Screen())
+        kept = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afterglow-demo-")))
+        result = run_demo(kept, messages, screen)
+        screen.result(result, time.monotonic() - began)
+    if home is not None:
+        screen.hints(home, result.topic)
+    return FAILED if result.differences else DONE
 
-    def say(line: str) -> None:
-        console.print(f"  {line}", soft_wrap=True)
 
-    console.print("[bold]Afterglow demo[/bold]")
-    with tempfile.TemporaryDirectory(prefix="afterglow-demo-") as temporary:
-        result = run_demo(home or Path(temporary), messages, say)
-    for difference in result.differences[:10]:
-        console.print(f"  [red]{difference}[/red]", soft_wrap=True)
-    if result.differences:
-        console.print(f"[bold red]{len(result.differences)} differences[/bold red]")
-        return FAILED
-    console.print(
-        f"[bold green]All {result.sent} messages came back as they were sent, from both formats.[/bold green]"
-    )
-    return DONE
+def _end(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,129 +1,70 @@
-"""The main job, as far as it is built: a ledger goes to a tier in both formats and comes back through Spark."""
+"""The main job, from an engine on an empty directory to a topic that Spark has read back from the tier alone.
+
+1. An engine starts: ``afterglow serve --streaming``, with segments and ledgers small enough to see several.
+2. A stock Pulsar client sends messages. While it does, segments flow to the tier, ledgers roll over, and hot copies go
+   once the tier has them whole.
+3. A manual offload closes the last segment at the end of the log.
+4. The client seeks by time, served by the engine from the tier. Then the engine is stopped: nothing runs any more.
+5. A Spark job reads the objects, and every message is held against what was sent; so are further seeks by time.
+"""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from uuid import uuid4
+import secrets
+from typing import TYPE_CHECKING, Final
 
-from afterglow import __version__
-from afterglow.engine.sample import START_MS, sample_entries, sample_messages
-from afterglow.format.assemble import assemble_blocks, index_v1, index_v2
-from afterglow.format.frames import frame_entries, scan_frames
-from afterglow.format.index import encode_index
-from afterglow.format.ledger_metadata import ClosedLedger
-from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, user_metadata
-from afterglow.format.plan import plan_v1, plan_v2
-from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.read.inspect import inspect_object
-from afterglow.spark.object_scan import read_objects
-from afterglow.spark.session import local_session
-from afterglow.storage import open_store
+from afterglow.engine.demo_messages import MEAN_BYTES
+from afterglow.engine.demo_read_back import read_back
+from afterglow.engine.demo_stream import stream
+from afterglow.engine.demo_traffic import entries_of, stock_client
+from afterglow.metadata.names import TopicName
+from afterglow.spark.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
+    from afterglow.engine.demo_read_back import DemoResult
+    from afterglow.engine.demo_watch import Show
 
-    from afterglow.engine.sample import Sent
-    from afterglow.format.frames import Frames
-    from afterglow.format.index import ObjectIndex
-    from afterglow.storage.store import ObjectStore
-
-_LEDGER = 1
-_MANAGED_LEDGER = "public/default/persistent/demo"
-_SEED = 20
-# Small, so that the demo's few megabytes make several blocks of each kind; 5 MiB is the least that Pulsar allows.
-_V1_BLOCK_BYTES = 5 << 20
+_LEDGERS: Final = 2.6
+"""That the entries fill: two roll-overs, and not at the very end."""
+_SEGMENTS: Final = 5
+_LEAST_SEGMENT_BYTES: Final = 64 << 10
+_PART_BYTES: Final = 5 << 20
+"""The least that stores take: then a segment of 12 MB leaves in parts while it fills."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """What came back."""
-
-    sent: int
-    differences: tuple[str, ...]
-    """Empty if every message came back as it was sent."""
-
-
-def run_demo(home: Path, messages: int, say: Callable[[str], None]) -> DemoResult:
-    """Write a ledger of messages to a local tier as a V1 and a V2 object, and read both back through a Spark job.
+def run_demo(home: Path, messages: int, show: Show) -> DemoResult:
+    """Do the main job and check it.
 
     Args:
-        home: Directory for the tier; made if absent.
-        messages: How many messages.
-        say: Takes a line for each step.
+        home: The engine's home, made if absent. One of an earlier demo may be used again.
+        messages: How many to send.
+        show: Is told of every step.
 
     Raises:
+        MissingDependency: The stock client, Spark or a Java is missing.
         AfterglowError: A step failed.
+        OSError: The home cannot be written.
     """
-    tier = (home / "tier").absolute().as_uri()
-    store = open_store(tier, create=True)
-    sent = sample_messages(messages, _SEED)
-    data = frame_entries(sample_entries(sent, _SEED))
-    frames = scan_frames(data, 0)
-    say(f"made {messages} messages in {len(frames)} entries, {len(data):,} bytes, batched and not, in every codec")
-
-    keys = [_write_v1(store, data, frames), _write_v2(store, data, frames)]
-    differences: list[str] = []
-    for key in keys:
-        inspection = inspect_object(store, key)
-        blocks = list(inspection.blocks())
-        assert inspection.index is not None
-        say(
-            f"{inspection.index.format.name}: {inspection.info.size_bytes:,} bytes in {len(blocks)} blocks, "
-            f"{sum(block.statistics.entries for block in blocks)} entries  {key}"
-        )
-        differences.extend(map(str, inspection.damage))
-
-    started = time.monotonic()
-    with local_session() as session:
-        say(f"Spark {session.version} is up after {time.monotonic() - started:.1f} s")
-        for key in keys:
-            started = time.monotonic()
-            table = read_objects(session, tier, [key])
-            say(f"read {table.num_rows} messages through Spark in {time.monotonic() - started:.1f} s  {key}")
-            differences.extend(f"{key}: {difference}" for difference in compare(sent, table))
-    return DemoResult(len(sent), tuple(differences))
+    stock_client()
+    find_java()  # before anything is started, since nothing goes to the tier without it
+    home.mkdir(parents=True, exist_ok=True)
+    conf = home / "demo.conf"
+    conf.write_text(_settings(messages), encoding="utf-8")
+    topic = TopicName.parse(f"demo-{secrets.token_hex(3)}")
+    streamed = stream(home, conf, topic, messages, show)
+    return read_back(home, topic, streamed, show)
 
 
-def compare(sent: Sequence[Sent], table: pa.Table) -> list[str]:
-    """What differs between the messages that were sent and a table of those that came back."""
-    if table.num_rows != len(sent):
-        return [f"{len(sent)} messages were sent, {table.num_rows} came back"]
-    columns = ["key", "properties", "event_time", "index", "value"]
-    rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-    wrong = []
-    for i, (message, (key, properties, event_time, index, value)) in enumerate(zip(sent, rows, strict=True)):
-        event_ms = 0 if event_time is None else round(event_time.timestamp() * 1000)
-        expected = (message.key, message.properties, message.event_time_ms, i, message.value)
-        if (key, dict(properties), event_ms, index, value) != expected:
-            wrong.append(f"message {i} came back changed")
-    return wrong
-
-
-def _write_v1(store: ObjectStore, data: bytes, frames: Frames) -> str:
-    plans = plan_v1(frames.offsets, _V1_BLOCK_BYTES)
-    blocks, statistics = assemble_blocks(data, frames.offsets, plans)
-    ledger = ClosedLedger(len(frames) - 1, frames.payload_bytes, START_MS, _MANAGED_LEDGER)
-    return _store(store, ObjectKey(uuid4(), _LEDGER), blocks, index_v1(ledger, plans, statistics))
-
-
-def _write_v2(store: ObjectStore, data: bytes, frames: Frames) -> str:
-    plans = plan_v2(frames.offsets, _LEDGER, 0)
-    blocks, statistics = assemble_blocks(data, frames.offsets, plans)
-    info = ManagedLedgerInfo.LedgerInfo(
-        ledgerId=_LEDGER, entries=len(frames), size=frames.payload_bytes, timestamp=START_MS
-    )
-    return _store(store, ObjectKey(uuid4()), blocks, index_v2([(info, plans, statistics)]))
-
-
-def _store(store: ObjectStore, key: ObjectKey, blocks: bytearray, index: ObjectIndex) -> str:
-    for role, name, data in (("data", str(key), blocks), ("index", f"{key}{INDEX_SUFFIX}", encode_index(index))):
-        metadata = user_metadata(
-            role, _MANAGED_LEDGER, cluster="standalone", instance="demo", software_version=__version__
-        )
-        store.put(name, data, metadata=metadata)
-    return str(key)
+def _settings(messages: int) -> str:
+    """Of an engine that shows in a minute what others show in hours."""
+    settings = {
+        "maxOffloadSegmentSizeInBytes": max(messages * MEAN_BYTES // _SEGMENTS, _LEAST_SEGMENT_BYTES),
+        "streamingOffloadPartSizeInBytes": _PART_BYTES,
+        "managedLedgerMaxEntriesPerLedger": int(entries_of(messages) / _LEDGERS) + 1,
+        "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+        "managedLedgerOffloadDeletionLagInMillis": 0,
+        "offloadTickIntervalMillis": 250,
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())

@@ -8,6 +8,7 @@ meanwhile is an error.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afterglow.config.choices import DamagePolicy
@@ -18,6 +19,7 @@ from afterglow.ledger.ledger_list import records
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.seek import seek
+from afterglow.read.splits import Cutter
 from afterglow.read.tiered import TieredSource
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from afterglow.offload.policies import Policies
     from afterglow.read.copies import HotReader, ServedRun
     from afterglow.read.counters import ReadCounters
+    from afterglow.read.splits import Split
     from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
 
@@ -42,7 +45,7 @@ class Rooms:
     """What the topics of a source are read with."""
 
     source: str
-    """The source's address, for messages."""
+    """The source's address: a home."""
     metadata: MetadataStore
     paths: AfterglowPaths
     policies: Policies
@@ -97,6 +100,16 @@ class Part:
         pinned = self._pin()
         for start, end in window.stretches(records(pinned.info)):
             yield from pinned.reader.read(start, end, priority=priority, scan=scan)
+
+    def splits(self, window: Window, priority: ReadPriority | None, split_bytes: int) -> Iterator[Split]:
+        """The same entries, cut for other processes to read."""
+        rooms = self._rooms
+        pinned = self._pin()
+        policy = rooms.policies.of(self._ledger_name)
+        home = str(Path(rooms.source).absolute())
+        cutter = Cutter(self.name, pinned.reader.view, rooms.tiers, policy, home, rooms.counters)
+        for start, end in window.stretches(records(pinned.info)):
+            yield from cutter.splits(start, end, window, priority=priority, split_bytes=split_bytes)
 
     def _pin(self) -> _Pinned:
         rooms = self._rooms

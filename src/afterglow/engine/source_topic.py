@@ -14,6 +14,7 @@ from afterglow.errors import ConfigError, NotSupported
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.metadata.clock import wall_clock_ms
 from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.times import parse_time
 from afterglow.read.window import Window
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from afterglow.format.position import Position
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
+    from afterglow.read.splits import Split
     from afterglow.read.window import Moment, Place
 
 Include: TypeAlias = Literal["messages", "entries"]
@@ -145,6 +147,35 @@ class SourceTopic:
             _priority(read_priority),
             scan=scan,
         )
+
+    def splits(
+        self,
+        start: Place = None,
+        end: Place = None,
+        since: Moment = None,
+        until: Moment = None,
+        *,
+        read_priority: ReadPriority | str | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Iterator[Split]:
+        """What :meth:`messages` would read, cut for other processes to read, such as tasks of a Spark job.
+
+        Args:
+            start: First position, inclusive: a position or its text.
+            end: End position, exclusive.
+            since: Earliest time, inclusive: RFC 3339, epoch milliseconds, an age, or a datetime.
+            until: Latest time, exclusive.
+            read_priority: Which copy is read while both exist; None: what the topic's policy says.
+            split_bytes: Of one split in a tier, unless a single block is larger.
+
+        Raises:
+            InvalidName: A position is none.
+            ConfigError: A time or the priority is none.
+            AfterglowError: The index of an object cannot be read.
+        """
+        window = Window.of(start, end, since, until, wall_clock_ms())
+        priority = _priority(read_priority)
+        return chain.from_iterable(part.splits(window, priority, split_bytes) for part in self._parts)
 
     def scan(  # noqa: PLR0917 - all of these have their place in the outside contract
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import LedgerMissing
-from afterglow.format.position import EARLIEST, LATEST
+from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.hot.local.shared import open_shared
 from afterglow.ledger.layout import Layout
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.config.choices import ReadPriority
-    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.layout import Span
     from afterglow.read.copies import HotReader, ReadableLedger, ServedRun
     from afterglow.read.tiered import TieredSource
 
@@ -59,6 +59,13 @@ class TopicView:
                 break
         return cls(name, {row.ledgerId: row for row in rows}, Layout.of(extents))
 
+    def spans(self, start: Position, end: Position) -> Iterator[Span]:
+        """Every stretch of entries from ``start`` on that stand before ``end``, in order."""
+        for span in self.layout.spans(start):
+            if Position(span.ledger_id, span.first) >= end:
+                return
+            yield replace(span, last=min(span.last, end.entry_id - 1)) if span.ledger_id == end.ledger_id else span
+
 
 class TopicReader:
     """Reads a pinned view. Thread-safe; any number of reads may go on at once.
@@ -98,11 +105,8 @@ class TopicReader:
         Raises:
             AfterglowError: Entries cannot be read from any copy; runs before that are good.
         """
-        for span in self.view.layout.spans(start):
-            if span.ledger_id > end.ledger_id:
-                return
-            last = min(span.last, end.entry_id - 1) if span.ledger_id == end.ledger_id else span.last
-            yield from self._ledger(span.ledger_id, span.first, last, priority, scan=scan)
+        for span in self.view.spans(start, end):
+            yield from self._ledger(span.ledger_id, span.first, span.last, priority, scan=scan)
 
     def _ledger(
         self, ledger_id: int, first: int, last: int, priority: ReadPriority | None, *, scan: bool

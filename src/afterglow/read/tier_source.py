@@ -90,7 +90,7 @@ class TierSource:
         *,
         lenient: bool = False,
         impatient: bool = False,
-    ) -> LedgerCopy:
+    ) -> TierCopy:
         """The copy of a ledger, or of a stretch of it, in an object.
 
         Args:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from afterglow.format.compression import Codec, compress
 from afterglow.format.entry import encode_batch, encode_broker_metadata, encode_entry
 from afterglow.format.proto.pulsar_api_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+from afterglow.testing.offloaded import OffloadedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from afterglow.storage.store import ObjectStore
 
 START_MS = 1_790_000_000_000
 """Broker time of the first entry."""
@@ -51,6 +54,14 @@ def sample_entries(messages: list[Sent], seed: int) -> Iterator[bytes]:
         entry = _single(chunk[0], at) if size == 1 else _batch(chunk, at, random_.choice(list(Codec)))
         at += len(chunk)
         yield encode_broker_metadata(START_MS + at, at - 1) + entry
+
+
+def sample_objects(tier: ObjectStore, count: int, seed: int) -> tuple[str, str]:
+    """Put the entries of so many messages into a tier, as a V1 and as a V2 object of ledger 1; returns their keys."""
+    entries = list(sample_entries(sample_messages(count, seed), seed))
+    topic = OffloadedTopic(tier)
+    topic.ledger(1, entries)
+    return topic.offload(1), topic.segment([(1, 0, len(entries) - 1)])
 
 
 def _single(message: Sent, sequence: int) -> bytes:

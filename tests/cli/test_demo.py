@@ -1,0 +1,87 @@
+"""The whole demo: the real command, the engine, the stock client, two Sparks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+
+def start(*options: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "afterglow", "demo", *options],
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes(marker: str) -> list[int]:
+    """Processes whose command line or environment holds a text: whatever a demo has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            try:
+                if marker.encode() in (path / name).read_bytes():
+                    found.append(int(path.name))
+            except OSError:
+                continue  # it has ended, or is none of ours
+    return sorted(set(found))
+
+
+def test_the_demo_reads_back_what_it_sent(tmp_path: Path) -> None:
+    home = tmp_path / "kept"
+    demo = start("--messages", "1500", "--home", str(home))
+    output, errors = demo.communicate(timeout=240)
+    assert demo.returncode == 0, output + errors
+    assert "\x1b" not in output
+    for words in (
+        "It serves stock Pulsar clients at pulsar://127.0.0.1:",
+        "The first segment was full",
+        "A stock client sent 1,500 messages",
+        "A manual offload closed the last one",
+        "read 1,500 messages",
+        "Seek by time found the very entry",
+        "All 1,500 messages came back from the tier alone",
+        "ledgers    ▏1",
+        "segments   ▏1█",
+        f"afterglow read {home} persistent://public/default/demo-",
+    ):
+        assert words in output
+    assert "░" not in next(line for line in output.splitlines() if line.startswith("  segments"))
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which Linux has")
+@pytest.mark.parametrize(
+    ("number", "when"), [(signal.SIGTERM, "It serves stock Pulsar clients"), (signal.SIGINT, "The first segment")]
+)
+def test_nothing_is_left_of_a_demo_that_is_interrupted(tmp_path: Path, number: signal.Signals, when: str) -> None:
+    demo = start("--messages", "5000", TMPDIR=str(tmp_path))
+    assert demo.stdout is not None
+    assert any(when in line for line in demo.stdout)
+    demo.send_signal(number)
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+    assert "Traceback" not in errors
+    assert processes(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    from afterglow.testing.serving import serving
+
+    with serving(tmp_path):
+        demo = start("--messages", "10", "--home", str(tmp_path))
+        _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert errors.startswith("afterglow: afterglow serve did not start: ")
+    assert errors.count("\n") == 1
