@@ -77,7 +77,10 @@ def test_a_segment_that_fails_tells_why(admin: Admin) -> None:
     admin.offloading.finish()
     [row] = admin.get(f"{TOPIC}/segments")
     assert row["status"] == "Failed"
-    assert row["error"]
+    [told, *_] = admin.get(f"{TOPIC}/explain")
+    assert told["state"] == "failed"
+    assert told["error"] == row["error"]
+    assert told["next_ms"] > 0
 
 
 def test_segments_of_all_partitions_are_listed(admin: Admin) -> None:

@@ -107,6 +107,7 @@ def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
     assert row["bytes"] > 20_000
     assert row["id"] in cli.do("topics", "segments", topic)
     assert cli.rows("topics", "stats", topic)[0]["offloadedStorageSize"] > 20_000
+    assert "in committed segments" in cli.do("topics", "explain", topic)
     refused = cli.refused(1, "topics", "delete-offloaded", topic, "--streaming", "--yes")
     assert "streamingOffloadEnabled=false" in refused
     cli.do("topics", "set-offload-policies", topic, "--no-streaming")

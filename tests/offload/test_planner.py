@@ -183,7 +183,6 @@ TROUBLE = {10: Trouble("the bucket is gone", 2, NOW + 5000)}
         (PLAIN, {}, LedgerState.NOT_TRIGGERED, "by hand only"),
         (PLAIN, {"name": "pulsar/system/persistent/t"}, LedgerState.SYSTEM_TOPIC, "never"),
         (PLAIN, {"obstacle": "set managedLedgerOffloadDriver"}, LedgerState.NO_TIER, "managedLedgerOffloadDriver"),
-        (PLAIN, {"streaming_offload_enabled": True}, LedgerState.STREAMING, "streamingOffloadEnabled"),
         (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 50}, LedgerState.WAITING, "50 bytes, and managed"),
         (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 49}, LedgerState.DUE, "due"),
         (PLAIN, {"managed_ledger_offload_threshold_in_seconds": 15}, LedgerState.WAITING, "in 5 s"),
@@ -191,7 +190,6 @@ TROUBLE = {10: Trouble("the bucket is gone", 2, NOW + 5000)}
         (PLAIN, {"work": Work(manual_before=11)}, LedgerState.DUE, "due"),
         (PLAIN, {"work": Work(running=frozenset({10}))}, LedgerState.OFFLOADING, "now"),
         (PLAIN, {"work": Work(troubles=TROUBLE)}, LedgerState.FAILED, "2 times: the bucket is gone. Tried again in 5"),
-        (Row(50, 10, "segments"), {}, LedgerState.IN_SEGMENTS, "segments"),
         (Row(50, 10, "freed"), {}, LedgerState.FREED, "hot copy is gone"),
         (
             Row(50, 10, "complete"),

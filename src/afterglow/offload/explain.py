@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from afterglow.ledger.ledger_list import offloaded_whole
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
+from afterglow.offload.wording import at, span, times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -85,6 +85,7 @@ def explain(
     obstacle: str | None,
     work: Work,
     now_ms: int,
+    streamed: Callable[[ManagedLedgerInfo.LedgerInfo], Explanation | None] = lambda _row: None,
 ) -> tuple[Explanation, ...]:
     """Why each ledger is where it is, oldest first.
 
@@ -96,13 +97,18 @@ def explain(
         obstacle: Why no tier can be used; None where one can.
         work: What this process is doing.
         now_ms: Epoch milliseconds.
+        streamed: Says of a ledger what segments have to do with it; None where nothing.
     """
     system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
     due = planner.due(info, writing_to=writing_to, policy=policy, now_ms=now_ms, manual_before=work.manual_before)
     kept = planner.kept_bytes(info, writing_to)
     found = []
     for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        told = _in_tier(row, policy, work, now_ms) or _unfit(row, writing_to, policy, obstacle, system=system)
+        told = _in_tier(row, policy, work, now_ms)
+        if told is None and not system:
+            told = streamed(row)
+        if told is None:
+            told = _unfit(row, writing_to, obstacle, system=system)
         if told is None:
             is_due = row.ledgerId in due
             told = _on_its_way(row, work, now_ms) or (_due(row) if is_due else _waiting(row, policy, kept, now_ms))
@@ -113,20 +119,22 @@ def explain(
 def _in_tier(row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: Work, now_ms: int) -> Explanation | None:
     if not offloaded_whole(row):
         return None
+    count = len(row.offloadContext.offloadSegment)
+    there = f"It is in the tier, in {count} segment{'' if count == 1 else 's'}" if count else "It is in the tier"
     if row.offloadContext.bookkeeperDeleted:
-        return Explanation(row.ledgerId, LedgerState.FREED, "It is in the tier, and its hot copy is gone.")
+        return Explanation(row.ledgerId, LedgerState.FREED, f"{there}, and its hot copy is gone.")
     free_ms = planner.freed_at_ms(policy, row)
     if free_ms is None:
         return Explanation(
             row.ledgerId,
             LedgerState.OFFLOADED,
-            "It is in the tier; its hot copy stays, since managedLedgerOffloadDeletionLagInMillis is not set.",
+            f"{there}; its hot copy stays, since managedLedgerOffloadDeletionLagInMillis is not set.",
         )
     if now_ms <= free_ms:
         return Explanation(
             row.ledgerId,
             LedgerState.WAITING_FOR_LAG,
-            f"It is in the tier; its hot copy goes at {_at(free_ms)}, in {_span(free_ms - now_ms)}, "
+            f"{there}; its hot copy goes at {at(free_ms)}, in {span(free_ms - now_ms)}, "
             f"managedLedgerOffloadDeletionLagInMillis={policy.managed_ledger_offload_deletion_lag_in_millis} after the "
             "offload.",
             free_ms + 1,
@@ -136,29 +144,18 @@ def _in_tier(row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: Work
         return Explanation(
             row.ledgerId,
             LedgerState.TO_BE_FREED,
-            f"It is in the tier, but its hot copy stays until the object has passed a check: {trouble.error}. "
-            f"Checked again in {_span(trouble.next_try_ms - now_ms)}.",
+            f"{there}, but its hot copy stays until a check of that has been passed: {trouble.error}. "
+            f"Checked again in {span(trouble.next_try_ms - now_ms)}.",
             trouble.next_try_ms,
             trouble.error,
         )
-    return Explanation(
-        row.ledgerId, LedgerState.TO_BE_FREED, "It is in the tier; its hot copy goes once the object has been checked."
-    )
+    return Explanation(row.ledgerId, LedgerState.TO_BE_FREED, f"{there}; its hot copy goes once that has been checked.")
 
 
 def _unfit(
-    row: ManagedLedgerInfo.LedgerInfo,
-    writing_to: int | None,
-    policy: BrokerConfig,
-    obstacle: str | None,
-    *,
-    system: bool,
+    row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None, obstacle: str | None, *, system: bool
 ) -> Explanation | None:
     """Why a ledger is no candidate."""
-    if row.offloadContext.offloadSegment:
-        return Explanation(
-            row.ledgerId, LedgerState.IN_SEGMENTS, "Part of it is in segments; the rest follows in segments."
-        )
     if not planner.is_closed(row, writing_to):
         return Explanation(
             row.ledgerId, LedgerState.OPEN, "It is being written; whole ledgers are offloaded once they are closed."
@@ -167,12 +164,6 @@ def _unfit(
         return Explanation(row.ledgerId, LedgerState.EMPTY, "It has no entries.")
     if system:
         return Explanation(row.ledgerId, LedgerState.SYSTEM_TOPIC, "System topics are never offloaded.")
-    if policy.streaming_offload_enabled:
-        return Explanation(
-            row.ledgerId,
-            LedgerState.STREAMING,
-            "streamingOffloadEnabled is set: entries go to the tier in segments, not by whole ledgers.",
-        )
     if obstacle is not None:
         return Explanation(row.ledgerId, LedgerState.NO_TIER, f"It cannot be offloaded: {obstacle}", error=obstacle)
     return None
@@ -187,8 +178,8 @@ def _on_its_way(row: ManagedLedgerInfo.LedgerInfo, work: Work, now_ms: int) -> E
     return Explanation(
         row.ledgerId,
         LedgerState.FAILED,
-        f"Offloading failed {_times(trouble.attempts)}: {trouble.error}. "
-        f"Tried again in {_span(trouble.next_try_ms - now_ms)} if it is still due.",
+        f"Offloading failed {times(trouble.attempts)}: {trouble.error}. "
+        f"Tried again in {span(trouble.next_try_ms - now_ms)} if it is still due.",
         trouble.next_try_ms,
         trouble.error,
     )
@@ -212,7 +203,7 @@ def _waiting(
     if at_ms is not None:
         reasons.append(
             f"managedLedgerOffloadThresholdInSeconds={policy.managed_ledger_offload_threshold_in_seconds} after its "
-            f"close comes at {_at(at_ms)}, in {_span(at_ms - now_ms)}"
+            f"close comes at {at(at_ms)}, in {span(at_ms - now_ms)}"
         )
     if not reasons:
         return Explanation(
@@ -222,15 +213,3 @@ def _waiting(
             "offloaded by hand only.",
         )
     return Explanation(row.ledgerId, LedgerState.WAITING, f"It waits: {'; '.join(reasons)}.", at_ms)
-
-
-def _at(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _span(ms: int) -> str:
-    return f"{max(ms, 0) / 1000:.0f} s"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

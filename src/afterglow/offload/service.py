@@ -34,6 +34,7 @@ from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
 from afterglow.offload.reach import RouteBytes
+from afterglow.offload.segments.explaining import explain_streamed, view_stream
 from afterglow.offload.segments.listing import SegmentStatus, list_segments
 from afterglow.offload.segments.rollback import plan_rollback, roll_back
 from afterglow.offload.segments.territory import assigned_from
@@ -383,14 +384,18 @@ class OffloadService:
             _ = env.offloaders(policy, env.own, env.tiers).place
         except AfterglowError as error:
             obstacle = str(error)
+        topic = self._topics.peek(name)
+        work = topic.work
+        view = view_stream(name, env, topic.stream, policy=policy, obstacle=obstacle, whole=work.running)
         return explain(
             name,
             env.store.info(name),
             writing_to=None if opened is None else opened.writing_to,
             policy=policy,
             obstacle=obstacle,
-            work=self._topics.peek(name).work,
+            work=work,
             now_ms=self._clock.now_ms(),
+            streamed=partial(explain_streamed, view),
         )
 
     def segments(self, name: str) -> tuple[SegmentView, ...]:

@@ -64,7 +64,7 @@ def list_segments(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> 
         CorruptMetadata: A record does not parse.
         MetadataUnavailable: The store cannot be reached.
     """
-    found = {view.id: view for view in _on_their_way(metadata, paths.uploads(name))}
+    found = {record.uuid: _on_its_way(record) for record in list_uploads(metadata, paths, name)}
     for view in _offloaded(metadata, paths.segments(name)):
         found.setdefault(view.id, view)  # with an upload record beside it the commit is still to come
     return tuple(sorted(found.values(), key=lambda view: view.begin))
@@ -91,25 +91,36 @@ def _offloaded(metadata: MetadataStore, node: str) -> Iterator[SegmentView]:
         )
 
 
-def _on_their_way(metadata: MetadataStore, node: str) -> Iterator[SegmentView]:
-    for child in metadata.children(node):
-        value = metadata.get(f"{node}/{child}")
-        if value is None:
-            continue
-        record = records.parse_upload(value.value, f"{node}/{child}")
-        yield SegmentView(
-            record.uuid,
-            SegmentStatus.FAILED if record.last_error else SegmentStatus.ASSIGNED,
-            records.position_of(record.begin),
-            records.end_of(record),
-            record.assigned_ms,
-            None,
-            _entries(record),
-            sum(part.bytes for part in record.done),
-            records.planned_bytes(record),
-            *_where(record.place),
-            record.last_error or None,
-        )
+def list_uploads(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> tuple[UploadRecord, ...]:
+    """The records of segments on their way, in the order of positions. Waits for metadata.
+
+    Raises:
+        CorruptMetadata: A record does not parse.
+        MetadataUnavailable: The store cannot be reached.
+    """
+    node = paths.uploads(name)
+    found = [
+        records.parse_upload(value.value, f"{node}/{child}")
+        for child in metadata.children(node)
+        if (value := metadata.get(f"{node}/{child}")) is not None
+    ]
+    return tuple(sorted(found, key=lambda record: records.position_of(record.begin)))
+
+
+def _on_its_way(record: UploadRecord) -> SegmentView:
+    return SegmentView(
+        record.uuid,
+        SegmentStatus.FAILED if record.last_error else SegmentStatus.ASSIGNED,
+        records.position_of(record.begin),
+        records.end_of(record),
+        record.assigned_ms,
+        None,
+        _entries(record),
+        sum(part.bytes for part in record.done),
+        records.planned_bytes(record),
+        *_where(record.place),
+        record.last_error or None,
+    )
 
 
 def _entries(record: UploadRecord) -> int:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
-from afterglow.errors import AfterglowError, Fenced, OffloadConflict, UploadLost
+from afterglow.errors import AfterglowError, CorruptEntry, Fenced, OffloadConflict, UploadLost
 from afterglow.format.offload_context import get_uuid, ledger_uuid
 from afterglow.ledger.timestamps import entry_time
 from afterglow.offload.segments import edits
@@ -94,6 +94,11 @@ class TopicStream:
     def progress_ms(self) -> int:
         """When something last went forward, epoch milliseconds."""
         return self._progress_ms
+
+    @property
+    def retry_ms(self) -> int:
+        """When it is tried again after a failure, epoch milliseconds; 0: it goes on."""
+        return self._retry_at_ms
 
     @property
     def waits_for_entries(self) -> bool:
@@ -317,7 +322,10 @@ class TopicStream:
         found = self._room.ledger.read(begin, 1, 1)
         if not found or found[0].position != begin:
             return now_ms
-        told = entry_time(found[0].data)
+        try:
+            told = entry_time(found[0].data)
+        except CorruptEntry:  # whatever it is, it is copied as it is
+            return now_ms
         return min(told.time_ms, now_ms) if told.by_broker else now_ms
 
     def _clear_failed_attempt(self, ledger_id: int) -> None:

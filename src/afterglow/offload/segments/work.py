@@ -84,6 +84,11 @@ class StreamWork:
         return None if self._stream is None else self._stream.error
 
     @property
+    def retry_ms(self) -> int:
+        """When the stream is tried again after a failure, epoch milliseconds; 0: it goes on."""
+        return 0 if self._stream is None else self._stream.retry_ms
+
+    @property
     def busy(self) -> bool:
         """Whether tasks wait or run, or a segment is assigned, or somebody waits for one."""
         with self._env.lock:
