@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.offload.reach import Route
 from afterglow.read.copies import Tier
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 READS: Final = "afterglowReads"
+OFFLOAD_READS: Final = "afterglowOffloadReads"
 
 _TOPIC_ZEROS: Final[Mapping[str, Any]] = {
     "msgRateIn": 0.0,
@@ -150,8 +152,9 @@ def topic_stats(topic: Topic, owner: str) -> Json:
 
 
 def offload_stats(statistics: OffloadStatistics) -> Json:
-    """What of a topic was offloaded, and when."""
+    """What of a topic was offloaded, and when; besides Pulsar's fields, where tasks of this process read it."""
     return {
+        OFFLOAD_READS: {str(route): getattr(statistics.read_bytes, route) for route in Route},
         "offloadedStorageSize": statistics.offloaded_bytes,
         "lastOffloadLedgerId": statistics.last_ledger_id,
         "lastOffloadSuccessTimeStamp": statistics.last_success_ms,
