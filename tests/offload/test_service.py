@@ -158,6 +158,30 @@ def test_a_topic_that_streams_gets_segments_and_no_objects_of_whole_ledgers(new_
     assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.OFFLOADED]
 
 
+def test_a_topic_that_streams_no_more_goes_on_in_a_ledger_of_its_own(new_world: NewWorld) -> None:
+    world = new_world(settings())
+    world.catalog.ensure_defaults()
+    namespace = NamespaceName("public", "default")
+
+    def switch(*, on: bool) -> None:
+        policies = {"streamingOffloadEnabled": on}
+        world.catalog.update_policies(namespace, lambda old: {**old, "offload_policies": policies})
+        world.policies.changed(namespace)
+
+    switch(on=True)
+    ledger = world.open()
+    world.append(ledger, b"streamed")
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert ledger.writing_to == 1
+    switch(on=False)
+    world.run()
+    assert ledger.writing_to == 2
+    world.append(ledger, b"not streamed")
+    world.run()
+    assert [len(row.offloadContext.offloadSegment) for row in world.info().ledgerInfo] == [1, 0]
+
+
 def test_without_a_tier_nothing_is_tried_and_the_reason_is_told_once(
     new_world: NewWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -124,14 +124,14 @@ def test_afterwards_no_ledger_names_a_segment_and_all_may_be_offloaded_whole() -
     world.check()
     world.service.offload_prefix(TOPIC, LATEST)
     world.run()
-    assert world.offloaded() == [1, 2, 3]
+    assert world.offloaded() == [1, 2, 3, 4]
     assert life.entries() == before
     world.check()
     life.set_policies(streamingOffloadEnabled=True)
     world.append(world.open(), b"once more")
     world.service.offload_prefix(TOPIC, LATEST)
     world.run()
-    assert [view.begin.ledger_id for view in world.service.segments(TOPIC)] == [4]
+    assert [view.begin.ledger_id for view in world.service.segments(TOPIC)] == [5]
     world.check()
 
 
@@ -199,7 +199,7 @@ def test_a_hot_copy_that_vanished_unseen_counts_as_gone() -> None:
     assert [each.ledger_id for each in life.world.service.delete_segments(TOPIC).lost] == [2]
     life.world.service.delete_segments(TOPIC, dry_run=False, lose_data=True)
     life.world.run()
-    assert [row.ledgerId for row in life.world.info().ledgerInfo] == [1, 3, 4]
+    assert [row.ledgerId for row in life.world.info().ledgerInfo] == [1, 3, 4, 5]
     assert len(life.entries()) == 6
     life.world.check()
 

@@ -43,7 +43,9 @@ _log = logging.getLogger(__name__)
 def wants_stream(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
     """Whether a topic that nobody has open has something to stream, or a segment to finish."""
     rows = info.ledgerInfo
-    if any(is_assigned(row) for row in rows) or (streaming and any(not row.HasField("entries") for row in rows)):
+    # After a switch back the ledger that is being written must end, if a part of it is in segments.
+    unended = any(streaming or row.offloadContext.offloadSegment for row in rows if not row.HasField("entries"))
+    if unended or any(is_assigned(row) for row in rows):
         return True
     counts = {row.ledgerId: row.entries for row in rows}
     return bool(to_stream(rows, counts.get, streaming=streaming, writing_to=None))
