@@ -258,5 +258,9 @@ class OffloadConflict(AfterglowError):
     """The list of ledgers does not name this attempt any more, or has no room for it: what it wrote is to go."""
 
 
+class HandleClosed(AfterglowError, ValueError):
+    """The segment takes no more entries: its result was asked for, it was given up, or it failed."""
+
+
 class UploadLost(AfterglowError):
     """The store has forgotten an unfinished upload: the segment starts again from its begin, under another name."""

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.plan import BlockPlan
+    from afterglow.format.position import Position
     from afterglow.hot.pulsar.address import PulsarAddress
+    from afterglow.offload.handle import OffloadHandle
     from afterglow.offload.offloader import OffloadedLedger
     from afterglow.offload.parts import ReadableLedger
     from afterglow.offload.task import PartResult
@@ -232,6 +234,37 @@ class BlockOffloader:
                 raise result.error
             results.append(result)
         self.finish(copy, results)
+
+    def streaming_offload(self, uuid: UUID, begin: Position, extra_metadata: Mapping[str, str]) -> OffloadHandle:
+        """Begin a segment (PIP-76) that entries are offered to, cut as the policy says.
+
+        Args:
+            uuid: Of this segment alone; to be on record already, so that what a crash leaves can be found.
+            begin: Its first entry.
+            extra_metadata: For the objects; see :meth:`offload`.
+        """
+        # Here, since tasks, which import this too, need none of it.
+        from afterglow.offload.handle import OffloadHandle, SegmentLimits  # noqa: PLC0415
+        from afterglow.offload.segments.cutting import Sizes  # noqa: PLC0415
+
+        policy = self._policy
+        max_bytes = policy.max_offload_segment_size_in_bytes
+        limits = SegmentLimits(
+            sizes=Sizes.of(
+                max_bytes, policy.streaming_offload_block_size_in_bytes, policy.streaming_offload_part_size_in_bytes
+            ),
+            max_bytes=max_bytes,
+            buffer_bytes=policy.spark_task_buffer_max_bytes,
+            uploads=policy.managed_ledger_offload_max_threads,
+        )
+        return OffloadHandle(
+            self._store(),
+            uuid,
+            begin,
+            limits=limits,
+            data_metadata=object_metadata("data", extra_metadata),
+            index_metadata=object_metadata("index", extra_metadata),
+        )
 
     def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
         """The copy of a ledger in the tier, wherever it was put then; see the protocol."""

@@ -201,10 +201,16 @@ def coverage(record: proto.UploadRecord) -> tuple[Coverage, ...]:
 def index_of(record: proto.UploadRecord) -> ObjectIndex:
     """The index of the segment's object. All its parts must be recorded as uploaded.
 
-    A ledger is described as far as the segment goes: what else the list says of it by now is not in the record.
-
     Raises:
         CorruptMetadata: The record contradicts itself.
+    """
+    return segment_index(_ledgers(record))
+
+
+def segment_index(ledgers: Iterable[tuple[int, Sequence[BlockPlan], Sequence[BlockStatistics]]]) -> ObjectIndex:
+    """The index of a segment's object, from the blocks of each of its ledgers.
+
+    A ledger is described as far as the segment goes: what else the list says of it by now is not known here.
     """
     return index_v2(
         (
@@ -217,7 +223,7 @@ def index_of(record: proto.UploadRecord) -> ObjectIndex:
             plans,
             blocks,
         )
-        for ledger_id, plans, blocks in _ledgers(record)
+        for ledger_id, plans, blocks in ledgers
     )
 
 

@@ -1,0 +1,287 @@
+"""The interface of PIP-76: entries are offered one behind the other, and become one segment in the tier.
+
+For whoever has entries but no hot ledger to plan over: sizes need not be known ahead. Blocks and parts are cut as the
+engine itself cuts them, so that the same entries give the same bytes. Parts are uploaded by threads of the handle's own
+while further entries come; the last part, and the index, when the result is asked for.
+
+A handle changes no metadata: until somebody commits its result, nobody reads the segment. It survives no crash; what
+one leaves is found by the UUID, which is to be on record before the handle is made.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from afterglow.errors import CorruptBlock, HandleClosed, InvalidPosition, WrongLength
+from afterglow.format.frames import FRAME, FRAME_BYTES, check_whole, scan_frames
+from afterglow.format.index import encode_index
+from afterglow.format.objects import INDEX_SUFFIX
+from afterglow.format.position import Position
+from afterglow.offload.blocks import delete_objects
+from afterglow.offload.segments.assembly import Assembly
+from afterglow.offload.segments.records import segment_index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+    from types import TracebackType
+    from uuid import UUID
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from afterglow.offload.segments.cutting import Sizes
+    from afterglow.storage.store import ObjectStore, Part, Upload
+
+_UPLOADS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadResult:
+    """A segment that is whole in the tier."""
+
+    uuid: UUID
+    begin: Position
+    """Its first entry, inclusive."""
+    end: Position
+    """Its last entry, inclusive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLimits:
+    """How a segment is cut, and how much memory that may take."""
+
+    sizes: Sizes
+    """Of blocks and parts."""
+    max_bytes: int
+    """Bytes of frames that the segment holds at most; a single entry may be larger."""
+    buffer_bytes: int
+    """Held for entries that are not uploaded; more only where a part, or a single entry, needs more by itself."""
+    uploads: int = _UPLOADS
+    """Parts that are uploaded at a time."""
+
+
+class OffloadHandle:
+    """One segment on its way. One call at a time. A context manager, which aborts where no result was asked for.
+
+    Args:
+        store: Where it goes.
+        uuid: Names it and its object; used for no other.
+        begin: Its first entry.
+        limits: How it is cut.
+        data_metadata: User metadata of its data object.
+        index_metadata: User metadata of its index.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        uuid: UUID,
+        begin: Position,
+        *,
+        limits: SegmentLimits,
+        data_metadata: Mapping[str, str],
+        index_metadata: Mapping[str, str],
+    ) -> None:
+        self._store = store
+        self._uuid = uuid
+        self._begin = begin
+        self._limits = limits
+        self._data_metadata = data_metadata
+        self._index_metadata = index_metadata
+        self._assembly = Assembly(limits.sizes)
+        self._last: Position | None = None
+        self._frame_bytes = 0
+        self._threads = ThreadPoolExecutor(limits.uploads, thread_name_prefix=f"offload-{str(uuid)[:8]}")
+        self._parts: list[tuple[int, Future[Part]]] = []  # size in bytes, and what the store has
+        self._creating = threading.Lock()
+        self._upload: Upload | None = None
+        self._closed = False
+        self._result: OffloadResult | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._result is None:
+            self.abort()
+
+    # --- offering -----------------------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        """Of its data object."""
+        return str(self._uuid)
+
+    def last_offered(self) -> Position | None:
+        """The last entry that was taken; None: none was."""
+        return self._last
+
+    def can_offer(self, size: int) -> bool:
+        """Whether an entry of so many bytes would be taken now: the segment is open, and has room as has the buffer."""
+        return not self._closed and self.has_room(size) and self._buffers(size + FRAME_BYTES)
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of so many bytes belongs into this segment; if not, it begins the next one."""
+        return not self._frame_bytes or self._frame_bytes + size + FRAME_BYTES <= self._limits.max_bytes
+
+    def offer_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> bool:
+        """Offer the entry that follows the last one: the next of its ledger, or the first of a later ledger.
+
+        Returns:
+            Whether it was taken. If not, then either the segment has no room for it (:meth:`has_room`): ask for the
+            result. Or the buffer is full: :meth:`wait`, and offer it again.
+
+        Raises:
+            HandleClosed: The result was asked for, or the handle aborted.
+            InvalidPosition: The entry does not follow the last one.
+            StorageError: A part could not be uploaded: nothing becomes of this handle but :meth:`abort`.
+        """
+        view = memoryview(data).cast("B")
+        position = Position(ledger_id, entry_id)
+        self._check(position)
+        frame = FRAME.pack(view.nbytes, entry_id) + view
+        return self._take(position, memoryview(frame), np.array([0, len(frame)])) == 1
+
+    def offer_range(self, buffer: Buffer, first_id: Position, count: int) -> int:
+        """Offer consecutive entries of one ledger as hot ledgers and blocks hold them: framed, and without gaps.
+
+        Args:
+            buffer: The frames, and nothing else.
+            first_id: Ledger and entry of the first of them.
+            count: How many there are.
+
+        Returns:
+            How many were taken, from the first on. For the others see :meth:`offer_entry`.
+
+        Raises:
+            HandleClosed: The result was asked for, or the handle aborted.
+            InvalidPosition: The first entry does not follow the last one that was taken.
+            CorruptBlock: The buffer does not hold the frames of these entries.
+            StorageError: A part could not be uploaded: nothing becomes of this handle but :meth:`abort`.
+        """
+        view = memoryview(buffer).cast("B")
+        self._check(first_id)
+        frames = scan_frames(view, first_id.entry_id)
+        check_whole(frames, f"the range offered from entry {first_id} on")
+        if len(frames) != count:
+            raise CorruptBlock(f"the range offered from entry {first_id} on has {len(frames)} entries, not {count}")
+        return self._take(first_id, view, frames.offsets)
+
+    def wait(self) -> None:
+        """Wait until one more part is uploaded, or has failed; returns at once where none is under way."""
+        wait([part for _, part in self._under_way()], return_when=FIRST_COMPLETED)
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def result(self) -> OffloadResult:
+        """End the segment with the last entry that was taken, and wait until all of it is durable in the tier.
+
+        Asked again, it gives the same.
+
+        Raises:
+            HandleClosed: It was aborted, or failed before.
+            InvalidPosition: No entry was taken, and there are no empty segments.
+            WrongLength: The object in the tier is not as long as what was sent.
+            StorageError: The store failed: nothing becomes of this handle but :meth:`abort`.
+        """
+        if self._result is not None:
+            return self._result
+        self._check_open()
+        if self._last is None:
+            raise InvalidPosition(f"segment {self._uuid} has no entry: offer {self._begin}, or abort it")
+        self._closed = True
+        last_part = self._assembly.close()
+        if not self._parts:
+            self._store.put(self.key, last_part, metadata=self._data_metadata, if_absent=True)
+        else:
+            if last_part:
+                self._send(last_part)
+            parts = [part.result() for _, part in self._parts]
+            assert self._upload is not None
+            self._store.complete_upload(self._upload, parts)
+        self._threads.shutdown()
+        found, sent = self._store.head(self.key).size_bytes, self._assembly.size_bytes
+        if found != sent:
+            raise WrongLength(f"object {self.key} in {self._store.url} has {found} bytes, and {sent} were sent")
+        index = encode_index(segment_index(self._assembly.ledgers()))
+        self._store.put(self.key + INDEX_SUFFIX, index, metadata=self._index_metadata, if_absent=True)
+        self._result = OffloadResult(self._uuid, self._begin, self._last)
+        return self._result
+
+    def abort(self) -> None:
+        """Give the segment up, and delete what there is of it; also after a failure, and again where that fails.
+
+        Raises:
+            HandleClosed: There is a result, which somebody may have committed.
+            StorageError: The store failed: something may be left, and is found by the UUID.
+        """
+        if self._result is not None:
+            raise HandleClosed(f"segment {self._uuid} is whole in the tier; delete its objects where no list names it")
+        self._closed = True
+        self._threads.shutdown(cancel_futures=True)
+        delete_objects(self._store, self.key)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HandleClosed(f"segment {self._uuid} takes no more entries: its result was asked for, or it was ended")
+
+    def _check(self, position: Position) -> None:
+        """Insist that the handle is open and sound, and that an entry follows the last one."""
+        self._check_open()
+        for _, part in self._parts:
+            if part.done() and (error := part.exception()) is not None:
+                self._closed = True
+                raise error
+        last = self._last
+        if last is None:
+            follows, wanted = position == self._begin, str(self._begin)
+        else:
+            follows = position == last.next() or (position.ledger_id > last.ledger_id and position.entry_id == 0)
+            wanted = f"{last.next()}, or the first of a later ledger"
+        if not follows:
+            raise InvalidPosition(f"segment {self._uuid} was offered entry {position}; its next is {wanted}")
+
+    def _take(self, first: Position, frames: memoryview, offsets: NDArray[np.int64]) -> int:
+        """Take entries in pieces of about a block, as long as there is room; returns how many."""
+        count, taken = offsets.size - 1, 0
+        piece_bytes = self._limits.sizes.block_bytes
+        while taken < count:
+            start = int(offsets[taken])
+            room = min(piece_bytes, self._limits.max_bytes - self._frame_bytes)
+            stop = max(int(offsets.searchsorted(start + room, side="right")) - 1, taken + 1)
+            size = int(offsets[stop]) - start
+            if not (self.has_room(size - FRAME_BYTES) and self._buffers(size)):
+                break
+            for part in self._assembly.add(first.ledger_id, first.entry_id + taken, frames, offsets[taken : stop + 1]):
+                self._send(part)
+            self._frame_bytes += size
+            self._last = Position(first.ledger_id, first.entry_id + stop - 1)
+            taken = stop
+        return taken
+
+    def _buffers(self, size: int) -> bool:
+        """Whether the buffer has room for so many bytes; always where waiting would not bring any."""
+        sending = sum(part_bytes for part_bytes, _ in self._under_way())
+        return not sending or sending + self._assembly.held_bytes + size <= self._limits.buffer_bytes
+
+    def _under_way(self) -> list[tuple[int, Future[Part]]]:
+        return [(size, part) for size, part in self._parts if not part.done()]
+
+    def _send(self, data: bytearray) -> None:
+        self._parts.append((len(data), self._threads.submit(self._upload_part, len(self._parts) + 1, data)))
+
+    def _upload_part(self, number: int, data: bytearray) -> Part:
+        with self._creating:
+            if self._upload is None:
+                self._upload = self._store.create_upload(self.key, metadata=self._data_metadata)
+        return self._store.upload_part(self._upload, number, data)
