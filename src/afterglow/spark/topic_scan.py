@@ -63,14 +63,19 @@ def read_splits(
     try:
         results = context.parallelize(splits, max(len(splits), 1)).map(work).collect()
     except Exception as error:
-        # Spark has no error of its own for it: what the JVM says, in many lines, of workers that died or of itself.
-        first_line = str(error).strip().partition("\n")[0]
-        raise AfterglowError(f"the Spark job that reads {topics} failed: {first_line}") from error
+        # A worker that died, a fault in a task, the end of the JVM: Spark has no one error for them.
+        raise AfterglowError(f"the Spark job that reads {topics} failed: {_reason(error)}") from error
     for result in results:
         if isinstance(result, AfterglowError):
             raise result
     batches = [batch for result in results for batch in pa.ipc.open_stream(result)]
     return pa.Table.from_batches(batches, schema if distillation is None else distillation.schema)
+
+
+def _reason(error: Exception) -> str:
+    """Of stacks of Python and Java, the line that tells most: the last one that is not indented."""
+    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
+    return lines[-1] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
