@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from afterglow.errors import AfterglowError, ConfigError, LedgerMissing
+from afterglow.errors import AfterglowError, ConfigError, LedgerMissing, MissingDependency
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.plan import plan_v1
 from afterglow.hot.local.layout import Layout
 from afterglow.hot.local.log import LocalLog
 from afterglow.offload.task import LedgerPart, PartTask
-from afterglow.spark.offload_jobs import SparkRunner, describe
+from afterglow.spark.offload_jobs import SparkRunner, describe, explain
 from afterglow.storage import open_store
 
 if TYPE_CHECKING:
@@ -299,6 +299,17 @@ def test_closing_ends_spark_and_its_workers_while_a_task_runs(home: Home, other:
 
 def test_a_runner_without_jobs_starts_nothing() -> None:
     SparkRunner("local[2]").close()
+
+
+def test_executors_without_this_package_are_told_from_other_failures() -> None:
+    spark = "Error while finding module specification for 'afterglow.spark.daemon' (ModuleNotFoundError: No module "
+    found = explain(ValueError(f"{'x' * 2_000}{spark}named 'afterglow')"))
+    assert isinstance(found, MissingDependency)
+    assert "spark.pyspark.python" in str(found)
+    assert explain(found) is found
+    other = explain(ValueError("x" * 2_000))
+    assert isinstance(other, str)
+    assert len(other) == 500
 
 
 def test_a_malformed_master_is_refused_at_once() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
-from afterglow.errors import AfterglowError
+from afterglow.errors import AfterglowError, MissingDependency
 from afterglow.offload.task import failed
 from afterglow.spark.master import is_local
 from afterglow.spark.session import local_session
@@ -167,12 +167,11 @@ class SparkRunner:
             job.report(place, outcome)
         if not job.open:
             return
-        reason = error if isinstance(error, AfterglowError) else _shortened(f"{type(error).__name__}: {error}", 500)
+        reason = explain(error)
         _log.warning("offload job %s ended with %s tasks undone: %s", job.number, len(job.open), reason)
         for place in sorted(job.open):
             task = job.tasks[place]
-            told = error if isinstance(error, AfterglowError) else _undone(task, reason)
-            job.report(place, failed(task, told))
+            job.report(place, failed(task, reason if isinstance(reason, AfterglowError) else _undone(task, reason)))
 
     # --- Spark itself ---
 
@@ -222,6 +221,18 @@ def describe(tasks: Sequence[Task]) -> str:
     objects = ", ".join(dict.fromkeys(task.key for task in tasks))
     half = _DESCRIPTION_CHARACTERS // 2
     return f"offload {_shortened(topics, half)}: {_shortened(objects, half)}"
+
+
+def explain(error: BaseException | None) -> AfterglowError | str:
+    """Why a job failed, for people."""
+    if isinstance(error, AfterglowError):
+        return error
+    if "No module named 'afterglow" in str(error):
+        return MissingDependency(
+            "the Python of Spark's executors cannot import afterglow as it is here: install the same version where "
+            "they run, or name a Python that has it by spark.pyspark.python, or ship one by spark.archives"
+        )
+    return _shortened(f"{type(error).__name__}: {error}", 500)
 
 
 def _group(number: int) -> str:
