@@ -247,6 +247,7 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     world.append(*map(payload, range(30)))
     world.advance()
+    world.world.clock.advance(3600)
     assert len(world.tasks) >= 2
     world.run(1)
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"upload_part"}), times=None)
@@ -257,7 +258,11 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     (upload,) = world.stream.uploads
     assert upload.record.attempts == 1
     assert len(upload.record.done) == 1
+    world.world.clock.advance(0.1)
     assert not world.stream.due(world.world.clock.now_ms())
+    looks_at = world.stream.next_look_ms
+    assert looks_at is not None
+    assert looks_at > world.world.clock.now_ms(), "not before it may be tried again, though the segment is old"
     world.store = good
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.last_confirmed)

@@ -123,8 +123,7 @@ class TopicStream:
     @property
     def next_look_ms(self) -> int | None:
         """When time alone brings something to do, epoch milliseconds; None: it does not."""
-        moments = [at_ms for at_ms in (self._retry_at_ms, self._close_at_ms) if at_ms]
-        return min(moments, default=None)
+        return self._retry_at_ms or self._close_at_ms  # before the next try nothing is closed either
 
     def committed_to(self, target: Position) -> bool:
         """Whether everything up to ``target`` that belongs into segments is committed."""
