@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import random
 import subprocess
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ import pytest
 
 from afterglow.errors import DiskFull, HotLogError, LedgerClosed
 from afterglow.hot.local import LocalLog
+from afterglow.hot.local.disk import Disk
+from afterglow.hot.local.layout import Layout
 from afterglow.testing.disk import RecordedDisk, UnsyncedDisk, rebuild
 from afterglow.testing.hot import Completions, append_all, read_all
 
@@ -323,3 +327,14 @@ def test_a_disk_that_is_really_full_takes_entries_again_after_a_deletion(tiny_di
         log.delete(ledger.ledger_id)
         log.checkpoint()
         append_all(log.create(), [entry] * 10)
+
+
+def test_a_home_that_somebody_only_asks_about_can_be_opened(home: Path) -> None:
+    LocalLog(home).close()
+    disk = Disk()
+    with disk.opened(Layout(home).lock) as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        release = threading.Timer(0.1, fcntl.flock, (asking, fcntl.LOCK_UN))
+        release.start()
+        LocalLog(home).close()
+        release.join()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ __all__ = ["Disk"]
 
 _ONE_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB at once
 _ONE_CALL_PIECES = 1024  # IOV_MAX
+_LOCK_TRIES = 50
+_LOCK_WAIT_S = 0.02
 
 
 class Disk:
@@ -116,7 +119,15 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def lock(self, descriptor: int) -> bool:
-        """Hold a file against all others until it is closed; tell whether that was possible."""
+        """Hold a file against all others until it is closed; tell whether that was possible.
+
+        Who only asks with :meth:`locked`, or is about to become another program, holds it for a moment: that is waited
+        for.
+        """
+        for _ in range(_LOCK_TRIES):
+            if self._flock(descriptor, fcntl.LOCK_EX):
+                return True
+            time.sleep(_LOCK_WAIT_S)
         return self._flock(descriptor, fcntl.LOCK_EX)
 
     def locked(self, descriptor: int) -> bool:
