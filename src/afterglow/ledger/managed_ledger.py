@@ -288,6 +288,15 @@ class ManagedLedger:
         """
         self._roller.roll()
 
+    def commit_ends(self) -> None:
+        """Put ledgers on record that have ended and are not, which else comes a moment later. Waits for metadata.
+
+        Raises:
+            HotLogError: A failed ledger cannot be ended for sure yet.
+            MetadataError: The store failed.
+        """
+        self._roller.commit_ends()
+
     # --- letting go ---------------------------------------------------------------------------------------------------
 
     def trim(self) -> tuple[int, ...]:

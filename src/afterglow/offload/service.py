@@ -351,6 +351,7 @@ class OffloadService:
             if not self._topics.get(name).begin_stream_manual(end):
                 raise _in_progress(name)
             return
+        ledger.commit_ends()
         last = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
         if not 0 <= position.ledger_id <= last + 1 and position != LATEST:
             raise InvalidPosition(
