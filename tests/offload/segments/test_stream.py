@@ -10,6 +10,10 @@ from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import Position
 from afterglow.format.proto import afterglow_pb2 as proto
+from afterglow.metadata.faults import Fault as MetadataFault
+from afterglow.metadata.faults import FaultRule as MetadataRule
+from afterglow.metadata.faults import FaultyMetadataStore
+from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.offload.segments import records
 from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream
 from afterglow.read.inspect import inspect_object
@@ -282,6 +286,32 @@ def test_tasks_that_were_found_before_a_failure_go_out_all_the_same() -> None:
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}), key="*-index", skip=1)
     world.store = FaultyStore(world.store, [rule])
     assert world.advance() == 1, "the first was committed and made room, the second failed"
+    world.world.clock.advance(60)
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.stream.idle
+    assert held(world) == world.entries()
+
+
+def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_now() -> None:
+    faulty = FaultyMetadataStore(MemoryMetadataStore())
+    config = streaming(max_offload_segment_size_in_bytes=10_000)
+    world = StreamWorld(config, World(config, faulty))
+    world.append(*map(payload, range(20)))
+    world.settle()
+    world.change(max_offload_segment_size_in_bytes=1500)
+    unheard = FaultyMetadataStore(
+        faulty.inner,
+        [
+            MetadataRule(MetadataFault.ERROR_AFTER, frozenset({"put"}), "*/uploads/*"),
+            MetadataRule(MetadataFault.ERROR_BEFORE, frozenset({"get"}), "*/uploads/*"),
+        ],
+    )
+    faulty._choose = unheard._choose  # type: ignore[method-assign]  # from now on
+    world.advance()
+    assert len(unheard.injected) == 2
+    assert world.stream.uploads[0].end is None, "as far as was heard"
+    world.change(max_offload_segment_size_in_bytes=10_000)
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.last_confirmed)
     world.settle()

@@ -60,6 +60,16 @@ class UploadNode:
             self._put(_with_epoch(self.record, self._epoch))
         return True
 
+    def refresh(self) -> None:
+        """Read the record again where nobody knows how its last change ended.
+
+        Raises:
+            Fenced: Another owner has taken over, or the record is gone.
+            MetadataError: The store failed.
+        """
+        if self._stale and not self._read():
+            raise Fenced(f"{self._path} is gone: the segment was finished or given up by another owner")
+
     def update(self, edit: Callable[[UploadRecord], None]) -> None:
         """Change the record.
 
@@ -71,8 +81,7 @@ class UploadNode:
             Fenced: Another owner has taken over, or the record is gone. Nothing was changed.
             MetadataError: The store failed. The change may have been made, and shows at the next call.
         """
-        if self._stale and not self._read():
-            raise Fenced(f"{self._path} is gone: the segment was finished or given up by another owner")
+        self.refresh()
         for _ in range(_TRIES):
             self._check_owner()
             edited = UploadRecord()

@@ -187,6 +187,8 @@ class TopicStream:
 
     def _go_on(self, uploads: list[SegmentUpload], now_ms: int, tasks: list[PartTask]) -> int:
         """Adds tasks, and returns how many bytes of the live segment wait for more to fill a part."""
+        for upload in uploads:
+            upload.refresh()
         self._roll_if_switched_back(uploads)
         while True:
             waiting_bytes = self._extend_live(uploads, now_ms)

@@ -160,6 +160,15 @@ class SegmentUpload:
         """Parts that tasks are uploading."""
         return len(self._in_flight)
 
+    def refresh(self) -> None:
+        """Find out how the last change of the record ended, where that was not heard: what follows is planned from it.
+
+        Raises:
+            Fenced: Another owner has taken over.
+            MetadataError: The store failed.
+        """
+        self._node.refresh()
+
     # --- steps 1 and 2 ------------------------------------------------------------------------------------------------
 
     @classmethod
