@@ -43,7 +43,7 @@ class TopicModel:
     """Ledgers up to this id were to be let go of at once."""
     deletion_wanted: bool = False
     terminated: bool = False
-    """Whether it was to be ended for good."""
+    """Whether it was ended for good."""
 
     # --- what producers hear ------------------------------------------------------------------------------------------
 
@@ -54,6 +54,8 @@ class TopicModel:
     def acknowledge(self, entry: bytes, position: Position) -> str | None:
         """An entry is durable; returns what is wrong with that."""
         self.unheard.pop(entry, None)
+        if self.terminated:
+            return f"{self.name}: {position} was acknowledged after the topic had ended"
         ledger = self.acknowledged.setdefault(position.ledger_id, {})
         known = ledger.get(position.entry_id)
         ledger[position.entry_id] = entry
@@ -129,8 +131,8 @@ class TopicModel:
             if before is not None and not (before[0] < position and before[1] < number):
                 problems.append(f"{self.name}: {position} with entry {number} comes behind {before}")
             before = (position, number)
-            if known is None and current and entry in self.unheard:
-                self.acknowledge(entry, position)
+            if known is None and current and self.unheard.pop(entry, None) is not None:
+                self.acknowledged.setdefault(position.ledger_id, {})[position.entry_id] = entry
         return problems
 
     def missing(self, first: Position, found: Sequence[Position], *, whole: bool) -> list[str]:

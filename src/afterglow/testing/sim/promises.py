@@ -116,13 +116,14 @@ def _clean(world: SimWorld) -> Iterator[str]:
     """Promises 2, 4 and 9, by the checker: nothing is missing, and nothing is there that nobody names."""
     world.clock.advance(1)
     for finding in _verify(world):
-        late = (finding.object or "")[:36] in world.watchman.late and finding.kind is Kind.ORPHAN_OBJECT
-        if not late:
+        late = (finding.object or "")[:36] in world.watchman.late
+        if not (late and finding.kind in {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD}):
             yield f"the checker finds {finding}"
-    for swept in _sweep(world):
-        if (swept.object or "")[:36] in world.watchman.named():
-            yield f"the sweep has taken {swept}, which a list names"
-    for finding in _verify(world):
+    swept = _sweep(world)
+    for finding in swept:
+        if finding.kind is Kind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.watchman.named():
+            yield f"the sweep has taken {finding}, which a list names"
+    for finding in _verify(world) if swept else ():
         yield f"after a sweep the checker finds {finding}"
     for upload in world.tier.list_uploads():
         if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.watchman.named():

@@ -74,7 +74,7 @@ class Watchman:
         tier: MemoryStore,
         clock: Clock,
         models: Mapping[str, TopicModel],
-        stale: Callable[[str | None], bool],
+        stale: Callable[[], bool],
     ) -> None:
         self._metadata = metadata
         self._tier = tier
@@ -87,7 +87,7 @@ class Watchman:
         self.broken: list[str] = []
         """Promises that were broken."""
         self.late: set[str] = set()
-        """Keys that were written when nothing named them any more, by somebody who could not know."""
+        """UUIDs of what was written, or uploaded to, by somebody who could not know that it is not his any more."""
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
@@ -209,9 +209,15 @@ class Watchman:
         uuid = key[:_UUID_CHARS]
         if uuid in self.named() or any(self._on_record(name, UUID(uuid)) for name in self._models):
             return
-        if not self._stale(uuid):
+        if not self._stale():
             self.broken.append(f"object {key} is written, and neither a list nor a record names it")
-        self.late.add(f"{uuid}")
+        self.late.add(uuid)
+
+    def uploading(self, key: str) -> None:
+        """An upload is about to begin."""
+        self.writing(key)
+        if self._stale():
+            self.late.add(key[:_UUID_CHARS])
 
     def _on_record(self, name: str, uuid: UUID) -> bool:
         paths = (self._paths.delete(name, uuid), self._paths.upload(name, uuid))
@@ -245,7 +251,7 @@ class WatchedStore(StoreWrapper):
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an upload."""
-        self._watchman.writing(key)
+        self._watchman.uploading(key)
         return super().create_upload(key, metadata=metadata)
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:

@@ -37,14 +37,14 @@ CALM: Final = Weather("calm")
 
 def draw_weather(rng: Random) -> Weather:
     """One of the kinds, more or less severe."""
-    often = rng.choice((0.02, 0.1, 0.3))
+    often = rng.choice((0.05, 0.2, 0.5))
     kinds = {
         "a tier that fails now and then": Weather("", tier=_flaky_tier(often)),
         "a tier that is out": Weather("", tier=_out_tier()),
         "a tier that garbles what is read": Weather("", tier=_garbled_tier(often)),
         "metadata that fails now and then": Weather("", metadata=_flaky_metadata(often), conflicts=often),
         "metadata that is out": Weather("", metadata=_out_metadata()),
-        "somebody else who changes lists": Weather("", conflicts=3 * often),
+        "somebody else who changes lists": Weather("", conflicts=often),
         "a storm": Weather("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often),
     }
     name = rng.choice(tuple(kinds))

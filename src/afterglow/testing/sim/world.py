@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from random import Random
 
     from afterglow.config import BrokerConfig
-    from afterglow.offload.task import Task
+    from afterglow.offload.task import PartResult, Task
     from afterglow.testing.sim.weather import Weather
 
 _FOREIGN_OBJECT: Final = "foreign-object"
 _FOREIGN_UPLOAD: Final = "foreign-upload"
 
 
-@dataclass(slots=True)
-class Orphan:
-    """A task that goes on after the process that handed it out has ended."""
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Runs a task, also after the process that handed it out has ended."""
 
     process: Process
     task: Task
@@ -65,14 +65,15 @@ class SimWorld:
         self.tier = MemoryStore(now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
         self.tier.put(_FOREIGN_OBJECT, b"not ours")
         self.tier.create_upload(_FOREIGN_UPLOAD)
-        self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, lambda _uuid: self._is_stale())
+        self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, self._is_stale)
         self._watched_metadata = WatchedMetadata(self.metadata, self.watchman)
         self._watched_tier = WatchedStore(self.tier, self.watchman)
         self.tier_front = StoreWrapper(self._watched_tier)
         self.weather = CALM
         self.change_weather(CALM)
         self.zombies: list[Process] = []
-        self.orphans: list[Orphan] = []
+        self.orphans: list[Worker] = []
+        """Whom nobody waits for."""
         self.processes = 0
         self.dies_in: int | None = None
         """Effects until whoever acts dies; None: nobody does by itself."""
@@ -81,7 +82,7 @@ class SimWorld:
         self.between: Callable[[], None] = lambda: None
         """What others do then."""
         self.effects = 0
-        self.actor: Process | Orphan | None = None
+        self.actor: Process | Worker | None = None
         self._nested = False
         self.contested = False
         """Whether another process has acted since the owner began."""
@@ -148,7 +149,9 @@ class SimWorld:
                 if self.dies_in < 0:
                     self.dies_in = None
                     raise Crashed(f"{process} before {name}")
-        if self.interleave and not self._nested and not self.hot.held and self.rng.random() < self.interleave:
+        # A worker holds no lock of its process, so that anybody may act while it is at work.
+        likely = 3 * self.interleave if isinstance(self.actor, Worker) else self.interleave
+        if likely and not self._nested and not self.hot.held and self.rng.random() < likely:
             self._nested = True
             try:
                 self.between()
@@ -181,37 +184,37 @@ class SimWorld:
     def run_task(self, process: Process, index: int) -> None:
         """Run a task of a process, and tell it; a worker that dies is replaced, and the task done over."""
         task, done = process.tasks.pop(index)
-        before, self.actor = self.actor, process
-        try:
-            result = process.run_task(task)
-        except Crashed:
-            self.note("    a worker dies")
+        result = self._run(Worker(process, task))
+        if result is None and process.alive:
             process.tasks.append((task, done))
-            return
-        finally:
-            self.actor = before
-        if self.verbose and result.error is not None:
-            self.note(f"    task {task.task_id}: {result.error!r}")
-        self.act(process, lambda: done(task, result))
+        elif result is not None and process.alive:
+            self.act(process, lambda: done(task, result))
 
     def run_orphan(self, index: int) -> None:
         """Run a task that nobody waits for."""
-        orphan = self.orphans.pop(index)
-        before, self.actor = self.actor, orphan
+        self._run(self.orphans.pop(index))
+
+    def _run(self, worker: Worker) -> PartResult | None:
+        before, self.actor = self.actor, worker
         try:
-            orphan.process.run_task(orphan.task)
+            result = worker.process.run_task(worker.task)
         except Crashed:
             self.note("    a worker dies")
+            return None
         finally:
             self.actor = before
+        if self.verbose and result.error is not None:
+            self.note(f"    task {worker.task.task_id}: {result.error!r}")
+        return result
 
     def _is_stale(self) -> bool:
-        return self.actor is not self.owner or self.contested
+        actor = self.actor
+        process = actor.process if isinstance(actor, Worker) else actor
+        return process is not self.owner or self.contested
 
     def _hot_effect(self, name: str) -> None:
-        actor = self.actor
-        if isinstance(actor, Process):
-            self.effect(actor, f"hot {name}", changes=True)
+        if isinstance(self.actor, Process):
+            self.effect(self.actor, f"hot {name}", changes=True)
 
     # --- who lives ----------------------------------------------------------------------------------------------------
 
@@ -223,7 +226,7 @@ class SimWorld:
         """End a process where it stands; its workers may go on for a while. The owner is replaced."""
         process.alive = False
         self._end_appends(process)
-        self.orphans += [Orphan(process, task) for task, _ in process.tasks if self.rng.random() < 0.5]
+        self.orphans += [Worker(process, task) for task, _ in process.tasks if self.rng.random() < 0.5]
         process.tasks.clear()
         process.executor.pieces.clear()
         if process in self.zombies:
@@ -239,6 +242,11 @@ class SimWorld:
             self.act(process, process.store.close)
         if process.alive:
             self.kill(process)
+
+    def end_zombies(self) -> None:
+        """End every process but the owner."""
+        for zombie in tuple(self.zombies):
+            self.kill(zombie)
 
     def take_over(self) -> None:
         """Another process takes the owner's place, which does not know it yet."""

@@ -1,0 +1,63 @@
+"""What goes wrong: faults, losses, deaths, and owners that do not know that they are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.testing.sim.acting import Acting
+from afterglow.testing.sim.weather import CALM, draw_weather
+
+if TYPE_CHECKING:
+    from afterglow.testing.sim.world import SimWorld
+
+
+class Trouble(Acting):
+    """Brings it, and ends it."""
+
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world)
+        self._calm_in = 0
+
+    def pass_by(self) -> None:
+        """One step less until the weather clears up."""
+        if not self.world.weather.calm:
+            self._calm_in -= 1
+            if not self._calm_in:
+                self.clear_up()
+
+    def change_weather(self) -> str:
+        """Let other things go wrong, for a while."""
+        self.world.change_weather(draw_weather(self.rng))
+        self._calm_in = self.rng.choice((5, 15, 40))
+        return f"{self.world.weather.name}, {self._calm_in} steps"
+
+    def clear_up(self) -> str:
+        """Let nothing go wrong."""
+        self.world.change_weather(CALM)
+        return ""
+
+    def lose_upload(self) -> str:
+        """Have the store forget an upload."""
+        return "one" if self.world.lose_upload() else "none is there"
+
+    def die_soon(self) -> str:
+        """Let a process, or a worker, die within the next effects."""
+        self.world.dies_in = self.rng.randint(0, 12)
+        return f"after {self.world.dies_in} effects"
+
+    def restart(self) -> str:
+        """End the owner in order, and begin another."""
+        self.world.shut_down(self.world.owner)
+        return f"{self.world.owner}"
+
+    def take_over(self) -> str:
+        """Begin another owner beside the first."""
+        if self.world.zombies:
+            return "two are enough"
+        self.world.take_over()
+        return f"{self.world.owner}"
+
+    def end_zombie(self) -> str:
+        """End the first."""
+        self.world.end_zombies()
+        return ""

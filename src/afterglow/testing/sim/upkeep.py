@@ -1,0 +1,97 @@
+"""What goes on inside of processes, and time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from afterglow.testing.sim.acting import Acting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from afterglow.testing.sim.process import Process
+    from afterglow.testing.sim.world import SimWorld
+
+_THREADS: Final = 4
+"""Pieces of work that may overtake each other."""
+
+
+class Upkeep(Acting):
+    """Ticks, pieces of work, tasks.
+
+    Args:
+        world: Where it acts.
+        disturb: What may happen to the owner while others are at work.
+    """
+
+    def __init__(self, world: SimWorld, disturb: Callable[[], object]) -> None:
+        super().__init__(world)
+        self._disturb = disturb
+
+    def piece(self) -> str:
+        """Run a piece of work that waits."""
+        process = self.process()
+        if not len(process.executor):
+            return "none waits, tick: " + self.tick()
+        self.world.act(process, partial(process.executor.run, self._pick(process)))
+        return f"{process}"
+
+    def task(self) -> str:
+        """Run a task, of a living process or of one that has ended."""
+        world = self.world
+        if world.orphans and self.rng.random() < 0.3:
+            world.run_orphan(self.rng.randrange(len(world.orphans)))
+            return "of a process that has ended"
+        process = self.process()
+        if not process.tasks:
+            return "none waits, piece: " + self.piece()
+        world.run_task(process, self.rng.randrange(len(process.tasks)))
+        return f"{process}"
+
+    def bustle(self) -> str:
+        """Do much at a time."""
+        times = self.rng.randint(3, 12)
+        for _ in range(times):
+            self.task()
+        return f"{times} pieces of work"
+
+    def tick(self) -> str:
+        """Do what the engine does every second."""
+        process = self.process()
+        self.world.act(process, process.tick)
+        return f"{process}"
+
+    def wait(self) -> str:
+        """Let time pass."""
+        seconds = self.rng.choice((0.01, 0.5, 1.0, 5.0, 9.0, 40.0, 600.0, 4000.0))
+        self.world.clock.advance(seconds)
+        return f"{seconds} s"
+
+    def between(self) -> None:
+        """Somebody else acts between two effects of whoever acts now: another process, or a worker of any."""
+        world, rng = self.world, self.rng
+        if world.orphans and rng.random() < 0.5:
+            world.run_orphan(rng.randrange(len(world.orphans)))
+            return
+        others = [process for process in (world.owner, *world.zombies) if process is not world.actor]
+        if not others:
+            return
+        other = rng.choice(others)
+        if world.verbose:
+            world.note(f"    meanwhile {other}")
+        if other is world.owner and rng.random() < 0.1:
+            self._disturb()
+        for _ in range(rng.choice((1, 1, 3))):
+            if len(other.executor) and rng.random() < 0.6:
+                world.act(other, partial(other.executor.run, self._pick(other)))
+            elif other.tasks and rng.random() < 0.6:
+                world.run_task(other, rng.randrange(len(other.tasks)))
+            else:
+                world.act(other, other.tick)
+            if not other.alive:
+                return
+
+    def _pick(self, process: Process) -> int:
+        """A piece of work that a thread of a pool could run next."""
+        return self.rng.randrange(min(len(process.executor), _THREADS))
