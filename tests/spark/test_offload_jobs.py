@@ -9,17 +9,19 @@ import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
 
+from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, ConfigError, LedgerMissing, MissingDependency
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.plan import plan_v1
 from afterglow.hot.local.layout import Layout
 from afterglow.hot.local.log import LocalLog
-from afterglow.offload.task import LedgerPart, PartTask
-from afterglow.spark.offload_jobs import SparkRunner, describe, explain
+from afterglow.offload.task import LedgerPart, LedgerTask, PartTask
+from afterglow.spark.offload_jobs import SparkRunner, describe, explain, group_count
 from afterglow.storage import open_store
 
 if TYPE_CHECKING:
@@ -218,7 +220,7 @@ def test_an_expected_failure_is_that_tasks_result(runner: SparkRunner, home: Hom
 def test_an_unexpected_failure_spoils_no_other_task(runner: SparkRunner, home: Home) -> None:
     results = Results()
 
-    runner.submit([home.task(1), home.task(2, ledgers=None), home.task(3)], results)
+    runner.submit([home.task(1), home.task(2, options=None), home.task(3)], results)
     ended = {task.task_id: result for task, result in (results.next() for _ in range(3))}
 
     assert [task_id for task_id, result in ended.items() if result.error is not None] == ["object-2/2"]
@@ -248,6 +250,19 @@ def test_spark_shows_topics_and_objects_of_a_job(runner: SparkRunner, home: Home
     shown = running.context._jsc.sc().statusStore().job(job).description().get()
 
     assert shown == "offload public/default/persistent/home: object-1, object-2"
+
+
+@pytest.mark.parametrize(
+    ("count", "mebibytes", "groups"), [(1, 8, 1), (4, 8, 4), (7, 0, 4), (32, 8, 8), (16, 64, 16), (1000, 0, 63)]
+)
+def test_small_tasks_are_run_several_as_one_and_large_ones_each_by_itself(
+    count: int, mebibytes: int, groups: int
+) -> None:
+    tasks = [
+        LedgerTask("t", str(n), n, 1, UUID(int=n), mebibytes << 20, BrokerConfig(), None, (), "", "")
+        for n in range(count)
+    ]
+    assert group_count(tasks, workers=2) == groups
 
 
 def test_a_description_of_many_objects_is_short(home: Home) -> None:

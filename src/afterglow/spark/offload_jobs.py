@@ -1,8 +1,9 @@
 """Offload tasks as Spark jobs: descriptions travel through Spark, entries never.
 
-Every submit becomes one job with one partition per task. Jobs run side by side, each in a pool of its own: Spark gives
-every job its share of the workers, so that none waits for another to end. At most ``max_jobs`` run at a time; further
-ones queue. Memory is bounded by the workers: each does one task at a time, and a task holds one part.
+Every submit becomes one job. Where it has many small tasks, Spark is given several as one, since each costs it some
+milliseconds; what was done of them is then reported together. Jobs run side by side, each in a pool of its own: Spark
+gives every job its share of the workers, so that none waits for another to end. At most ``max_jobs`` run at a time;
+further ones queue. Memory is bounded by the workers: each does one task at a time, and a task holds one part.
 
 Spark is started by the first job, on a thread, and stays until :meth:`SparkRunner.close`. Where its JVM has died, the
 next job starts another.
@@ -36,6 +37,11 @@ P = ParamSpec("P")
 
 _DESCRIPTION_CHARACTERS: Final = 240
 """Of a job; Spark keeps descriptions for as long as it remembers the jobs."""
+
+
+_GROUP_BYTES: Final = 32 << 20
+_GROUP_TASKS: Final = 16
+"""Of tasks that Spark runs as one: a tenth of a second of work, so that no other job waits for long."""
 
 
 @dataclass(slots=True)
@@ -133,9 +139,10 @@ class SparkRunner:
         # Properties of the thread, which is the same for other jobs later: all of them are set anew.
         context.setJobGroup(_group(job.number), describe(job.tasks))
         context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
-        placed = list(enumerate(job.tasks))
+        groups = group_count(job.tasks, context.defaultParallelism)
         try:
-            collected: list[Landed] = context.parallelize(placed, len(placed)).map(running.work(job.number)).collect()
+            placed = context.parallelize(list(enumerate(job.tasks)), groups)
+            collected: list[Landed] = placed.map(running.work(job.number)).collect()
         except BaseException:
             self._forget_dead(running)
             raise
@@ -213,6 +220,18 @@ class SparkRunner:
                 running.stack.close()
             except Exception as error:  # noqa: BLE001 - it is gone either way
                 _log.warning("Spark did not end cleanly: %s", _shortened(str(error), 500))
+
+
+def group_count(tasks: Sequence[Task], workers: int) -> int:
+    """Into how many groups of neighbours tasks are put: two for each worker at least, so that all have work to the end.
+
+    Args:
+        tasks: Of one job.
+        workers: That Spark has.
+    """
+    by_size = -(-sum(task.size_bytes for task in tasks) // _GROUP_BYTES)
+    by_count = -(-len(tasks) // _GROUP_TASKS)
+    return min(len(tasks), max(2 * workers, by_size, by_count))
 
 
 def describe(tasks: Sequence[Task]) -> str:
