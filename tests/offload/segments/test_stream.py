@@ -319,6 +319,30 @@ def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_
     assert held(world) == world.entries()
 
 
+def test_an_assignment_that_was_not_heard_of_counts() -> None:
+    faulty = FaultyMetadataStore(MemoryMetadataStore())
+    config = streaming(max_offload_segment_size_in_bytes=1000)
+    world = StreamWorld(config, World(config, faulty))
+    world.append(*map(payload, range(20)))
+    unheard = FaultyMetadataStore(
+        faulty.inner,
+        [
+            MetadataRule(MetadataFault.ERROR_AFTER, frozenset({"put"}), "/managed-ledgers/*"),
+            MetadataRule(MetadataFault.ERROR_BEFORE, frozenset({"get"}), "/managed-ledgers/*"),
+        ],
+    )
+    faulty._choose = unheard._choose  # type: ignore[method-assign]  # from now on
+    world.advance()
+    assert len(unheard.injected) == 2
+    world.world.clock.advance(60)
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    world.crash()
+    world.settle()
+    assert world.stream.idle
+    assert held(world) == world.entries()
+
+
 def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     world.append(*map(payload, range(30)))

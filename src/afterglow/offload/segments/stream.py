@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
@@ -26,10 +27,11 @@ from afterglow.offload.segments.territory import Run, Stretch, failed_attempt, t
 from afterglow.offload.segments.upload import SegmentUpload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.layout import Layout
     from afterglow.offload.segments.upload import SegmentRoom
     from afterglow.offload.task import PartResult, PartTask
@@ -68,6 +70,7 @@ class TopicStream:
         self._give_up_ledger = give_up_ledger
         self._sizes = sizes or _sizes
         self._uploads: list[SegmentUpload] | None = None
+        self._known: dict[UUID, SegmentUpload] = {}
         self._told: deque[tuple[UUID, int, PartResult]] = deque()
         self._target: Position | None = None
         self._seen: tuple[Position, int] | None = None
@@ -235,9 +238,10 @@ class TopicStream:
             first_ms = self._written_ms(run.begin, now_ms)
             if end is None and now_ms >= first_ms + self._most_ms(policy):
                 end = run.end
-            upload = SegmentUpload.assign(
-                self._room, self._place(), run.begin, end, sizes=self._sizes(policy), first_ms=first_ms
-            )
+            with self._reloaded_after_failure():
+                upload = SegmentUpload.assign(
+                    self._room, self._place(), run.begin, end, sizes=self._sizes(policy), first_ms=first_ms
+                )
             uploads.append(upload)
             self._progress_ms = now_ms
             if end is None:
@@ -363,7 +367,8 @@ class TopicStream:
         except UploadLost as error:
             assert self._uploads is not None
             _log.warning("segment %s of %s starts again: %s", upload.uuid, self._room.ledger.topic, error)
-            self._uploads[self._uploads.index(upload)] = upload.start_again()
+            with self._reloaded_after_failure():
+                self._uploads[self._uploads.index(upload)] = upload.start_again()
             raise
         except (Fenced, OffloadConflict):
             raise
@@ -379,6 +384,16 @@ class TopicStream:
         self.error = error
         _log.warning("the stream of %s goes on in a while: %s", self._room.ledger.topic, error)
 
+    @contextmanager
+    def _reloaded_after_failure(self) -> Iterator[None]:
+        """Where the list may or may not name another segment now, have metadata tell before anything else is done."""
+        try:
+            yield
+        except AfterglowError:
+            self._known = {upload.uuid: upload for upload in self._uploads or ()}
+            self._uploads = None
+            raise
+
     # --- after a start ------------------------------------------------------------------------------------------------
 
     def _load(self) -> list[SegmentUpload]:
@@ -386,15 +401,16 @@ class TopicStream:
         if self._uploads is not None:
             return self._uploads
         room = self._room
+        info = room.ledger.update(_nothing).info  # as it is, also where the last change had no known outcome
         assigned = {
             uuid
-            for row in room.ledger.info.ledgerInfo
+            for row in info.ledgerInfo
             for item in row.offloadContext.offloadSegment
             if not item.complete and (uuid := get_uuid(item)) is not None
         }
         named = assigned | {
             uuid
-            for row in room.ledger.info.ledgerInfo
+            for row in info.ledgerInfo
             for item in row.offloadContext.offloadSegment
             if item.complete and (uuid := get_uuid(item)) is not None
         }
@@ -414,8 +430,13 @@ class TopicStream:
         for uuid in assigned - {upload.uuid for upload in found}:
             _log.error("the record of segment %s of %s is gone; it begins anew", uuid, room.ledger.topic)
             room.ledger.update(partial(edits.forget_segment, uuid=uuid))
-        self._uploads = sorted(found, key=lambda upload: upload.begin)
+        known, self._known = self._known, {}
+        self._uploads = sorted((known.get(upload.uuid, upload) for upload in found), key=lambda upload: upload.begin)
         return self._uploads
+
+
+def _nothing(_info: ManagedLedgerInfo) -> None:
+    """Change nothing."""
 
 
 def run_between(layout: Layout, begin: Position, end: Position) -> Run:
