@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from afterglow.cli import main
+from afterglow.engine import demo as engine_demo
+from afterglow.engine.demo_read_back import DemoResult
+
 pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
 
@@ -85,3 +89,16 @@ def test_a_home_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
     assert demo.returncode == 1
     assert errors.startswith("afterglow: afterglow serve did not start: ")
     assert errors.count("\n") == 1
+
+
+def test_differences_are_named_and_exit_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = DemoResult("t", 40, tuple(f"message {number} came back changed" for number in range(12)))
+    monkeypatch.setattr(engine_demo, "run_demo", lambda *_: result)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main(["demo"])
+    assert ended.value.code == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+    output = capsys.readouterr().out
+    assert output.count("came back changed") == 10
+    assert "Failed: 12 differences" in output

@@ -114,7 +114,7 @@ def test_splits_of_an_object_are_whole_blocks(topic: SourceTopic) -> None:
 def test_bounds_hold_inside_batches_and_by_time(topic: SourceTopic, bounds: dict[str, Any]) -> None:
     ids = [ledger.ledger_id for ledger in topic.ledgers()]
     begin_ms = int(topic.scan(columns=["broker_time"]).read_all()["broker_time"][0].value) // 1000
-    window = {
+    window: dict[str, Any] = {
         name: begin_ms + value * APART_MS if isinstance(value, int) else value.format(*ids)
         for name, value in bounds.items()
     }

@@ -131,6 +131,35 @@ def test_a_job_runs_on_the_java_of_this_machine(monkeypatch: pytest.MonkeyPatch)
     assert Path(seen[0]["java_home"]).resolve() == java.home.resolve()
 
 
+INTERRUPTED = """
+import signal
+import pyspark.java_gateway as gateway
+from afterglow.spark.session import local_session
+
+real, started = gateway.Popen, []
+
+def popen(*args, **kwargs):
+    started.append(real(*args, **kwargs))
+    signal.raise_signal(signal.SIGINT)
+    return started[0]
+
+gateway.Popen = popen
+try:
+    with local_session():
+        print("started")
+except KeyboardInterrupt:
+    print("interrupted", started[0].poll() is not None)
+gateway.Popen = real
+with local_session() as spark:
+    print(spark.sparkContext.range(10).sum())
+"""
+
+
+def test_ctrl_c_while_the_jvm_starts_leaves_no_jvm_behind() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout == "interrupted True\n45\n", done.stderr
+
+
 def test_without_pyspark_the_error_gives_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(MissingDependency, match=r"pip install 'afterglow\[spark\]'"), local_session():

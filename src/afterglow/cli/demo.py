@@ -28,10 +28,10 @@ def demo(
     from afterglow.cli.demo_screen import Screen  # noqa: PLC0415 - rich, numba and Spark are not needed for --help
     from afterglow.engine.demo import run_demo  # noqa: PLC0415
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)  # as Ctrl-C: everything that was started is ended first
     began = time.monotonic()
     with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: everything that was started is ended first
+            stack.callback(signal.signal, number, signal.signal(number, _end))
         screen = stack.enter_context(Screen())
         kept = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afterglow-demo-")))
         result = run_demo(kept, messages, screen)

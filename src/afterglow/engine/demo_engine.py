@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -111,7 +111,8 @@ def _end(process: subprocess.Popen[str]) -> None:
     try:
         process.wait(_STOP_S)
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)  # it leads a group; workers of its Spark end when that does
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a group; workers of its Spark end when that does
         process.wait()
         if not isinstance(error, subprocess.TimeoutExpired):
             raise

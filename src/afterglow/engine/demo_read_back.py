@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from afterglow.engine.demo_stream import Streamed
     from afterglow.engine.demo_watch import Show
@@ -55,7 +56,10 @@ def read_back(home: Path, topic: TopicName, streamed: Streamed, show: Show) -> D
         found = source.topic(str(topic))
         show.last_picture(look)
         show.say("The engine is stopped. What follows reads the tier alone.")
-        back = _scan(found, show)
+        began = time.monotonic()
+        session = stack.enter_context(local_session())
+        show.say(f"Spark {session.version} is up after {time.monotonic() - began:.1f} s.")
+        back = _scan(session, found, show)
         wrong = differences(streamed.sent, back)
         hot = back.num_rows - back["tier"].to_pylist().count(Tier.TIERED)
         if hot:
@@ -74,23 +78,19 @@ def read_back(home: Path, topic: TopicName, streamed: Streamed, show: Show) -> D
     raise AssertionError("unreachable: the block returns or raises")
 
 
-def _scan(topic: SourceTopic, show: Show) -> pa.Table:
+def _scan(session: SparkSession, topic: SourceTopic, show: Show) -> pa.Table:
     """All messages, digested in the tasks that read them."""
     began = time.monotonic()
-    with local_session() as session:
-        show.say(f"Spark {session.version} is up after {time.monotonic() - began:.1f} s.")
-        began = time.monotonic()
-        splits = list(topic.splits(read_priority=ReadPriority.TIERED_STORAGE_FIRST, split_bytes=_SPLIT_BYTES))
-        back = read_splits(session, splits, COLUMNS, Distillation(digest_batch, DIGESTS))
-        took = time.monotonic() - began
-        size_mb = sum(back["value_bytes"].to_pylist()) / 1e6
-        show.say(
-            f"A Spark job of {len(splits)} tasks read {back.num_rows:,} messages, {size_mb:.1f} MB, from "
-            f"{len({split.located for split in splits})} objects in {took:.1f} s ({back.num_rows / took:,.0f} "
-            f"messages/s, {size_mb / took:.1f} MB/s)."
-        )
-        return back
-    raise AssertionError("unreachable: the block returns or raises")
+    splits = list(topic.splits(read_priority=ReadPriority.TIERED_STORAGE_FIRST, split_bytes=_SPLIT_BYTES))
+    back = read_splits(session, splits, COLUMNS, Distillation(digest_batch, DIGESTS))
+    took = time.monotonic() - began
+    size_mb = sum(back["value_bytes"].to_pylist()) / 1e6
+    show.say(
+        f"A Spark job of {len(splits)} tasks read {back.num_rows:,} messages, {size_mb:.1f} MB, from "
+        f"{len({split.located for split in splits})} objects in {took:.1f} s ({back.num_rows / took:,.0f} messages/s, "
+        f"{size_mb / took:.1f} MB/s)."
+    )
+    return back
 
 
 def _seek(topic: SourceTopic, times: EntryTimes, streamed: Streamed, show: Show) -> list[str]:

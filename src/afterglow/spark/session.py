@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXIT_TIMEOUT_SECONDS: Final = 20.0  # the JVM's own shutdown hooks take about one
 
 
@@ -169,13 +171,38 @@ def _start(settings: dict[str, str]) -> SparkSession:
     for variable, name in (("SPARK_LOCAL_IP", "spark.driver.bindAddress"), ("PYSPARK_PYTHON", "spark.pyspark.python")):
         if name in settings:
             variables[variable] = settings[name]
+    started: SparkSession | None = None
     try:
-        with _environment(variables):
-            started: SparkSession = session.Builder().config(map=settings).getOrCreate()
+        with _environment(variables), _undisturbed():
+            started = session.Builder().config(map=settings).getOrCreate()
     except BaseException:
+        if started is not None:
+            started.stop()
         _end_jvm()
         raise
+    assert started is not None
     return started
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C and its like back while the JVM starts.
+
+    PySpark does not end a JVM whose start is broken off, and such a JVM may wait for ever. Other threads than the main
+    one are never disturbed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for caught in held:
+        signal.raise_signal(caught)
 
 
 def _pyspark() -> tuple[Any, Any]:

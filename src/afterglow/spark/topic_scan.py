@@ -7,9 +7,11 @@ held by the driver whole; for more than it can hold, say what is to be left of e
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -57,11 +59,9 @@ def read_splits(
     """
     schema = choose(MESSAGES, columns)
     work = _Work(tuple(schema.names), distillation)
-    context = session.sparkContext
     topics = ", ".join(dict.fromkeys(split.topic for split in splits))
-    context.setJobDescription(f"read {topics} in {len(splits)} splits")
     try:
-        results = context.parallelize(splits, max(len(splits), 1)).map(work).collect()
+        results = _collect(session.sparkContext, splits, work, f"read {topics} in {len(splits)} splits")
     except Exception as error:
         # A worker that died, a fault in a task, the end of the JVM: Spark has no one error for them.
         raise AfterglowError(f"the Spark job that reads {topics} failed: {_reason(error)}") from error
@@ -70,6 +70,24 @@ def read_splits(
             raise result
     batches = [batch for result in results for batch in pa.ipc.open_stream(result)]
     return pa.Table.from_batches(batches, schema if distillation is None else distillation.schema)
+
+
+def _collect(context: Any, splits: Sequence[Split], work: _Work, description: str) -> list[bytes | AfterglowError]:
+    """Run the job on a thread of its own, so that Ctrl-C ends the job and not the talk with the JVM amid a word."""
+    group = f"read-{uuid4()}"
+
+    def run() -> list[bytes | AfterglowError]:
+        context.setJobGroup(group, description)
+        found: list[bytes | AfterglowError] = context.parallelize(splits, max(len(splits), 1)).map(work).collect()
+        return found
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-job") as thread:
+        future = thread.submit(run)
+        try:
+            return future.result()
+        finally:
+            if not future.done():
+                context.cancelJobGroup(group)
 
 
 def _reason(error: Exception) -> str:
