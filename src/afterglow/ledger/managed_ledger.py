@@ -428,7 +428,8 @@ class ManagedLedger:
     def tick(self) -> None:
         """To be called every second or so, on a thread: roll-over by age, ends not on record yet, states of cursors."""
         self._appender.roll_if_due()
-        if self._state.ended() and self._state.writing_to is not None:
+        # A ledger that failed is put on record with the next one: until then its disk may not even let it be closed.
+        if self._state.ended() and self._appender.broken is None:
             self.rolled()
         self._cursors.tick()
 
