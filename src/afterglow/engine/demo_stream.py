@@ -30,8 +30,8 @@ _LEAST_RATE: Final = 500.0
 """Messages per second; a few of them need no 15 s."""
 _FIRST_SHARE: Final = 0.3
 """Of the messages: more than the first segment holds, whatever compression spares."""
-_LEAST_TO_WATCH: Final = 1_000
-"""With fewer, the first segment may be the only one."""
+_LEAST_TO_WATCH: Final = 10_000
+"""With fewer, segments are smaller than a part: there is little to see."""
 _MOMENTS: Final = 4
 """At which seeks are made."""
 _OFFLOAD_S: Final = 180.0

@@ -9,13 +9,30 @@ A fork copies no threads, so nothing is imported here that starts any: no Arrow,
 
 from __future__ import annotations
 
-from pyspark.daemon import manager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark import daemon
 
 from afterglow.format._kernels.native import kernels
 from afterglow.offload import runner
 
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
 assert runner  # what tasks call; imported for the workers
+
+
+def work(worker: Callable[[socket.socket, bool], int], connection: socket.socket, *authenticated: bool) -> int:
+    """Work until Spark ends. PySpark prints a stack where that comes amid a word, though nobody is left to be told."""
+    try:
+        return worker(connection, *authenticated)
+    except BrokenPipeError:
+        return 1
+
 
 if __name__ == "__main__":
     kernels()
-    manager()
+    daemon.worker = partial(work, daemon.worker)
+    daemon.manager()
