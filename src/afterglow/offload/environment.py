@@ -56,6 +56,8 @@ class OffloadEnvironment:
     """Where tasks read topics that do not share the engine's disk."""
     flush: Callable[[], None]
     """Lets other processes read all that the hot log has confirmed."""
+    hand_out: Callable[[], None]
+    """Gives the runner what waits, of all topics; what a look finds goes out when it ends anyhow."""
     new_uuid: Callable[[], UUID]
     segment_sizes: Callable[[BrokerConfig], Sizes] | None = None
     """How segments are cut under a policy; None: as it says."""

@@ -146,6 +146,7 @@ class OffloadService:
             home=home,
             remote=remote,
             flush=flush,
+            hand_out=self._hand_out,
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
         )
@@ -154,6 +155,7 @@ class OffloadService:
         self._noticed: WeakSet[ManagedLedger] = WeakSet()
         self._env: OffloadEnvironment | None = None
         self._looking = 0
+        self._to_look_at: set[str] = set()
         self._walk_at = 0.0
         self._walking = False
         self._started = False
@@ -216,13 +218,18 @@ class OffloadService:
             _log.warning("%s is looked at later: %s", topic.name, error)
 
     def _look_at(self, names: Sequence[str]) -> None:
+        """Look at topics; a look that has not begun yet will see all that another would."""
         with self._lock:
-            self._looking += len(names)
-        for name in names:
+            new = [name for name in names if name not in self._to_look_at]
+            self._to_look_at.update(new)
+            self._looking += len(new)
+        for name in new:
             topic = self._topics.get(name)
             topic.lane.submit(partial(self._look, topic))
 
     def _look(self, topic: TopicOffload) -> None:
+        with self._lock:
+            self._to_look_at.discard(topic.name)
         try:
             topic.look()
         finally:
@@ -280,7 +287,8 @@ class OffloadService:
             self._walk_at = self._clock.monotonic()
 
     def _hand_out(self) -> None:
-        self._dispatcher.hand_out(self._topics.busy())
+        if not self._closed:
+            self._dispatcher.hand_out(self._topics.busy())
 
     def _task_ended(self, task: Task, result: PartResult) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from afterglow.errors import CorruptIndex, CorruptMetadata
 from afterglow.format import statistics
 from afterglow.format.assemble import index_v2
-from afterglow.format.blocks import BlockHeader, Format
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
 from afterglow.format.plan import BlockPlan
 from afterglow.format.position import Position
 from afterglow.format.proto import afterglow_pb2 as proto
@@ -146,6 +146,11 @@ def planned_end(record: proto.UploadRecord) -> Position | None:
 def planned_bytes(record: proto.UploadRecord) -> int:
     """Length of all parts that are planned."""
     return sum(sum(part.block_bytes) for part in record.planned)
+
+
+def planned_frame_bytes(record: proto.UploadRecord) -> int:
+    """Length of the frames in all parts that are planned: without the headers of blocks."""
+    return planned_bytes(record) - HEADER_BYTES * sum(len(part.block_bytes) for part in record.planned)
 
 
 def add_planned(record: proto.UploadRecord, parts: Iterable[PlannedPart]) -> None:

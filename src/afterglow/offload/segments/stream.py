@@ -14,20 +14,22 @@ import logging
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from afterglow.errors import AfterglowError, CorruptEntry, Fenced, OffloadConflict, UploadLost
+from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.offload_context import get_uuid, ledger_uuid
 from afterglow.ledger.timestamps import entry_time
-from afterglow.offload.segments import edits
+from afterglow.offload.segments import edits, records
 from afterglow.offload.segments.cutting import Sizes, cut_by_size, frame_bytes
 from afterglow.offload.segments.node import UploadNode
 from afterglow.offload.segments.territory import Run, Stretch, failed_attempt, to_stream
 from afterglow.offload.segments.upload import SegmentUpload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
@@ -37,12 +39,25 @@ if TYPE_CHECKING:
     from afterglow.offload.task import PartResult, PartTask
     from afterglow.read.places import TierPlace
 
+    HandOut: TypeAlias = Callable[[Sequence[PartTask]], None]
+
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MOST_AT_ONCE: Final = 4
 """Segments of one topic that run at a time: enough to keep workers busy, few enough for other topics' sake."""
+
+
+class _Seen(NamedTuple):
+    """The topic as it was at the last look."""
+
+    last: Position
+    """Its last entry."""
+    frame_bytes: int
+    """Of all its entries; less than this, and the list was trimmed."""
+    due_bytes: int
+    """Of frames, at which a part of the live segment, or the segment itself, is full."""
 
 
 class TopicStream:
@@ -73,7 +88,7 @@ class TopicStream:
         self._known: dict[UUID, SegmentUpload] = {}
         self._told: deque[tuple[UUID, int, PartResult]] = deque()
         self._target: Position | None = None
-        self._seen: tuple[Position, int] | None = None
+        self._seen: _Seen | None = None
         self._close_at_ms: int | None = None
         self._retry_at_ms = 0
         self._failures = 0
@@ -146,11 +161,14 @@ class TopicStream:
         if self._close_at_ms is not None:
             if now_ms >= self._close_at_ms or self._target is not None:
                 return True
-            if self._seen is not None and self._seen[0] == layout.last:
+            if self._seen is not None and self._seen.last == layout.last:
                 return False  # what waits may fill a part and still not end with a block
-            gained = self._room.ledger.size_bytes - (self._seen[1] if self._seen else 0)
-            return gained < 0 or gained >= self._sizes(self._policy()).part_bytes
-        return self._seen is None or self._seen[0] != layout.last
+            return self._seen is None or not self._seen.frame_bytes <= self._frame_bytes() < self._seen.due_bytes
+        return self._seen is None or self._seen.last != layout.last
+
+    def _frame_bytes(self) -> int:
+        ledger = self._room.ledger
+        return ledger.size_bytes + FRAME_BYTES * ledger.layout.total_entries
 
     def close_at(self, target: Position) -> None:
         """Have everything up to ``target`` closed and committed as soon as can be."""
@@ -163,10 +181,14 @@ class TopicStream:
 
     # --- going forward ------------------------------------------------------------------------------------------------
 
-    def advance(self) -> tuple[PartTask, ...]:
+    def advance(self, hand_out: HandOut | None = None) -> tuple[PartTask, ...]:
         """Go as far as can be gone without waiting for tasks; returns the tasks that are due now.
 
         Failures are kept in :attr:`error` and in the segment's record, and tried again after a while.
+
+        Args:
+            hand_out: Called before a segment is finished, which may take the store a while, with the tasks that need
+                not wait for that; may be none.
 
         Raises:
             Fenced: Another owner has taken over: this stream is over.
@@ -179,32 +201,36 @@ class TopicStream:
             if now_ms < self._retry_at_ms:
                 return ()
             self._retry_at_ms = 0
-            last, size_bytes = self._room.ledger.layout.last, self._room.ledger.size_bytes
-            waiting_bytes = self._go_on(uploads, now_ms, tasks)
-            self._seen = (last, size_bytes - waiting_bytes)
+            last, seen_bytes = self._room.ledger.layout.last, self._frame_bytes()
+            self._go_on(uploads, now_ms, tasks, hand_out)
+            self._seen = _Seen(last, seen_bytes, seen_bytes + self._until_due(uploads, last))
         except Fenced:
             raise
         except AfterglowError as error:
             self._failed(error)
         return tuple(tasks)  # also after a failure: their parts count as in flight
 
-    def _go_on(self, uploads: list[SegmentUpload], now_ms: int, tasks: list[PartTask]) -> int:
-        """Adds tasks, and returns how many bytes of the live segment wait for more to fill a part."""
+    def _go_on(
+        self, uploads: list[SegmentUpload], now_ms: int, tasks: list[PartTask], hand_out: HandOut | None
+    ) -> None:
+        """Adds tasks."""
         for upload in uploads:
             upload.refresh()
         self._roll_if_switched_back(uploads)
         while True:
-            waiting_bytes = self._extend_live(uploads, now_ms)
+            self._extend_live(uploads, now_ms)
             self._begin(uploads, now_ms)
             for upload in uploads:
                 tasks.extend(self._watched(upload, upload.due))
             if not uploads or not uploads[0].whole:
                 break
+            if hand_out is not None:  # those of an earlier call may wait too
+                hand_out(tuple(tasks))
+                tasks.clear()
             self._finish_first(uploads)
         self._close_at_ms = self._when_to_close(uploads)
         if self._target is not None and self.committed_to(self._target):
             self._target = None
-        return waiting_bytes
 
     def _finish_first(self, uploads: list[SegmentUpload]) -> None:
         first = uploads[0]
@@ -249,34 +275,41 @@ class TopicStream:
                 return
             upload.extend(run.up_to(end), closing=True)
 
-    def _extend_live(self, uploads: list[SegmentUpload], now_ms: int) -> int:
-        """Plan what has come since, and close where it is time; returns the bytes that wait for more."""
+    def _extend_live(self, uploads: list[SegmentUpload], now_ms: int) -> None:
+        """Plan what has come since, and close where it is time."""
         if not uploads:
-            return 0
+            return
         live = uploads[-1]
         if live.end is not None:
             if live.reached < live.end:  # it was closed at birth, and a crash came before its parts were planned
                 live.extend(self._room.run_between(live.reached.next(), live.end), closing=True)
-            return 0
+            return
         policy = self._policy()
         runs = self._runs(streaming=True, after=uploads[-2].end if len(uploads) > 1 else None)
         run = next((run for run in runs if run.begin == live.begin), None)
         if run is None:
-            return 0
+            return
         end = cut_by_size(run, self._room.offsets, policy.max_offload_segment_size_in_bytes)
         if end is None:
             end = self._end_by_now(run, live, policy, now_ms)
         if end is not None and end <= live.reached:
             live.close_as_planned()
-            return 0
+            return
         left = (run if end is None else run.up_to(end)).after(live.reached)
-        if left is None:
+        if left is not None:
+            live.extend(left, closing=end is not None)
+
+    def _until_due(self, uploads: list[SegmentUpload], last: Position) -> int:
+        """How many bytes more fill a part of the live segment, or the segment; 0 where none is live."""
+        if not uploads or (live := uploads[-1]).end is not None:
             return 0
-        live.extend(left, closing=end is not None)
-        left = left.after(live.reached)
-        return (
-            0 if left is None else sum(frame_bytes(piece, piece.last, self._room.offsets) for piece in left.stretches)
-        )
+        waiting = 0
+        if live.reached < last:
+            left = self._room.run_between(live.reached.next(), last)
+            waiting = sum(frame_bytes(piece, piece.last, self._room.offsets) for piece in left.stretches)
+        policy = self._policy()
+        to_part = records.sizes_of(live.record).part_bytes - waiting
+        return min(to_part, policy.max_offload_segment_size_in_bytes - live.frame_bytes - waiting)
 
     def _end_by_now(self, run: Run, live: SegmentUpload, policy: BrokerConfig, now_ms: int) -> Position | None:
         """Where a live segment closes for another reason than its size; None: it stays open."""

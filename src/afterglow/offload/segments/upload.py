@@ -151,6 +151,11 @@ class SegmentUpload:
         return None if self.whole else self.reached.next()
 
     @property
+    def frame_bytes(self) -> int:
+        """Of all entries that are planned, by which its size counts."""
+        return records.planned_frame_bytes(self.record)
+
+    @property
     def whole(self) -> bool:
         """Whether it has ended and all its parts are uploaded."""
         return records.parts_whole(self.record)

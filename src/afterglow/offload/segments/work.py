@@ -24,6 +24,8 @@ from afterglow.offload.window import MOST_BYTES
 from afterglow.read.places import store_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -180,15 +182,10 @@ class StreamWork:
             self._begin(ledger)
         stream = self._stream
         assert stream is not None
-        tasks = stream.advance()
+        tasks = stream.advance(self._hand_out_now)
         self.suspect = self.suspect and stream.error is not None
         if tasks:
-            try:
-                self._env.flush()
-            except AfterglowError as error:  # whether that matters, the tasks will find out
-                _log.warning("%s: the hot log was not written back: %s", self._name, error)
-            with self._env.lock:
-                self._waiting.extend(tasks)
+            self._enqueue(tasks)
         self._settle_manual(ledger, stream)
         self._tell_buffer(ledger, stream)
         if (at_ms := stream.next_look_ms) is not None:
@@ -280,6 +277,19 @@ class StreamWork:
             # With a segment's first part those of its owner: head, index, its check; of several also create, complete.
             owners = 0 if task.number > 1 else 3 if task.upload_id is None else 5
             return task, 1 + owners
+
+    def _enqueue(self, tasks: Sequence[PartTask]) -> None:
+        try:
+            self._env.flush()
+        except AfterglowError as error:  # whether that matters, the tasks will find out
+            _log.warning("%s: the hot log was not written back: %s", self._name, error)
+        with self._env.lock:
+            self._waiting.extend(tasks)
+
+    def _hand_out_now(self, tasks: Sequence[PartTask]) -> None:
+        if tasks:
+            self._enqueue(tasks)
+        self._env.hand_out()
 
     def hand_out(self, task: PartTask) -> None:
         """The task that :meth:`next_task` gave goes out."""
