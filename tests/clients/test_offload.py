@@ -246,13 +246,19 @@ def descendants(pid: int) -> dict[int, str]:
     found: dict[int, str] = {}
     waiting = [pid]
     while waiting:
-        parent = waiting.pop()
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for thread in Path(f"/proc/{parent}/task").iterdir():
+        for thread in _threads(waiting.pop()):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one may end while we look
                 for child in map(int, (thread / "children").read_text().split()):
                     found[child] = Path(f"/proc/{child}/comm").read_text().strip()
                     waiting.append(child)
     return found
+
+
+def _threads(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def alive(processes: dict[int, str]) -> list[int]:
