@@ -587,3 +587,21 @@ def test_upkeep_of_all_topics_goes_on_when_one_fails() -> None:
 
 def _fail() -> tuple[int, ...]:
     raise MetadataUnavailable("not now")
+
+
+def test_what_a_trim_without_an_answer_has_let_go_of_is_known_at_the_next_tick() -> None:
+    rules = [
+        FaultRule(Fault.ERROR_AFTER, frozenset({"put"}), path=PATH, skip=0),
+        FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path=PATH, skip=0),
+    ]
+    inner = MemoryMetadataStore()
+    world = World(settings(managed_ledger_cache_size_mb=0), inner)
+    ledger = topic(world, 1, 1)
+    ledger.retention = Retention.of(0, 0)
+    faulty = FaultyMetadataStore(inner, rules)
+    ledger._metadata._store = faulty
+    with pytest.raises(MetadataUnavailable):
+        ledger.trim()
+    assert [row.ledger_id for row in ledger.ledgers] == [1, 2]
+    ledger.tick()
+    assert [row.ledger_id for row in ledger.ledgers] == [2]

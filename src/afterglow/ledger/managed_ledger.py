@@ -427,6 +427,8 @@ class ManagedLedger:
 
     def tick(self) -> None:
         """To be called every second or so, on a thread: roll-over by age, ends not on record yet, states of cursors."""
+        if self._metadata.stale:
+            self.update(_nothing)  # readers would go on to look for what a change without an answer has let go of
         self._appender.roll_if_due()
         # A ledger that failed is put on record with the next one: until then its disk may not even let it be closed.
         if self._state.ended() and self._appender.broken is None:
@@ -448,3 +450,7 @@ class ManagedLedger:
 
     def _terminated(self) -> TopicTerminated:
         return TopicTerminated(f"{self.topic} was terminated and takes no more entries")
+
+
+def _nothing(_info: ManagedLedgerInfo) -> None:
+    """Change nothing: the list is read again where that is needed."""

@@ -85,6 +85,11 @@ class TopicMetadata:
             raise AssertionError(f"{self._path} was not opened")
         return snapshot
 
+    @property
+    def stale(self) -> bool:
+        """Whether a change had no known outcome, so that only reading again tells what the value is."""
+        return self._stale
+
     def exists(self) -> bool:
         """Whether the topic is there.
 
