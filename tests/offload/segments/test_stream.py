@@ -343,6 +343,20 @@ def test_an_assignment_that_was_not_heard_of_counts() -> None:
     assert held(world) == world.entries()
 
 
+def test_an_upload_that_was_begun_and_not_heard_of_goes_though_one_part_is_enough_in_the_end() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    good = world.store
+    world.store = FaultyStore(good, [FaultRule(Fault.ERROR_AFTER, frozenset({"create_upload"}))])
+    while not good.list_uploads():  # exactly one part is full
+        world.append(payload(0))
+        world.advance()
+    world.world.clock.advance(60)
+    world.change(max_offload_segment_size_in_bytes=1)  # it closes where it is planned to
+    world.settle()
+    assert held(world) == world.entries()
+    assert good.list_uploads() == ()
+
+
 def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     world.append(*map(payload, range(30)))

@@ -357,6 +357,8 @@ class SegmentUpload:
         store = self._room.open_store(place)
         if self.record.upload_id:
             self._complete(store)
+        elif self._unsure:  # one may have been begun when the segment was to have more parts
+            self._abort_unrecorded(store)
         index = encode_index(records.index_of(self.record))
         with suppress(ObjectExists):  # of an earlier try, derived from the same record
             store.put(self.key + INDEX_SUFFIX, index, metadata=self._room.user_metadata("index"), if_absent=True)
@@ -416,9 +418,7 @@ class SegmentUpload:
     def _create_upload(self) -> None:
         store = self._room.open_store(place_of_record(self.record.place))
         if self._unsure:
-            for other in store.list_uploads(self.key):
-                if other.key == self.key:
-                    store.abort_upload(other)
+            self._abort_unrecorded(store)
         self._unsure = True
         upload = store.create_upload(self.key, metadata=self._room.user_metadata("data"))
 
@@ -427,6 +427,12 @@ class SegmentUpload:
 
         self._node.update(edit)
         self._unsure = False
+
+    def _abort_unrecorded(self, store: ObjectStore) -> None:
+        """Abort what a crash, or an answer that was not heard, has left; while no upload is on record."""
+        for other in store.list_uploads(self.key):
+            if other.key == self.key:
+                store.abort_upload(other)
 
     def _complete(self, store: ObjectStore) -> None:
         upload = Upload(self.key, self.record.upload_id)
