@@ -6,8 +6,8 @@ import pytest
 
 from afterglow.testing.sim import PromiseBroken, run_seed
 
-SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", "400"))
-CHUNK = 25
+SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", "300"))
+CHUNK = 20
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

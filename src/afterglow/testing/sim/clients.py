@@ -139,8 +139,8 @@ class Clients(Acting):
 
         def subscribe(ledger: ManagedLedger) -> None:
             ledger.create_cursor(_SUBSCRIPTION, EARLIEST)
-            model.subscribed = process.owns(model.name)
-            model.consumed = ledger.cursor(_SUBSCRIPTION).mark_delete
+            model.subscribed = model.subscribed or process.owns(model.name)
+            model.consumed = max(model.consumed, ledger.cursor(_SUBSCRIPTION).mark_delete)
 
         return self.on(process, model, subscribe)
 

@@ -29,12 +29,13 @@ _FOREIGN: Final = "foreign"
 
 def come_to_rest(world: SimWorld) -> list[str]:
     """Let the owner do all that is due until nothing is, past every back-off and lag; returns why it does not end."""
-    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 10, 10):
+    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10):
         world.clock.advance(seconds)
         for _ in range(_MOST_ROUNDS):
             world.act(world.owner, world.owner.tick)
             if not _work(world):
                 break
+            world.clock.advance(1)
         else:
             return [f"after {_MOST_ROUNDS} ticks there is still something to do"]
     return []

@@ -16,7 +16,7 @@ from afterglow.testing.clock import ManualClock
 from afterglow.testing.crash_points import Crashed
 from afterglow.testing.manual_hot import ManualHotLog
 from afterglow.testing.sim.model import TopicModel
-from afterglow.testing.sim.process import Process
+from afterglow.testing.sim.process import PLACE, Process
 from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedStore, Watchman, text_of
 from afterglow.testing.sim.weather import CALM
 
@@ -38,6 +38,14 @@ class Worker:
 
     process: Process
     task: Task
+
+
+class _Tier(MemoryStore):
+    """A store of this world's own whose name, which stands in messages, is that of any other's."""
+
+    @property
+    def url(self) -> str:
+        return PLACE.url
 
 
 class SimWorld:
@@ -62,7 +70,7 @@ class SimWorld:
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
-        self.tier = MemoryStore(now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
+        self.tier = _Tier(now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
         self.tier.put(_FOREIGN_OBJECT, b"not ours")
         self.tier.create_upload(_FOREIGN_UPLOAD)
         self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, self._is_stale)
