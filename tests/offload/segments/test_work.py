@@ -51,6 +51,24 @@ def test_an_offload_by_hand_ends_where_streaming_is_switched_off_before_it_began
     assert "streamingOffloadEnabled" in status.last_error
 
 
+def test_an_offload_by_hand_ends_where_segments_end_before_what_it_asked_for() -> None:
+    world = OffloadWorld()
+    ledger = world.open()
+    switch(world, streaming=True)
+    world.append(ledger, b"a")
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+    ledger.roll()
+    world.append(ledger, b"b")
+    world.service.offload_prefix(TOPIC, LATEST)
+    switch(world, streaming=False)
+    world.run()
+    status = world.service.status(TOPIC)
+    assert status.state is OffloadState.ERROR
+    assert "streamingOffloadEnabled" in status.last_error
+
+
 def begin_nameless(world: OffloadWorld, ledger_id: int) -> None:
     """Put a segment on record, and crash before the list names it."""
     uuid = uuid4()

@@ -149,6 +149,17 @@ class TopicStream:
             return False
         return all(run.begin > target for run in self._runs(streaming=True))
 
+    def leaves_out(self, target: Position) -> bool:
+        """Whether entries up to ``target`` will never be in segments: streaming was switched off before."""
+        if self._uploads is None or self._policy().streaming_offload_enabled:
+            return False
+        # The ledger that is being written ends soon, and then in segments if it has any.
+        begins = [upload.begin for upload in self._uploads]
+        begins += [run.begin for run in self._runs(streaming=False, closed=True)]
+        if any(begin <= target for begin in begins):
+            return False
+        return not self.committed_to(target)
+
     def due(self, now_ms: int) -> bool:
         """Whether :meth:`advance` could do something. Compares a few numbers."""
         if self._uploads is None or self._told:
@@ -344,14 +355,14 @@ class TopicStream:
     def _most_ms(policy: BrokerConfig) -> int:
         return 1000 * policy.max_offload_segment_rollover_time_in_seconds
 
-    def _runs(self, *, streaming: bool, after: Position | None = None) -> tuple[Run, ...]:
+    def _runs(self, *, streaming: bool, closed: bool = False, after: Position | None = None) -> tuple[Run, ...]:
         ledger = self._room.ledger
         layout = ledger.layout
         return to_stream(
             ledger.info.ledgerInfo,
             layout.entries_of,
             streaming=streaming,
-            writing_to=ledger.writing_to,
+            writing_to=None if closed else ledger.writing_to,
             assigned_to=after,
         )
 

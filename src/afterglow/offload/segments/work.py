@@ -144,12 +144,19 @@ class StreamWork:
                 self._target = None
                 self._status = OffloadStatus(OffloadState.ERROR, str(error))
 
+    def _fail_switched_off(self) -> None:
+        self.fail_manual(
+            NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
+        )
+
     def _settle_manual(self, ledger: ManagedLedger, stream: TopicStream) -> None:
         target = self._target
         if target is None:
             return
         if isinstance(stream.error, ConfigError | NotSupported):
             self.fail_manual(stream.error)
+        elif stream.leaves_out(target):
+            self._fail_switched_off()
         elif stream.committed_to(target):
             with self._env.lock:
                 self._target = None
@@ -172,9 +179,7 @@ class StreamWork:
         if held:
             return
         if not self._concerns(ledger, policy):
-            self.fail_manual(
-                NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
-            )
+            self._fail_switched_off()
             if self._stream is not None:
                 self.drop()  # else it would count as due with every entry
             return
