@@ -7,7 +7,7 @@ chunks, and transactions are not looked at; their markers give no row.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from afterglow.format.schema import ENTRIES, MESSAGES, TIME, choose
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from afterglow.format.position import Position
     from afterglow.read.copies import FrameRun, ServedRun
     from afterglow.read.window import Window
 
@@ -30,6 +31,30 @@ _BROUGHT = ("topic", "tier")
 """Columns that the bytes do not know."""
 _TIMES = ("broker_time", "publish_time")
 _PLACES = ("entry_id", "batch_index")
+
+
+class Around(Protocol):
+    """The entries of one topic around those that are read, as it was when it was pinned.
+
+    Asked only where a chunked message began before what is read, or a transaction ended behind it. Whoever cannot reach
+    as far as the topic does raises where it ends, and tells the cure: an end without an error is that of the topic.
+    """
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        """The entries that stand before a position, in runs: the nearest run first, the entries of a run ascending.
+
+        Raises:
+            AfterglowError: They cannot be read, or not from here; runs before that are good.
+        """
+        ...
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        """The entries from a position on, in order.
+
+        Raises:
+            AfterglowError: They cannot be read, or not from here; runs before that are good.
+        """
+        ...
 
 
 def warn(error: CorruptEntry) -> None:
