@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-WORKLOADS = ("columns", "blocks", "startup", "append", "broker", "offload")
+WORKLOADS = ("columns", "blocks", "startup", "append", "broker", "offload", "streaming")
 
 
 def main(names: list[str]) -> int:

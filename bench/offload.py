@@ -186,10 +186,10 @@ def warm(target: Target) -> None:
     list(store_of(target).list("none"))
 
 
-def raw_part(target: Target, upload: Upload, number: int, path: str, start: int) -> Part:
+def raw_part(target: Target, upload: Upload, number: int, path: str, extent: range) -> Part:
     with Path(path).open("rb", buffering=0) as file:
-        file.seek(start)
-        data = file.read(PART)
+        file.seek(extent.start)
+        data = file.read(len(extent))
     return store_of(target).upload_part(upload, number, data)
 
 
@@ -197,15 +197,15 @@ def store_of(target: Target) -> ObjectStore:
     return cached_store(target.url, tuple(target.options.items()))
 
 
-def raw_upload(pool: ProcessPoolExecutor, target: Target, path: Path) -> float:
+def raw_upload(pool: ProcessPoolExecutor, target: Target, path: Path, part: int = PART) -> float:
     """Seconds of the least that an upload of a file in parts takes."""
     store = store_of(target)
     size = path.stat().st_size
     start = time.perf_counter()
     upload = store.create_upload(f"raw-{uuid4()}")
     pieces = [
-        pool.submit(raw_part, target, upload, number, str(path), at)
-        for number, at in enumerate(range(0, size, PART), 1)
+        pool.submit(raw_part, target, upload, number, str(path), range(at, at + part))
+        for number, at in enumerate(range(0, size, part), 1)
     ]
     store.complete_upload(upload, [piece.result() for piece in pieces])
     seconds = time.perf_counter() - start
