@@ -235,6 +235,10 @@ class TopicTerminated(AfterglowError):
     """The topic was ended for good and takes no more entries; reading goes on."""
 
 
+class TopicChanged(AfterglowError):
+    """What was pinned of a topic is in no copy any more: trimmed, moved or deleted since. Read it again."""
+
+
 class CursorMissing(NotThere):
     """The topic has no cursor of that name."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,9 +11,9 @@ import pytest
 
 import afterglow
 from afterglow.config import BrokerConfig
-from afterglow.errors import LedgerMissing, ObjectMissing
-from afterglow.read.messages import MessageBatches
-from afterglow.read.splits import SplitReader
+from afterglow.errors import ConfigError, CorruptEntry, HotLogUnavailable, TopicChanged
+from afterglow.read.copies import Tier
+from afterglow.read.split_reader import SplitReader
 from afterglow.testing.homes import APART_MS, EngineHome, batch
 from afterglow.testing.ledgers import message
 
@@ -56,23 +57,18 @@ def topic(home: Path) -> Iterator[SourceTopic]:
         yield source.topic(TOPIC)
 
 
-def read(splits: Sequence[Split]) -> pa.Table:
+def read(splits: Sequence[Split], **asked: Any) -> pa.Table:
     """What another process would read."""
     reader = SplitReader(BrokerConfig())
     travelled = pickle.loads(pickle.dumps(splits))
-    batches = [
-        batch
-        for split in travelled
-        for served in reader.read(split)
-        for batch in MessageBatches(split.topic, split.window).of(served)
-    ]
+    batches = [batch for split in travelled for batch in reader.batches(split, **asked)]
     return pa.Table.from_batches(batches) if batches else None
 
 
 def tiers(splits: Sequence[Split]) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for split in splits:
-        found.setdefault(split.ledger_id, set()).add("hot" if split.located is None else "tiered")
+        found.setdefault(split.ledger_id, set()).add(str(split.wanted))
     return found
 
 
@@ -123,15 +119,105 @@ def test_bounds_hold_inside_batches_and_by_time(topic: SourceTopic, bounds: dict
     assert found.equals(expected) if expected.num_rows else found is None
 
 
-def test_a_copy_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as engine:
-        first, _ = engine.write(TOPIC, [message(b"1")], [message(b"2")])
+@pytest.mark.parametrize("priority", ["tiered-first", "bookkeeper-first"])
+def test_a_hot_ledger_is_cut_by_its_bytes(topic: SourceTopic, priority: str) -> None:
+    splits = [split for split in topic.splits(read_priority=priority, split_bytes=100_000) if split.wanted is Tier.HOT]
+    by_ledger: dict[int, list[Split]] = {}
+    for split in splits:
+        by_ledger.setdefault(split.ledger_id, []).append(split)
+    for parts in by_ledger.values():
+        assert len(parts) > 1
+        assert all(split.size_bytes <= 130_000 for split in parts)
+        assert sum(split.entries for split in parts) == EACH
+        assert sum(split.size_bytes for split in parts) > EACH // 4 * ENTRY_BYTES
+
+
+def test_entries_are_read_as_entries(topic: SourceTopic) -> None:
+    splits = list(topic.splits())
+    assert read(splits, include="entries").equals(topic.scan(include="entries").read_all())
+    found = read(splits, columns=["entry_id"], include="entries")
+    assert found.equals(topic.scan(columns=["entry_id"], include="entries").read_all())
+    with pytest.raises(ConfigError, match="'rows' is unknown"):
+        read(splits, include="rows")
+
+
+def make(path: Path, *, free: bool = False, **changes: object) -> tuple[str, Split, Split]:
+    """A ledger in both copies and one in the hot log; returns the object's key and a split of each."""
+    with EngineHome(path, **changes) as engine:
+        first, _ = engine.write(TOPIC, [message(b"1"), message(b"2")], [message(b"3")])
         key = engine.offload(TOPIC, first)
-    with afterglow.connect(tmp_path) as source:
-        tiered, hot = source.topic(TOPIC).splits()
+        if free:
+            engine.free(TOPIC, first)
+    with afterglow.connect(path) as source:
+        tiered, hot = source.topic(TOPIC).splits(read_priority="tiered-first")
+    return key, tiered, hot
+
+
+def test_an_object_that_is_gone_is_served_by_the_hot_log_and_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, tiered, _ = make(tmp_path)
     (tmp_path / "tier" / key).unlink()
-    with pytest.raises(ObjectMissing, match=key):
+    assert read([tiered])["tier"].to_pylist() == ["hot", "hot"]
+    assert [record.levelname for record in caplog.records if key in record.getMessage()] == ["WARNING"]
+
+
+def test_a_hot_copy_that_is_gone_is_served_by_the_tier_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path)
+    with afterglow.connect(tmp_path) as source:
+        first, _ = source.topic(TOPIC).splits(read_priority="bookkeeper-first")
+    (tmp_path / "hot" / "ledgers" / f"{first.ledger_id}.ledger").unlink()
+    assert read([first])["tier"].to_pylist() == ["tiered", "tiered"]
+    assert not caplog.records
+
+
+def test_entries_in_no_copy_any_more_are_one_clear_error(tmp_path: Path) -> None:
+    key, tiered, hot = make(tmp_path, free=True)
+    (tmp_path / "tier" / key).unlink()
+    with pytest.raises(TopicChanged, match=rf"{tiered.ledger_id}:0 to 1 are not there any more: .*{key}"):
         read([tiered])
     (tmp_path / "hot" / "ledgers" / f"{hot.ledger_id}.ledger").unlink()
-    with pytest.raises(LedgerMissing):
+    with pytest.raises(TopicChanged, match="start the read again"):
         read([hot])
+
+
+def test_a_hot_log_that_is_elsewhere_is_told_with_the_cure(tmp_path: Path) -> None:
+    _, tiered, hot = make(tmp_path)
+    home = tmp_path.rename(tmp_path.with_name("elsewhere"))
+    with pytest.raises(HotLogUnavailable, match="engine's machine"):
+        read([hot])
+    home.rename(tmp_path)
+    assert read([tiered, hot]).num_rows == 3
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_what_is_no_message_is_left_out_only_where_the_topic_says_so(tmp_path: Path, *, skips: bool) -> None:
+    with EngineHome(tmp_path) as engine:
+        engine.write(TOPIC, [message(b"1"), b"no message", message(b"2")])
+    with afterglow.connect(tmp_path) as source:
+        (split,) = source.topic(TOPIC).splits()
+    reader = SplitReader(BrokerConfig())
+    told: list[CorruptEntry] = []
+    split = replace(split, skips_damage=skips)
+    if skips:
+        (batch,) = reader.batches(split, ["value"], report=told.append)
+        assert batch.column("value").to_pylist() == [b"1", b"2"]
+        assert [f"{split.ledger_id}:1" in str(error) for error in told] == [True]
+    else:
+        with pytest.raises(CorruptEntry):
+            list(reader.batches(split, ["value"], report=told.append))
+
+
+def test_neighbours_are_every_stretch_of_the_topic_and_travel_packed(topic: SourceTopic) -> None:
+    splits = list(topic.splits(split_bytes=1))
+    (around,) = {split.around for split in splits}
+    first, *_ = neighbours = around.neighbours()
+    assert [each.ledger_id for each in neighbours] == [ledger.ledger_id for ledger in topic.ledgers()]
+    assert all((each.first, each.last) == (0, EACH - 1) for each in neighbours)
+    assert [each.hot for each in neighbours] == [False, True, True, True]
+    assert [each.located is not None for each in neighbours] == [True, True, False, False]
+    assert first.located == splits[0].located
+    assert (around.first, around.last) == (True, True)
+    assert len(pickle.dumps(splits)) < 400 * len(splits)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import afterglow
-from afterglow.errors import AfterglowError, ConfigError, ObjectMissing
+from afterglow.errors import AfterglowError, ConfigError, TopicChanged
 from afterglow.spark.session import local_session
 from afterglow.spark.topic_scan import Distillation, read_splits
 from afterglow.testing.homes import EngineHome, batch
@@ -45,14 +45,16 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A topic of two ledgers in the tier, in several blocks each, and one in the hot log."""
+    """A topic of two ledgers in the tier, in several blocks each, the first there alone, and one in the hot log."""
     with EngineHome(tmp_path) as engine:
         groups = [
             [batch([b"%d.%d" % (i, k) for k in range(3)]) if i % 2 else message(bytes(9_000)) for i in range(30)]
             for _ in range(3)
         ]
-        for ledger_id in engine.write(TOPIC, *groups)[:2]:
+        first, second, _ = engine.write(TOPIC, *groups)
+        for ledger_id in (first, second):
             engine.offload(TOPIC, ledger_id, block_bytes=32 << 10)
+        engine.free(TOPIC, first)
     return tmp_path
 
 
@@ -96,7 +98,7 @@ def test_a_missing_object_is_told_as_it_is(spark: SparkSession, home: Path) -> N
         splits = list(source.topic(TOPIC).splits())
     assert splits[0].located is not None
     (home / "tier" / splits[0].located.key).unlink()
-    with pytest.raises(ObjectMissing, match=splits[0].located.key):
+    with pytest.raises(TopicChanged, match=splits[0].located.key):
         read_splits(spark, splits, COLUMNS)
 
 

@@ -18,6 +18,7 @@ from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.ledger_list import records
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.read.handle import TopicReader, TopicView
+from afterglow.read.hot_places import HotPlace
 from afterglow.read.seek import seek
 from afterglow.read.splits import Cutter
 from afterglow.read.tiered import TieredSource
@@ -106,8 +107,8 @@ class Part:
         rooms = self._rooms
         pinned = self._pin()
         policy = rooms.policies.of(self._ledger_name)
-        home = str(Path(rooms.source).absolute())
-        cutter = Cutter(self.name, pinned.reader.view, rooms.tiers, policy, home, rooms.counters)
+        hot = HotPlace(str(Path(rooms.source).absolute()))
+        cutter = Cutter(self.name, pinned.reader.view, rooms.tiers, policy, hot, rooms.counters)
         for start, end in window.stretches(records(pinned.info)):
             yield from cutter.splits(start, end, window, priority=priority, split_bytes=split_bytes)
 

@@ -182,6 +182,14 @@ class _SharedLedger:
                 time.sleep(_POLL_S)
             return ledger.read_frames(first, max_bytes)
 
+    def frame_bytes(self, first: int, last: int) -> int:
+        """Bytes of the frames of entries, both ends inclusive, as far as they are there."""
+        with open_shared(self._home, self._ledger_id) as ledger:
+            last = min(last, ledger.confirmed)
+            if first > last:
+                return 0
+            return int(ledger.offsets(last, last)[1] - ledger.offsets(first, first)[0])
+
 
 def _extent(row: ManagedLedgerInfo.LedgerInfo, hot: HotReader) -> tuple[int, bool]:
     """Entries of a ledger that may be read, and whether that is all of it."""

@@ -1,33 +1,34 @@
-"""A topic cut into splits: stretches that processes elsewhere read by themselves, many at a time.
+"""A topic cut into splits: stretches that are read by themselves, many at a time, by threads or by other processes.
 
-A split names the copy that it is read from: an object by its place and key, or the hot log of a home. Whoever reads one
-from a tier needs the way there and credentials from its own environment, no metadata, no engine and no home. A copy
-that cannot be read is an error: no split falls through to another copy.
+A split names the copy that is wanted and, where there is one, the other copy: an object by its place and key, the hot
+log by the way there. :mod:`~afterglow.read.split_reader` reads them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from afterglow.config.choices import ReadPriority
-from afterglow.read.copies import HotCopy, ServedRun, Tier
-from afterglow.read.counters import ReadCounters
-from afterglow.read.handle import SharedHot
-from afterglow.read.places import Tiers
+from afterglow.config.choices import DamagePolicy, ReadPriority
+from afterglow.errors import AfterglowError
+from afterglow.read.copies import Tier
+from afterglow.read.neighbours import BEFORE, BEHIND, GROUP, Neighbour, Neighbourhood
 from afterglow.read.stretches import stretch_at
-from afterglow.read.tier_source import TierSource
+from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
-    from afterglow.read.copies import LedgerCopy
+    from afterglow.read.counters import ReadCounters
     from afterglow.read.handle import TopicView
+    from afterglow.read.hot_places import HotPlace
     from afterglow.read.objects import Located
     from afterglow.read.pieces import LedgerPieces
+    from afterglow.read.stretches import Stretch
+    from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
 
 SPLIT_BYTES: Final = 32 << 20
@@ -36,7 +37,7 @@ SPLIT_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Consecutive entries of one ledger in one copy. Travels to other processes; holds no secrets."""
+    """Consecutive entries of one ledger. Travels to other processes; holds no secrets."""
 
     topic: str
     """Full name, with the partition."""
@@ -47,18 +48,67 @@ class Split:
     """Last entry, inclusive."""
     window: Window
     """Which messages of these entries are wanted."""
+    wanted: Tier
+    """The copy that is read; where it does not serve, the other one does if there is one."""
     located: Located | None
-    """The object that holds them; None: the hot log does."""
-    home: str
-    """The home whose hot log it is, an absolute path on the engine's machine."""
+    """The object that holds them; None: no tier does."""
+    hot: HotPlace | None
+    """The hot log that holds them; None: it does not, or not any more."""
+    size_bytes: int
+    """Of the blocks that hold them, or of their frames in the hot log; there it may be an estimate."""
+    skips_damage: bool
+    """Whether what is damaged in every copy is left out and reported."""
+    around: Neighbourhood
+    """What stands before and behind them."""
+
+    @property
+    def entries(self) -> int:
+        """How many there are."""
+        return self.last - self.first + 1
+
+    @property
+    def order(self) -> tuple[Tier, ...]:
+        """The copies to try, the wanted one first."""
+        both = (self.wanted, Tier.TIERED if self.wanted is Tier.HOT else Tier.HOT)
+        return tuple(tier for tier in both if (self.located if tier is Tier.TIERED else self.hot) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Consecutive entries of one ledger that are worth reading as one."""
+
+    ledger_id: int
+    first: int
+    """First entry, inclusive."""
+    last: int
+    """Last entry, inclusive."""
+    stretch: Stretch | None
+    """Where a tier has them; None: no tier does."""
+    wanted: Tier
+    """The copy that is to serve."""
+    size_bytes: int
+    """Of its blocks there, or of its frames; perhaps an estimate."""
+
+
+@runtime_checkable
+class MeasuredLedger(Protocol):
+    """A ledger of a hot log that knows how large its entries are."""
+
+    def frame_bytes(self, first: int, last: int) -> int:
+        """Bytes of the frames of entries, both ends inclusive.
+
+        Raises:
+            AfterglowError: They cannot be measured.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Cuts a pinned view of one topic into splits.
+    """Cuts a pinned view of one topic.
 
     Where the priority is the tier, the hot log gives what no tier has; where it is the hot log, a tier gives what has
-    left the hot log. Entries of the hot log are not cut further than by ledger.
+    left the hot log.
     """
 
     topic: str
@@ -68,8 +118,8 @@ class Cutter:
     """Knows where objects are."""
     policy: BrokerConfig
     """The topic's."""
-    home: str
-    """The home of its hot log, absolute."""
+    hot: HotPlace | None
+    """How anybody comes to the hot log; None: nobody does."""
     counters: ReadCounters
 
     def splits(
@@ -91,68 +141,149 @@ class Cutter:
             split_bytes: Bytes of blocks in a split of an object, unless a single block is larger.
 
         Raises:
-            AfterglowError: An index cannot be read, or metadata does not tell where an object is.
+            AfterglowError: Metadata does not tell where an object is.
         """
+        skips = self.policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
+        surroundings = _Surroundings(self)
+        for each in self.ranges(start, end, priority=priority, split_bytes=split_bytes):
+            yield Split(
+                self.topic,
+                each.ledger_id,
+                each.first,
+                each.last,
+                window,
+                each.wanted,
+                self.locate(each.stretch),
+                self.hot if self.has_hot(each.ledger_id) else None,
+                each.size_bytes,
+                skips,
+                surroundings.of(each.ledger_id, each.first),
+            )
+
+    def ranges(
+        self,
+        start: Position,
+        end: Position,
+        *,
+        priority: ReadPriority | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Iterator[Range]:
+        """The same for whoever reads them in this process; arguments as of :meth:`splits`."""
         for span in self.view.spans(start, end):
-            first = span.first
-            while first <= span.last:
-                located, last = self._copy(span.ledger_id, first, span.last, priority)
-                borders = [(first, last)]
-                if located is not None:
-                    pieces = self.tiers.copy(located, span.ledger_id, self.policy, self.counters).ledger.pieces
-                    borders = list(_cut(pieces, first, last, split_bytes))
-                for low, high in borders:
-                    yield Split(self.topic, span.ledger_id, low, high, window, located, self.home)
-                first = last + 1
+            for stretch, first, last in self.stretches(span.ledger_id, span.first, span.last):
+                wanted = self._wanted(span.ledger_id, stretch, priority)
+                yield from self._cut(Range(span.ledger_id, first, last, stretch, wanted, 0), split_bytes)
 
-    def _copy(self, ledger_id: int, first: int, last: int, priority: ReadPriority | None) -> tuple[Located | None, int]:
-        """Which object gives an entry, None: the hot log; and the last entry, not beyond ``last``, of which it does."""
+    def stretches(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[Stretch | None, int, int]]:
+        """Entries of a ledger by what holds them: the stretch in a tier, None for the hot log alone; both inclusive."""
         row = self.view.rows[ledger_id]
-        hot_first = (priority or self.policy.managed_ledger_offloaded_read_priority) is ReadPriority.BOOKKEEPER_FIRST
-        stretch = stretch_at(row, first)
-        if stretch is None or (hot_first and not row.offloadContext.bookkeeperDeleted):
-            return None, last
-        return self.tiers.locate(self.view.name, stretch, self.policy), min(stretch.last, last)
+        while first <= last:
+            stretch = stretch_at(row, first)
+            until = last if stretch is None else min(stretch.last, last)
+            yield stretch, first, until
+            first = until + 1
 
+    def has_hot(self, ledger_id: int) -> bool:
+        """Whether the hot log is to have a ledger, and can be reached."""
+        return self.hot is not None and not self.view.rows[ledger_id].offloadContext.bookkeeperDeleted
 
-class SplitReader:
-    """Reads splits in any process; one of these serves all its splits. Thread-safe.
-
-    Args:
-        config: Credentials and budgets, as the environment of this process has them.
-    """
-
-    def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
-        self._tiers = TierSource(Tiers(), config)
-        self._counters = ReadCounters()
-
-    def read(self, split: Split) -> Iterator[ServedRun]:
-        """The entries of a split, in runs.
+    def locate(self, stretch: Stretch | None) -> Located | None:
+        """Where the object of a stretch is.
 
         Raises:
-            LedgerMissing: It names the hot log, and that has not got them, or is not on this machine.
-            AfterglowError: They cannot be read; runs before that are good.
+            AfterglowError: Metadata does not tell.
         """
-        tier = Tier.HOT if split.located is None else Tier.TIERED
-        for run in self._copy(split).scan(split.first, split.last):
-            yield ServedRun(run, tier)
+        return None if stretch is None else self.tiers.locate(self.view.name, stretch, self.policy)
 
-    def _copy(self, split: Split) -> LedgerCopy:
-        if split.located is None:
-            return HotCopy(SharedHot(Path(split.home)), split.ledger_id)
-        return self._tiers.copy(split.located, split.ledger_id, self._config, self._counters)
+    def _wanted(self, ledger_id: int, stretch: Stretch | None, priority: ReadPriority | None) -> Tier:
+        hot_first = (priority or self.policy.managed_ledger_offloaded_read_priority) is ReadPriority.BOOKKEEPER_FIRST
+        return Tier.HOT if stretch is None or (hot_first and self.has_hot(ledger_id)) else Tier.TIERED
+
+    def _cut(self, whole: Range, split_bytes: int) -> Iterator[Range]:
+        if whole.wanted is Tier.TIERED and whole.stretch is not None:
+            pieces = self._pieces(whole.ledger_id, whole.stretch)
+            if pieces is not None:
+                yield from _cut_blocks(pieces, whole, split_bytes)
+                return
+        size_bytes = self._measure(whole)
+        count = whole.last - whole.first + 1
+        cuts = min(max(-(-size_bytes // split_bytes), 1), count)
+        for number in range(cuts):
+            low, high = (whole.first + count * at // cuts for at in (number, number + 1))
+            yield replace(whole, first=low, last=high - 1, size_bytes=size_bytes * (high - low) // count)
+
+    def _pieces(self, ledger_id: int, stretch: Stretch) -> LedgerPieces | None:
+        """The blocks of a stretch; None where they cannot be known, which whoever reads it will find out too."""
+        try:
+            if self.tiers.foreign_copy(stretch, self.policy) is not None:
+                return None
+            located = self.tiers.locate(self.view.name, stretch, self.policy)
+            copy = self.tiers.copy(located, ledger_id, self.policy, self.counters, lenient=True, impatient=True)
+        except AfterglowError:
+            return None
+        pieces = copy.ledger.pieces if isinstance(copy, TierCopy) else None
+        return None if pieces is None or pieces.find(stretch.first) is None else pieces
+
+    def _measure(self, whole: Range) -> int:
+        """Bytes of some entries of the hot log; of the average entry where it does not tell, 0 where none does."""
+        ledger_id, first, last = whole.ledger_id, whole.first, whole.last
+        row = self.view.rows[ledger_id]
+        if self.hot is not None and self.has_hot(ledger_id):
+            try:
+                ledger = self.hot.open().open(ledger_id)
+                if isinstance(ledger, MeasuredLedger):
+                    return ledger.frame_bytes(first, last)
+            except AfterglowError:
+                pass  # whoever reads it will say so
+        return (last - first + 1) * row.size // row.entries if row.entries else 0
 
 
-def _cut(pieces: LedgerPieces, first: int, last: int, split_bytes: int) -> Iterator[tuple[int, int]]:
-    """Entries from ``first`` to ``last`` in stretches of whole blocks."""
-    block = pieces.find(first)
-    size_bytes = 0
-    while block is not None and block.first_entry_id <= last:
+class _Surroundings:
+    """The neighbourhoods of a view's stretches, each made once."""
+
+    def __init__(self, cutter: Cutter) -> None:
+        self._cutter = cutter
+        layout = cutter.view.layout
+        self._stretches = [
+            (ledger_id, first, last, stretch)
+            for ledger_id in layout.ids
+            for stretch, first, last in cutter.stretches(ledger_id, 0, (layout.entries_of(ledger_id) or 0) - 1)
+        ]
+        self._group = -1
+        self._made: Neighbourhood | None = None
+
+    def of(self, ledger_id: int, entry_id: int) -> Neighbourhood:
+        """What is around an entry."""
+        at = bisect_right(self._stretches, (ledger_id, entry_id), key=lambda each: each[:2]) - 1
+        group = at // GROUP
+        if self._made is None or group != self._group:
+            low, high = max(group * GROUP - BEFORE, 0), min((group + 1) * GROUP + BEHIND, len(self._stretches))
+            self._made = Neighbourhood.of(
+                [self._neighbour(*each) for each in self._stretches[low:high]],
+                first=not low,
+                last=high == len(self._stretches),
+            )
+            self._group = group
+        return self._made
+
+    def _neighbour(self, ledger_id: int, first: int, last: int, stretch: Stretch | None) -> Neighbour:
+        cutter = self._cutter
+        try:
+            located = cutter.locate(stretch)
+        except AfterglowError:
+            located = None  # few splits look at their neighbours, and theirs is the error then
+        return Neighbour(ledger_id, first, last, located, cutter.has_hot(ledger_id))
+
+
+def _cut_blocks(pieces: LedgerPieces, whole: Range, split_bytes: int) -> Iterator[Range]:
+    """A range in stretches of whole blocks."""
+    block = pieces.find(whole.first)
+    first, size_bytes = whole.first, 0
+    while block is not None and block.first_entry_id <= whole.last:
         length = block.end - block.start
         if size_bytes and size_bytes + length > split_bytes:
-            yield first, block.first_entry_id - 1
+            yield replace(whole, first=first, last=block.first_entry_id - 1, size_bytes=size_bytes)
             first, size_bytes = block.first_entry_id, 0
         size_bytes += length
         block = pieces.block(block.number + 1)
-    yield first, last
+    yield replace(whole, first=first, size_bytes=size_bytes)

@@ -18,8 +18,7 @@ import pyarrow as pa
 from afterglow.config import load_conf
 from afterglow.errors import AfterglowError
 from afterglow.format.schema import MESSAGES, choose
-from afterglow.read.messages import MessageBatches
-from afterglow.read.splits import SplitReader
+from afterglow.read.split_reader import SplitReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,7 +63,7 @@ def read_splits(
         results = _collect(session.sparkContext, splits, work, f"read {topics} in {len(splits)} splits")
     except Exception as error:
         # A worker that died, a fault in a task, the end of the JVM: Spark has no one error for them.
-        raise AfterglowError(f"the Spark job that reads {topics} failed: {_reason(error)}") from error
+        raise AfterglowError(f"the Spark job that reads {topics} failed: {reason(error)}") from error
     for result in results:
         if isinstance(result, AfterglowError):
             raise result
@@ -90,7 +89,7 @@ def _collect(context: Any, splits: Sequence[Split], work: _Work, description: st
                 context.cancelJobGroup(group)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Of stacks of Python and Java, the line that tells most: the last one that is not indented."""
     lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
     return lines[-1] if lines else type(error).__name__
@@ -114,13 +113,12 @@ class _Work:
             return error
 
     def _read(self, split: Split) -> bytes:
-        batches = MessageBatches(split.topic, split.window, self.columns)
         distil = self.distillation
+        schema = choose(MESSAGES, self.columns) if distil is None else distil.schema
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batches.schema if distil is None else distil.schema) as writer:
-            for served in _reader().read(split):
-                for batch in batches.of(served):
-                    writer.write_batch(batch if distil is None else distil.of(batch))
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in _reader().batches(split, self.columns):
+                writer.write_batch(batch if distil is None else distil.of(batch))
         return bytes(sink.getvalue())
 
 

@@ -1,0 +1,133 @@
+"""Reading splits in any process: what tasks of a Spark job and threads of a scan call.
+
+Who reads a split from a tier needs the way there and credentials from its own environment: no metadata, no engine and
+no home. Where the copy that a split wants does not serve, the other one that it names does, as for any other read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from afterglow.errors import ConfigError, EntriesMissing, LedgerMissing, ObjectMissing, TopicChanged
+from afterglow.read.copies import HotCopy, Tier
+from afterglow.read.counters import ReadCounters
+from afterglow.read.fall_through import Choice, FallThrough
+from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.places import Tiers
+from afterglow.read.tier_source import TierSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from afterglow.config import BrokerConfig
+    from afterglow.errors import AfterglowError, CorruptEntry
+    from afterglow.read.copies import LedgerCopy, ServedRun
+    from afterglow.read.splits import Split
+
+Include: TypeAlias = Literal["messages", "entries"]
+
+
+def check_include(include: str) -> None:
+    """Insist on a kind of row.
+
+    Raises:
+        ConfigError: It is neither ``messages`` nor ``entries``.
+    """
+    if include not in get_args(Include):
+        raise ConfigError(f"include {include!r} is unknown; there are {' and '.join(get_args(Include))}")
+
+
+class SplitReader:
+    """Reads splits; one of these serves all splits of a process. Thread-safe.
+
+    Args:
+        config: Credentials and budgets, as the environment of this process has them.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.counters = ReadCounters()
+        """Which tier has served what."""
+        self._config = config
+        self._tiers = TierSource(Tiers(), config)
+
+    def batches(
+        self,
+        split: Split,
+        columns: Iterable[str] | None = None,
+        include: Include = "messages",
+        report: Callable[[CorruptEntry], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a split as Arrow batches, in order.
+
+        Args:
+            split: What to read.
+            columns: Names of columns in the order wanted; all of them for None. No other is decoded.
+            include: One row per message, or one per raw entry.
+            report: Told of each entry that is no readable message, where the topic leaves such out; None: logged.
+
+        Raises:
+            ConfigError: A column or ``include`` is unknown.
+            CorruptEntry: An entry is damaged; batches before it are good.
+            TopicChanged: The entries are in no copy any more.
+            AfterglowError: They cannot be read; batches before that are good.
+        """
+        check_include(include)
+        rows: MessageBatches | EntryBatches
+        if include == "entries":
+            rows = EntryBatches(split.topic, split.window, columns)
+        else:
+            rows = MessageBatches(split.topic, split.window, columns, (report or warn) if split.skips_damage else None)
+        return (batch for served in self.read(split) for batch in rows.of(served))
+
+    def read(self, split: Split) -> Iterator[ServedRun]:
+        """The entries of a split, in runs.
+
+        Raises:
+            TopicChanged: They are in no copy any more.
+            AfterglowError: They cannot be read; runs before that are good.
+        """
+        through = FallThrough(split.topic, self.counters)
+        try:
+            yield from through.scan(lambda _: self._choice(split), split.first, split.last)
+        except (LedgerMissing, EntriesMissing, ObjectMissing) as error:
+            raise TopicChanged(
+                f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are not there any more: "
+                f"{error}; the topic has changed since this read of it began, by retention, by offload or by deletion: "
+                "start the read again, and if that fails too, `afterglow verify` tells what is missing"
+            ) from error
+
+    def close(self) -> None:
+        """Stop reading ahead, and wait for what is under way."""
+        self._tiers.close()
+
+    def _choice(self, split: Split) -> Choice:
+        return Choice(
+            split.ledger_id,
+            split.last,
+            split.order,
+            split.skips_damage,
+            split.located,
+            partial(self._copy, split),
+            partial(self._failed, split),
+        )
+
+    def _copy(self, split: Split, tier: Tier) -> LedgerCopy:
+        if tier is Tier.HOT:
+            assert split.hot is not None
+            return HotCopy(split.hot.open(), split.ledger_id)
+        assert split.located is not None
+        return self._tiers.copy(
+            split.located,
+            split.ledger_id,
+            self._config,
+            self.counters,
+            lenient=split.skips_damage,
+            impatient=split.order == (Tier.TIERED, Tier.HOT),
+        )
+
+    def _failed(self, split: Split, tier: Tier, error: AfterglowError) -> None:
+        if tier is Tier.TIERED and split.located is not None:
+            self._tiers.failed(split.located, error)
