@@ -16,14 +16,12 @@ from afterglow.config import load_conf
 from afterglow.engine.home import TIER_DIRECTORY, read_metadata
 from afterglow.engine.source_part import Rooms
 from afterglow.engine.source_topic import SourceTopic
+from afterglow.engine.stored_directory import HomeDirectory
 from afterglow.engine.tier import own_tier
 from afterglow.errors import ConfigError, NotSupported, TopicMissing
-from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.names import TopicName
-from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
-from afterglow.offload.policies import Policies
+from afterglow.metadata.paths import AfterglowPaths
 from afterglow.read.counters import ReadCounters
-from afterglow.read.handle import SharedHot
 from afterglow.read.places import FILESYSTEM, TierPlace, Tiers
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
@@ -52,22 +50,20 @@ def connect(source: str | Path, tier: str | None = None, metadata: str | None = 
         opened = read_metadata(home, metadata)
         stack.callback(opened.close)
         paths = AfterglowPaths(config.cluster_name)
-        catalog = Catalog(opened, config.cluster_name)
         own = TierPlace(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
         tiers = TierSource(Tiers(), config, Locator(opened, paths, own=own, explicit=explicit))
         stack.callback(tiers.close)
-        policies = Policies(config, catalog)
-        rooms = Rooms(str(source), opened, paths, policies, SharedHot(home), tiers, ReadCounters())
-        return Source(rooms, catalog, stack.pop_all())
+        directory = HomeDirectory(str(source), home, opened, paths, config)
+        return Source(Rooms(directory, tiers, ReadCounters()), stack.pop_all())
     raise AssertionError("unreachable: the block returns or raises")
 
 
 class Source:
     """The topics of an engine. Made by :func:`connect`; a context manager. Thread-safe."""
 
-    def __init__(self, rooms: Rooms, catalog: Catalog, stack: ExitStack) -> None:
+    def __init__(self, rooms: Rooms, stack: ExitStack) -> None:
         self._rooms = rooms
-        self._catalog = catalog
+        self._directory = rooms.directory
         self._stack = stack
 
     def __enter__(self) -> Self:
@@ -77,7 +73,7 @@ class Source:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Source({self._rooms.source!r})"
+        return f"Source({self._directory.source!r})"
 
     @property
     def counters(self) -> ReadCounters:
@@ -90,13 +86,7 @@ class Source:
         Raises:
             MetadataError: The metadata cannot be read.
         """
-        catalog = self._catalog
-        return tuple(
-            str(topic)
-            for tenant in catalog.tenants()
-            for namespace in catalog.namespaces(tenant)
-            for topic in catalog.topics(namespace)
-        )
+        return self._directory.topics()
 
     def topic(self, name: str) -> SourceTopic:
         """A topic, by any spelling of its name; that of a partitioned topic means all its partitions.
@@ -107,24 +97,19 @@ class Source:
             MetadataError: The metadata cannot be read.
         """
         topic = TopicName.parse(name)
-        count = self._catalog.partitions(topic)
+        count = self._directory.partitions(topic)
         wanted = [topic.partition(index) for index in range(count)] if count else [topic]
-        found = tuple(part for part in wanted if self._exists(part))
+        found = tuple(part for part in wanted if self._directory.exists(part))
         if not found and not count:
-            raise TopicMissing(f"source {self._rooms.source} has no topic {topic}{self._near(topic)}")
+            raise TopicMissing(f"source {self._directory.source} has no topic {topic}{self._near(topic)}")
         return SourceTopic(topic, found, self._rooms)
 
     def close(self) -> None:
         """Let go of everything; a second call does nothing."""
         self._stack.close()
 
-    def _exists(self, topic: TopicName) -> bool:
-        stored = self._rooms.metadata.get(managed_ledger_path(topic.managed_ledger_name))
-        return stored is not None and bool(stored.value)
-
     def _near(self, topic: TopicName) -> str:
-        known = (*self._catalog.topics(topic.namespace), *self._catalog.partitioned_topics(topic.namespace))
-        names = sorted({str(other) for other in known})
+        names = self._directory.names_beside(topic)
         near = get_close_matches(str(topic), names, n=3, cutoff=0.8)
         if near:
             return f"; did you mean {' or '.join(near)}?"

@@ -8,17 +8,12 @@ meanwhile is an error.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afterglow.config.choices import DamagePolicy
-from afterglow.engine.source_records import SourceSegment, source_ledgers
-from afterglow.errors import TopicMissing
-from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.engine.source_records import source_ledgers
 from afterglow.ledger.ledger_list import records
-from afterglow.metadata.paths import managed_ledger_path
 from afterglow.read.handle import TopicReader, TopicView
-from afterglow.read.hot_places import HotPlace
 from afterglow.read.seek import seek
 from afterglow.read.splits import Cutter
 from afterglow.read.tiered import TieredSource
@@ -27,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.config.choices import ReadPriority
-    from afterglow.engine.source_records import SourceLedger
+    from afterglow.engine.source_directory import TopicDirectory
+    from afterglow.engine.source_records import SourceLedger, SourceSegment
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
-    from afterglow.metadata.paths import AfterglowPaths
-    from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.policies import Policies
-    from afterglow.read.copies import HotReader, ServedRun
+    from afterglow.read.copies import ServedRun
     from afterglow.read.counters import ReadCounters
+    from afterglow.read.hot_places import HotPlace
     from afterglow.read.splits import Split
     from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
@@ -45,13 +40,10 @@ if TYPE_CHECKING:
 class Rooms:
     """What the topics of a source are read with."""
 
-    source: str
-    """The source's address: a home."""
-    metadata: MetadataStore
-    paths: AfterglowPaths
-    policies: Policies
-    hot: HotReader
+    directory: TopicDirectory
+    """Knows the topics."""
     tiers: TierSource
+    """Reads objects."""
     counters: ReadCounters
 
 
@@ -61,6 +53,7 @@ class _Pinned:
 
     info: ManagedLedgerInfo
     reader: TopicReader
+    hot_place: HotPlace | None
 
 
 class Part:
@@ -68,7 +61,7 @@ class Part:
 
     def __init__(self, topic: TopicName, rooms: Rooms) -> None:
         self.name = str(topic)
-        self._ledger_name = topic.managed_ledger_name
+        self._topic = topic
         self._rooms = rooms
 
     def ledgers(self) -> tuple[SourceLedger, ...]:
@@ -78,13 +71,11 @@ class Part:
 
     def segments(self) -> tuple[SourceSegment, ...]:
         """Its offloaded segments, by position."""
-        metadata, parent = self._rooms.metadata, self._rooms.paths.segments(self._ledger_name)
-        found = []
-        for child in metadata.children(parent):
-            node = metadata.get(f"{parent}/{child}")
-            if node is not None:
-                found.append(SourceSegment.parse(self.name, node.value, f"{parent}/{child}"))
-        return tuple(sorted(found, key=lambda segment: segment.begin))
+        return self._rooms.directory.segments(self._topic)
+
+    def schemas(self) -> tuple[SchemaVersion, ...]:
+        """Every version of its schema, oldest first."""
+        return self._rooms.directory.schemas(self._topic)
 
     def seek(self, time_ms: int) -> Position:
         """The first entry that was written at or after a moment, else the position behind the last one."""
@@ -93,7 +84,7 @@ class Part:
 
     def skips_damage(self) -> bool:
         """Whether damaged entries are left out and reported."""
-        policy = self._rooms.policies.of(self._ledger_name)
+        policy = self._rooms.directory.policy(self._topic)
         return policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
 
     def runs(self, window: Window, priority: ReadPriority | None, *, scan: bool) -> Iterator[ServedRun]:
@@ -106,23 +97,15 @@ class Part:
         """The same entries, cut for other processes to read."""
         rooms = self._rooms
         pinned = self._pin()
-        policy = rooms.policies.of(self._ledger_name)
-        hot = HotPlace(str(Path(rooms.source).absolute()))
-        cutter = Cutter(self.name, pinned.reader.view, rooms.tiers, policy, hot, rooms.counters)
+        policy = rooms.directory.policy(self._topic)
+        cutter = Cutter(self.name, pinned.reader.view, rooms.tiers, policy, pinned.hot_place, rooms.counters)
         for start, end in window.stretches(records(pinned.info)):
             yield from cutter.splits(start, end, window, priority=priority, split_bytes=split_bytes)
 
     def _pin(self) -> _Pinned:
-        rooms = self._rooms
-        info = self._info()
-        rooms.policies.changed(None)
-        source = TieredSource(
-            self._ledger_name, rooms.hot, rooms.tiers, lambda: rooms.policies.of(self._ledger_name), rooms.counters
-        )
-        return _Pinned(info, TopicReader(TopicView.pin(self._ledger_name, info, rooms.hot), source, self._info))
-
-    def _info(self) -> ManagedLedgerInfo:
-        stored = self._rooms.metadata.get(managed_ledger_path(self._ledger_name))
-        if stored is None or not stored.value:
-            raise TopicMissing(f"source {self._rooms.source} has no topic {self.name} any more")
-        return parse_managed_ledger(stored.value)
+        rooms, topic = self._rooms, self._topic
+        directory, name = rooms.directory, topic.managed_ledger_name
+        look = directory.look(topic)
+        source = TieredSource(name, look.hot, rooms.tiers, lambda: directory.policy(topic), rooms.counters)
+        view = TopicView.pin(name, look.info, look.hot)
+        return _Pinned(look.info, TopicReader(view, source, lambda: directory.look(topic).info), look.hot_place)
