@@ -1,4 +1,4 @@
-"""A client of the admin API, Afterglow's or Pulsar's, over the standard library.
+"""A client of the admin API, Afterglow's or Pulsar's, that speaks to people of the command line's options.
 
 A call is made once: what fails may have happened, and whoever asked decides whether to ask again.
 """
@@ -9,17 +9,17 @@ import http.client
 import json
 import ssl
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode
 
-from afterglow.errors import AfterglowError, ConfigError
+from afterglow.errors import AfterglowError, ConfigError, MetadataUnavailable
+from afterglow.metadata.admin_link import AdminLink, parse_admin_url
+from afterglow.metadata.cluster_proof import ClusterProof
 
 if TYPE_CHECKING:
     from afterglow.cli.connection import Connection
 
 _TIMEOUT_S: Final = 120.0
 """A namespace with thousands of topics takes a while to let go of them."""
-_REDIRECTS: Final = (307, 308)
-_MOST_REDIRECTS: Final = 5
 _LONGEST_TEXT: Final = 300
 
 
@@ -43,8 +43,14 @@ class AdminClient:
         """
         assert connection.admin_url is not None
         self.connection = connection
-        self._base = _checked(connection.admin_url.rstrip("/"))
-        self._tls = _context(connection.ca_file) if self._base.scheme == "https" else None
+        try:
+            base = parse_admin_url(connection.admin_url)
+        except ValueError as error:
+            raise ConfigError(
+                f"--admin-url {connection.admin_url!r} is no address of an admin API: write http://HOST:PORT"
+            ) from error
+        self._at = f"{base.scheme}://{base.netloc}"
+        self._link = AdminLink(base, ClusterProof(connection.token, connection.ca_file))
 
     def get(self, path: str, **query: str) -> Any:
         """The value at a path; None where nothing is set.
@@ -102,69 +108,28 @@ class AdminClient:
         Raises:
             AdminFailed: The API refused the call, cannot be reached, or answered something that is no JSON.
         """
-        target = f"{self._base.path}/admin/v2/{path}" + (f"?{urlencode(query)}" if query else "")
-        data = b"" if body is None else json.dumps(body).encode()
-        at = self._base
-        for _ in range(_MOST_REDIRECTS):
-            status, content, location = self._exchange(at, method, target, data)
-            if status not in _REDIRECTS or location is None:
-                return _value(f"{method} {at.scheme}://{at.netloc}{target}", status, content)
-            # Another broker of the cluster has the topic.
-            moved = _checked(location)
-            if at.scheme == "https" and moved.scheme != "https":
-                raise AdminFailed(f"{at.netloc} sends the call on to {location}, which is not protected by TLS", status)
-            at, target = moved, f"{moved.path}?{moved.query}" if moved.query else moved.path
-        raise AdminFailed(f"{self._base.netloc} and others send the call from one to another")
+        target = f"/admin/v2/{path}" + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        if data is None and method in {"PUT", "POST"}:
+            data = b""
+        try:
+            answer = self._link.exchange(method, target, data, _TIMEOUT_S)
+        except ssl.SSLError as error:
+            raise AdminFailed(f"the admin API at {self._at} is not trusted: {error}; give --ca-file PATH") from error
+        except MetadataUnavailable as error:
+            raise AdminFailed(str(error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminFailed(
+                f"the admin API at {self._at} does not answer: {error or type(error).__name__}; "
+                "start `afterglow serve`, or give --admin-url URL"
+            ) from error
+        return _value(answer.call, answer.status, answer.content)
 
     def _unexpected(self, path: str, found: object, expected: str) -> AdminFailed:
         said = repr(found)[:_LONGEST_TEXT]
         return AdminFailed(
             f"{path} at {self.connection.admin_url} is {said} and not {expected}: is it an admin API? see --admin-url"
         )
-
-    def _exchange(self, at: SplitResult, method: str, target: str, data: bytes) -> tuple[int, bytes, str | None]:
-        assert at.hostname is not None
-        link: http.client.HTTPConnection
-        if at.scheme == "https":
-            link = http.client.HTTPSConnection(at.hostname, at.port, timeout=_TIMEOUT_S, context=self._tls)
-        else:
-            link = http.client.HTTPConnection(at.hostname, at.port, timeout=_TIMEOUT_S)
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        if self.connection.token is not None:
-            headers["Authorization"] = f"Bearer {self.connection.token}"
-        try:
-            link.request(method, target, data if data or method in {"PUT", "POST"} else None, headers)
-            answer = link.getresponse()
-            return answer.status, answer.read(), answer.getheader("Location")
-        except ssl.SSLError as error:
-            raise AdminFailed(
-                f"the admin API at {at.scheme}://{at.netloc} is not trusted: {error}; give --ca-file PATH"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise AdminFailed(
-                f"the admin API at {at.scheme}://{at.netloc} does not answer: {error or type(error).__name__}; "
-                "start `afterglow serve`, or give --admin-url URL"
-            ) from error
-        finally:
-            link.close()
-
-
-def _checked(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigError(f"--admin-url {url!r} is no address of an admin API: write http://HOST:PORT")
-    return parts
-
-
-def _context(ca_file: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        raise ConfigError(f"--ca-file {ca_file!r} holds no certificates that can be read: {error}") from error
 
 
 def _value(call: str, status: int, content: bytes) -> Any:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from afterglow.errors import ConfigError
+from afterglow.metadata.cluster_proof import read_token
 
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:8080"
 
@@ -52,15 +51,4 @@ class Connection:
         """
         environment = Connection(*(os.environ.get(f"AFTERGLOW_{field.name.upper()}") for field in fields(self)))
         found = Connection(DEFAULT_ADMIN_URL).overlaid(environment).overlaid(self)
-        return Connection(found.admin_url, _token(found.token), found.ca_file)
-
-
-def _token(given: str | None) -> str | None:
-    """A token in any of Pulsar's spellings: as it is, after ``token:``, or the content of ``file:///path``."""
-    if given is None or not given.startswith("file:"):
-        return given if given is None else given.removeprefix("token:")
-    path = Path(given.removeprefix("file:").removeprefix("//"))
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the token in {path} cannot be read: {error}; give --token file:///PATH") from error
+        return Connection(found.admin_url, read_token(found.token), found.ca_file)
