@@ -239,6 +239,10 @@ class TopicChanged(AfterglowError):
     """What was pinned of a topic is in no copy any more: trimmed, moved or deleted since. Read it again."""
 
 
+class OutOfReach(AfterglowError, LookupError):
+    """A message needs entries that stand further away than can be seen from where it is read."""
+
+
 class CursorMissing(NotThere):
     """The topic has no cursor of that name."""
 

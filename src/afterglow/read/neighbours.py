@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from afterglow.format.position import Position
+    from afterglow.read.hot_places import HotPlace
 
 BEFORE: Final = 64
 """Stretches listed before a split: chunks of one message follow each other within minutes."""
@@ -50,13 +51,15 @@ class Neighbourhood:
 
     packed: bytes
     """Of :meth:`neighbours`."""
+    hot: HotPlace | None
+    """The hot log of those that it has; None: it cannot be reached."""
     first: bool
     """Whether nothing of the topic stands before them."""
     last: bool
     """Whether nothing of the topic, as it was pinned, stands behind them."""
 
     @classmethod
-    def of(cls, neighbours: Sequence[Neighbour], *, first: bool, last: bool) -> Neighbourhood:
+    def of(cls, neighbours: Sequence[Neighbour], hot: HotPlace | None, *, first: bool, last: bool) -> Neighbourhood:
         """Pack stretches, which are in order."""
         places: dict[TierPlace, int] = {}
         rows = [
@@ -70,7 +73,7 @@ class Neighbourhood:
             for each in neighbours
         ]
         named = [[place.driver, place.bucket, place.region, place.endpoint, place.prefix] for place in places]
-        return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), first, last)
+        return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, first, last)
 
     def neighbours(self) -> tuple[Neighbour, ...]:
         """The stretches, in order."""

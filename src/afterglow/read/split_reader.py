@@ -9,10 +9,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from afterglow.errors import ConfigError, EntriesMissing, LedgerMissing, ObjectMissing, TopicChanged
+from afterglow.errors import (
+    ConfigError,
+    EntriesMissing,
+    HotLogUnavailable,
+    LedgerMissing,
+    ObjectMissing,
+    TopicChanged,
+)
 from afterglow.read.copies import HotCopy, Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.read.fall_through import Choice, FallThrough
+from afterglow.read.handle import READ_BYTES
 from afterglow.read.messages import EntryBatches, MessageBatches, warn
 from afterglow.read.places import Tiers
 from afterglow.read.tier_source import TierSource
@@ -82,16 +90,30 @@ class SplitReader:
             rows = MessageBatches(split.topic, split.window, columns, (report or warn) if split.skips_damage else None)
         return (batch for served in self.read(split) for batch in rows.of(served))
 
-    def read(self, split: Split) -> Iterator[ServedRun]:
+    def read(self, split: Split, *, scan: bool = True) -> Iterator[ServedRun]:
         """The entries of a split, in runs.
 
+        Args:
+            split: What to read.
+            scan: Large reads, read ahead. For a few entries say False.
+
         Raises:
+            HotLogUnavailable: Only a hot log has them, and none can be reached.
             TopicChanged: They are in no copy any more.
             AfterglowError: They cannot be read; runs before that are good.
         """
+        if not split.order:
+            raise HotLogUnavailable(
+                f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are in a hot log that cannot "
+                "be reached from here"
+            )
         through = FallThrough(split.topic, self.counters)
+        choice = self._choice(split)
         try:
-            yield from through.scan(lambda _: self._choice(split), split.first, split.last)
+            if scan:
+                yield from through.scan(lambda _: choice, split.first, split.last)
+            else:
+                yield from through.walk(lambda _: choice, split.first, split.last, READ_BYTES)
         except (LedgerMissing, EntriesMissing, ObjectMissing) as error:
             raise TopicChanged(
                 f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are not there any more: "
@@ -117,7 +139,7 @@ class SplitReader:
     def _copy(self, split: Split, tier: Tier) -> LedgerCopy:
         if tier is Tier.HOT:
             assert split.hot is not None
-            return HotCopy(split.hot.open(), split.ledger_id)
+            return HotCopy(split.hot.open(split.ledger_id, split.last), split.ledger_id)
         assert split.located is not None
         return self._tiers.copy(
             split.located,

@@ -260,6 +260,7 @@ class _Surroundings:
             low, high = max(group * GROUP - BEFORE, 0), min((group + 1) * GROUP + BEHIND, len(self._stretches))
             self._made = Neighbourhood.of(
                 [self._neighbour(*each) for each in self._stretches[low:high]],
+                self._cutter.hot,
                 first=not low,
                 last=high == len(self._stretches),
             )

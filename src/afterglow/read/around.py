@@ -1,0 +1,141 @@
+"""The entries around those that are read: over a whole view, and as far as a split brings its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import OutOfReach
+from afterglow.format.position import LATEST, Position
+from afterglow.read.neighbours import at_or_before
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    from afterglow.config.choices import ReadPriority
+    from afterglow.read.copies import ServedRun
+    from afterglow.read.handle import TopicReader
+    from afterglow.read.neighbours import Neighbour
+    from afterglow.read.split_reader import SplitReader
+    from afterglow.read.splits import Split
+
+    Read: TypeAlias = Callable[[int, int], Iterator[ServedRun]]
+    """Entries of a ledger from one to another, both inclusive, in order."""
+
+_STEP: Final = 4
+"""Entries of the first step back: a chunk has some 5 MB, and as a rule the one before it stands near."""
+_STEP_BYTES: Final = 8 << 20
+"""About of a further step."""
+
+
+class ViewAround:
+    """All of a pinned view.
+
+    Args:
+        reader: Of the view.
+        priority: Which copy serves while both exist; None: what the policy says.
+    """
+
+    def __init__(self, reader: TopicReader, priority: ReadPriority | None = None) -> None:
+        self._reader = reader
+        self._priority = priority
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        """The entries before a position; see :class:`~afterglow.read.messages.Around`."""
+        layout = self._reader.view.layout
+        for ledger_id in reversed(layout.ids):
+            if ledger_id > position.ledger_id:
+                continue
+            last = (layout.entries_of(ledger_id) or 0) - 1
+            if ledger_id == position.ledger_id:
+                last = min(last, position.entry_id - 1)
+            yield from _backwards(partial(self._read, ledger_id), 0, last)
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        """The entries from a position on; see :class:`~afterglow.read.messages.Around`."""
+        return self._reader.read(position, LATEST, priority=self._priority, scan=False)
+
+    def _read(self, ledger_id: int, first: int, last: int) -> Iterator[ServedRun]:
+        start, end = Position(ledger_id, first), Position(ledger_id, last + 1)
+        return self._reader.read(start, end, priority=self._priority, scan=False)
+
+
+class SplitAround:
+    """What a split brings of its surroundings.
+
+    Args:
+        split: The split.
+        reader: Reads it.
+    """
+
+    def __init__(self, split: Split, reader: SplitReader) -> None:
+        self._split = split
+        self._reader = reader
+        self._neighbours: tuple[Neighbour, ...] | None = None
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        """The entries before a position; see :class:`~afterglow.read.messages.Around`.
+
+        Raises:
+            OutOfReach: The topic goes further back than the split's neighbours.
+        """
+        neighbours = self._known()
+        for at in range(at_or_before(neighbours, position.previous()), -1, -1):
+            each = neighbours[at]
+            same = each.ledger_id == position.ledger_id
+            last = min(each.last, position.entry_id - 1) if same else each.last
+            yield from _backwards(partial(self._read, each), each.first, last)
+        if not self._split.around.first:
+            raise self._ends("before", position)
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        """The entries from a position on; see :class:`~afterglow.read.messages.Around`.
+
+        Raises:
+            OutOfReach: The topic goes on behind the split's neighbours.
+        """
+        neighbours = self._known()
+        for each in neighbours[max(at_or_before(neighbours, position), 0) :]:
+            first = max(each.first, position.entry_id) if each.ledger_id == position.ledger_id else each.first
+            if each.ledger_id >= position.ledger_id and first <= each.last:
+                yield from self._read(each, first, each.last)
+        if not self._split.around.last:
+            raise self._ends("behind", position)
+
+    def _known(self) -> tuple[Neighbour, ...]:
+        if self._neighbours is None:
+            self._neighbours = self._split.around.neighbours()
+        return self._neighbours
+
+    def _read(self, each: Neighbour, first: int, last: int) -> Iterator[ServedRun]:
+        around = self._split.around
+        stretch = replace(
+            self._split,
+            ledger_id=each.ledger_id,
+            first=first,
+            last=last,
+            located=each.located,
+            hot=around.hot if each.hot else None,
+        )
+        return self._reader.read(stretch, scan=False)
+
+    def _ends(self, where: str, position: Position) -> OutOfReach:
+        return OutOfReach(
+            f"{self._split.topic}: a message near {position} needs entries {where} it that are further away than the "
+            f"{len(self._known())} stretches that its part of the job knows: read this topic in one process, with "
+            "afterglow.connect(…).topic(…).scan()"
+        )
+
+
+def _backwards(read: Read, first: int, last: int) -> Iterator[ServedRun]:
+    """Entries of a ledger from ``last`` back to ``first``: the nearest run first."""
+    count = _STEP
+    while last >= first:
+        low = max(first, last - count + 1)
+        runs = list(read(low, last))
+        yield from reversed(runs)
+        size_bytes = sum(served.run.frame_bytes for served in runs)
+        count = min(max(_STEP_BYTES * (last - low + 1) // max(size_bytes, 1), 1), 4 * count)
+        last = low - 1
