@@ -2,7 +2,7 @@
 
 Only the columns asked for are decoded. An entry is bad if what was asked for cannot be read from it; it is reported
 with its id and leaves the others alone. Markers of transactions give no row. A chunk of a message, and an encrypted
-entry, is one row with its payload as stored.
+entry, is one row with its payload as stored: whoever sees the whole topic puts messages together by their marks.
 
 The columns are those of the outside contract except ``topic`` and ``tier``, which bytes do not know.
 """
@@ -20,6 +20,7 @@ from afterglow.format import schema
 from afterglow.format._kernels import calls, layout
 from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES, decompress
 from afterglow.format.frames import as_bytes_array
+from afterglow.format.marks import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from afterglow.format.frames import Frames
+    from afterglow.format.marks import Marks
 
 BLOCK_COLUMNS = tuple(name for name in schema.MESSAGES.names if name not in {"topic", "tier"})
 """What a block's bytes can tell."""
@@ -108,6 +110,9 @@ class Messages:
     end_entry_id: int
     """Id behind the last entry of the stretch."""
 
+    marks: Marks | None = None
+    """Of the entries that gave rows and markers, where they were asked for and there are any."""
+
 
 def decode_messages(
     data: Buffer,
@@ -120,6 +125,7 @@ def decode_messages(
     check: bool = False,
     strict: bool = False,
     batch_bytes: int = BATCH_BYTES,
+    marked: Iterable[str] | None = None,
 ) -> Iterator[Messages]:
     """Decode the messages of the entries in ``frames``.
 
@@ -133,6 +139,8 @@ def decode_messages(
         check: Verify each entry's own CRC32C where it has one.
         strict: Let a bad entry raise instead of reporting it.
         batch_bytes: Stored bytes per record batch, at most 1 GiB; one entry at least.
+        marked: Columns instead of ``columns`` for stretches that have chunks or transactions, whose marks are then
+            given too. None: nobody asks for marks. Stretches without any pay nothing for them.
 
     Raises:
         ConfigError: A column is unknown or named twice.
@@ -145,7 +153,8 @@ def decode_messages(
         raise ValueError(f"frames up to offset {frames.end} were not found in these {array.size} bytes")
     low = max((start if start is not None else frames.first_entry_id) - frames.first_entry_id, 0)
     high = min((end if end is not None else frames.end_entry_id) - frames.first_entry_id, len(frames))
-    step = _Step(array, frames, ledger_id, chosen, check=check)
+    marked_chosen = None if marked is None else schema.choose(_BLOCK_SCHEMA, marked)
+    step = _Step(array, frames, ledger_id, chosen, marked_chosen, check=check)
     return _decode(step, low, high, min(batch_bytes, _BATCH_BYTES_MAX), strict=strict)
 
 
@@ -167,12 +176,20 @@ class _Step:
     """Decodes one stretch of entries into one record batch, or into two halves where one would be too large."""
 
     def __init__(
-        self, data: NDArray[np.uint8], frames: Frames, ledger_id: int, chosen: pa.Schema, *, check: bool
+        self,
+        data: NDArray[np.uint8],
+        frames: Frames,
+        ledger_id: int,
+        chosen: pa.Schema,
+        marked: pa.Schema | None,
+        *,
+        check: bool,
     ) -> None:
         self.data = data
         self.frames = frames
         self.ledger_id = ledger_id
         self.chosen = chosen
+        self.marked = marked
         self.check = check
         # Kept from stretch to stretch: fresh pages would cost more than parsing into them.
         self.rows = np.empty((0, layout.COLUMNS), np.int64)
@@ -183,8 +200,10 @@ class _Step:
         if len(self.rows) < high - low:
             self.rows = np.empty((high - low, layout.COLUMNS), np.int64)
         rows = self.rows[: high - low]
-        calls.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, check=self.check)
-        want_value = "value" in self.chosen.names
+        flags = calls.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, check=self.check)
+        marked = self.marked if flags & layout.MARKED else None
+        chosen = self.chosen if marked is None else marked
+        want_value = "value" in chosen.names
         expanded, repeated, others = calls.plan_payloads(self.data, rows, _EXPANDED_MAX, want_value=want_value)
         much = max(expanded, repeated) > _EXPANDED_MAX or calls.count_messages(rows) > layout.MOST_MESSAGES
         if much and high - low > 1:
@@ -198,14 +217,15 @@ class _Step:
         if others:
             # After LZ4, which may write some bytes too many.
             self._unpack(rows, arena)
-        batch = self._fill(rows, arena, calls.count_messages(rows), first)
+        batch = self._fill(chosen, rows, arena, calls.count_messages(rows), first)
         if batch is None:
             if high - low > 1:
                 yield from self._halves(low, high)
                 return
             rows[0, layout.STATUS] = layout.BAD_BATCH_SIZE
-            batch = self._fill(rows, arena, 0, first)
-        yield Messages(batch, _bad_entries(rows, first), first, first + high - low)
+            batch = self._fill(chosen, rows, arena, 0, first)
+        marks = None if marked is None else marks_of(self.data, rows, first)
+        yield Messages(batch, _bad_entries(rows, first), first, first + high - low, marks)
 
     def _halves(self, low: int, high: int) -> Iterator[Messages]:
         middle = (low + high) // 2
@@ -230,16 +250,18 @@ class _Step:
             else:
                 arena[to : to + size] = as_bytes_array(payload)
 
-    def _fill(self, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int) -> Any:
+    def _fill(
+        self, chosen: pa.Schema, rows: NDArray[np.int64], arena: NDArray[np.uint8], capacity: int, first_id: int
+    ) -> Any:
         """The record batch, or None where a column would grow too long."""
-        outputs = _Outputs(self.chosen, capacity)
+        outputs = _Outputs(chosen, capacity)
         n = calls.fill_rows(self.data, arena, rows, first_id, outputs.addresses)
         if n == layout.TOO_LONG:
             return None
-        columns = [self._column(field, outputs, arena, n) for field in self.chosen]
+        columns = [self._column(field, outputs, arena, n) for field in chosen]
         if not columns:  # a batch without columns still has rows; only a struct can carry their number
             return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), n, [None]))
-        return pa.RecordBatch.from_arrays(columns, schema=self.chosen)
+        return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
     def _column(self, field: pa.Field, outputs: _Outputs, arena: NDArray[np.uint8], n: int) -> pa.Array:
         name = field.name

@@ -49,9 +49,18 @@ def take_messages(
     )
 
 
-def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> None:
-    """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a bad one has only its STATUS."""
-    kernels().parse_entries(_at(data, np.uint8), _at(offsets, np.int64), _at(rows, np.int64), len(rows), check)
+def parse_entries(data: Bytes, offsets: Longs, rows: Longs, *, check: bool) -> int:
+    """Parse the entries framed at ``offsets`` (one more than rows) into ``rows``; a bad one has only its STATUS.
+
+    Returns:
+        All bits that are in the FLAGS of a good one.
+    """
+    return kernels().parse_entries(_at(data, np.uint8), _at(offsets, np.int64), _at(rows, np.int64), len(rows), check)
+
+
+def read_marks(data: Bytes, rows: Longs, first_id: int, marks: Longs) -> int:
+    """Note what each good entry says that is MARKED, in order; ``marks`` has a row for each. Returns how many."""
+    return kernels().read_marks(_at(data, np.uint8), _at(rows, np.int64), len(rows), first_id, _at(marks, np.int64))
 
 
 def measure_entries(data: Bytes, offsets: Longs) -> Longs:

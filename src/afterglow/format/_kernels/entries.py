@@ -70,8 +70,10 @@ def _message_metadata(data, at, end, row):
                 flags = flags | layout.KEY_BASE64 if value != 0 else flags & ~layout.KEY_BASE64
             elif field == 20:
                 flags |= layout.MARKER
-            elif field == 22 or field == 23:
-                flags |= layout.TRANSACTION
+            elif field == 22:
+                seen |= 8
+            elif field == 23:
+                seen |= 16
             elif field == 25:
                 flags = flags | layout.NULL_VALUE if value != 0 else flags & ~layout.NULL_VALUE
             elif field == 27:
@@ -104,8 +106,10 @@ def _message_metadata(data, at, end, row):
             at = skip(data, at, end, wire)
             if at < 0:
                 return layout.BAD_METADATA
-    if seen != 7:
+    if seen & 7 != 7:
         return layout.MISSING_FIELD
+    if seen == 31:
+        flags |= layout.TRANSACTION
     put(row, layout.PRODUCER_AT, producer)
     put(row, layout.PRODUCER_LEN, producer_len)
     put(row, layout.SEQUENCE, sequence_id)
@@ -160,12 +164,19 @@ def parse_entry(data, at, end, row, check):
 
 @kernel(5)
 def parse_entries(data, offsets, rows, count, check):
-    """Parse ``count`` entries framed at ``offsets`` into ``rows``; a bad one has only its STATUS."""
+    """Parse ``count`` entries framed at ``offsets`` into ``rows``; a bad one has only its STATUS.
+
+    Returns:
+        All bits that are in the FLAGS of a good one.
+    """
+    flags = np.int64(0)
     for i in range(count):
         row = rows + 8 * layout.COLUMNS * i
         status = parse_entry(data, get(offsets, i) + 12, get(offsets, i + 1), row, check != 0)
         put(row, layout.STATUS, status)
-    return count
+        if status == layout.GOOD:
+            flags |= get(row, layout.FLAGS)
+    return flags
 
 
 @kernel(5)

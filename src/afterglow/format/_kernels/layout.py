@@ -38,6 +38,26 @@ CHUNK = 16
 MARKER = 32
 TRANSACTION = 64
 
+MARKED = CHUNK | MARKER | TRANSACTION
+"""Entries that are no messages of their own, or only perhaps."""
+
+# Columns of a mark: what such an entry says beyond its row.
+MARK_ENTRY_ID = 0
+MARK_FLAGS = 1
+MARK_MARKER = 2  # the type of marker, -1 where it is none
+MARK_TXN_MOST = 3
+MARK_TXN_LEAST = 4
+MARK_UUID_AT = 5
+MARK_UUID_LEN = 6
+MARK_CHUNK = 7
+MARK_CHUNKS = 8
+MARK_TOTAL = 9  # bytes of all chunks, before encryption
+MARK_PAYLOAD_AT = 10
+MARK_PAYLOAD_LEN = 11
+MARK_CODEC = 12
+MARK_UNPACKED = 13
+MARK_COLUMNS = 14
+
 # Values of STATUS; ``REASONS`` in afterglow.format.columns puts them in words.
 GOOD = 0
 TORN_BROKER_METADATA = 1

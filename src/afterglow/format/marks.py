@@ -1,0 +1,155 @@
+"""What entries say that are no messages of their own, or only perhaps: chunks, markers, messages of transactions.
+
+One row of integers per such entry, whatever the number of others between them: no Python object per entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from afterglow.format._kernels import calls, layout
+from afterglow.format.frames import as_bytes_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from afterglow.format.frames import Frames
+
+_STEP: Final = 1 << 14
+"""Entries that are parsed at a time: their rows take three megabytes."""
+
+
+class Marker(IntEnum):
+    """A type of marker that tells how a transaction ended."""
+
+    COMMIT = 21
+    ABORT = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One of the pieces that a message was cut into."""
+
+    entry_id: int
+    uuid: bytes
+    """Of the message: the same in all its chunks, and in chunks that were sent again."""
+    transaction: int | None
+    """That it is a part of."""
+    number: int
+    """From 0."""
+    count: int
+    """Chunks of the message."""
+    total_bytes: int
+    """Of all its chunks, before encryption."""
+    payload_at: int
+    """Where its payload stands in the data."""
+    payload_bytes: int
+    codec: int
+    uncompressed_bytes: int
+    """Of the whole message."""
+    encrypted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Of some consecutive entries those that are chunks, markers, or messages of transactions, in order."""
+
+    data: NDArray[np.uint8]
+    """What the places below count from."""
+    table: NDArray[np.int64]
+    """One row each; see the layout of kernels."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks. One Python object each: there are few, since they are large."""
+        chosen = self.table[self.table[:, layout.MARK_FLAGS] & layout.CHUNK != 0]
+        for mark in chosen.tolist():
+            flags, at = mark[layout.MARK_FLAGS], mark[layout.MARK_UUID_AT]
+            yield Chunk(
+                mark[layout.MARK_ENTRY_ID],
+                self.data[at : at + mark[layout.MARK_UUID_LEN]].tobytes(),
+                _transaction(mark) if flags & layout.TRANSACTION else None,
+                mark[layout.MARK_CHUNK],
+                mark[layout.MARK_CHUNKS],
+                mark[layout.MARK_TOTAL],
+                mark[layout.MARK_PAYLOAD_AT],
+                mark[layout.MARK_PAYLOAD_LEN],
+                mark[layout.MARK_CODEC],
+                mark[layout.MARK_UNPACKED],
+                bool(flags & layout.ENCRYPTED),
+            )
+
+    def endings(self) -> Iterator[tuple[int, int, bool]]:
+        """The transactions that end here: entry of the marker, transaction, whether it was committed."""
+        marker = self.table[:, layout.MARK_MARKER]
+        ends = (marker == Marker.COMMIT) | (marker == Marker.ABORT)
+        chosen = self.table[ends & (self.table[:, layout.MARK_FLAGS] & layout.TRANSACTION != 0)]
+        for mark in chosen.tolist():
+            yield mark[layout.MARK_ENTRY_ID], _transaction(mark), mark[layout.MARK_MARKER] == Marker.COMMIT
+
+    def transactions(self) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
+        """The transactions that have messages here.
+
+        Returns:
+            Each transaction once; the entries that hold a message of one; for each of these the place of its
+            transaction in the list.
+        """
+        flags = self.table[:, layout.MARK_FLAGS]
+        chosen = self.table[flags & (layout.TRANSACTION | layout.MARKER) == layout.TRANSACTION]
+        if not len(chosen):
+            return [], chosen[:, 0], chosen[:, 0]
+        ids = chosen[:, layout.MARK_TXN_MOST : layout.MARK_TXN_LEAST + 1]
+        changes = np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1
+        starts = np.concatenate(([0], changes))
+        # Messages of a transaction mostly follow each other: few stretches are left to be told apart.
+        distinct, stretches = np.unique(ids[starts], axis=0, return_inverse=True)
+        which = np.repeat(stretches.reshape(-1), np.diff(np.append(starts, len(ids))))
+        return [_joined(most, least) for most, least in distinct.tolist()], chosen[:, layout.MARK_ENTRY_ID], which
+
+
+def marks_of(data: NDArray[np.uint8], rows: NDArray[np.int64], first_entry_id: int) -> Marks:
+    """The marks of entries that were parsed into ``rows``; bad ones have none."""
+    flags = rows[:, layout.FLAGS]
+    room = int(np.count_nonzero((rows[:, layout.STATUS] == layout.GOOD) & (flags & layout.MARKED != 0)))
+    table = np.empty((room, layout.MARK_COLUMNS), np.int64)
+    calls.read_marks(data, rows, first_entry_id, table)
+    return Marks(data, table)
+
+
+def find_marks(data: Buffer, frames: Frames, start: int | None = None) -> Marks:
+    """The marks of the entries in ``frames``, from ``start`` on; each entry's own checksum is verified.
+
+    Args:
+        data: The bytes that ``frames`` was found in.
+        frames: Where the entries stand.
+        start: First entry id, inclusive; the first of ``frames`` for None.
+
+    Returns:
+        The marks of good entries.
+    """
+    array = as_bytes_array(data)
+    found = [np.empty((0, layout.MARK_COLUMNS), np.int64)]
+    low = max((frames.first_entry_id if start is None else start) - frames.first_entry_id, 0)
+    rows = np.empty((min(_STEP, max(len(frames) - low, 0)), layout.COLUMNS), np.int64)
+    while low < len(frames):
+        high = min(low + _STEP, len(frames))
+        mine = rows[: high - low]
+        if calls.parse_entries(array, frames.offsets[low : high + 1], mine, check=True) & layout.MARKED:
+            found.append(marks_of(array, mine, frames.first_entry_id + low).table)
+        low = high
+    return Marks(array, np.concatenate(found))
+
+
+def _transaction(mark: list[int]) -> int:
+    return _joined(mark[layout.MARK_TXN_MOST], mark[layout.MARK_TXN_LEAST])
+
+
+def _joined(most: int, least: int) -> int:
+    """The 128 bits of a transaction's id."""
+    return (most & 0xFFFFFFFFFFFFFFFF) << 64 | least & 0xFFFFFFFFFFFFFFFF
