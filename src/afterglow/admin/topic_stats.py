@@ -8,6 +8,7 @@ from afterglow.admin import ledger_stats, stats, targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import not_found
 from afterglow.admin.partitions import metadata
+from afterglow.admin.reader_view import reader_view
 from afterglow.admin.resource import Resources
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
 
 @RESOURCES.on("GET", "/internal-info", Access.KNOWN)
 async def get_internal_info(call: Call) -> dict[str, Any]:
-    """The metadata of a topic, or of each partition."""
+    """The metadata of a topic, or of each partition; with ``afterglow`` all that readers elsewhere must know."""
+    for_readers = call.flag("afterglow")
     target = await targets.find(call.service, call.topic)
     found = {
-        str(topic.name): ledger_stats.internal_info(topic.ledger, await _snapshot(call, topic))
+        str(topic.name): await _metadata(call, topic, for_readers=for_readers)
         async for topic in targets.each(call.service, target)
     }
     return {"version": 0, "partitions": found} if target.partitioned else found[str(target.name)]
@@ -75,6 +77,16 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
 def _inside(topic: Topic) -> dict[str, Any]:
     cursors = [subscription.cursor for _, subscription in sorted(topic.subscriptions.items())]
     return ledger_stats.internal_stats(topic.ledger, cursors)
+
+
+async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str, Any]:
+    snapshot = await _snapshot(call, topic)
+    shown = ledger_stats.internal_info(topic.ledger, snapshot)
+    if for_readers:
+        name = topic.name.managed_ledger_name
+        records = await call.service.blocking(call.offload.segment_records, name) if call.offloads else ()
+        shown["afterglow"] = reader_view(snapshot.info, records, topic.ledger.layout)
+    return shown
 
 
 async def _snapshot(call: Call, topic: Topic) -> Snapshot:

@@ -1,4 +1,4 @@
-"""A connected source: the topics of an engine, read beside it and without it.
+"""A connected source: the topics of an engine or of a Pulsar cluster, read beside it and without it.
 
 Nothing here writes, and nothing needs the engine: topics are read from its home while it runs and after it has stopped,
 objects from the places that metadata names, with credentials from the environment.
@@ -10,32 +10,47 @@ import os
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from afterglow.config import load_conf
-from afterglow.engine.home import TIER_DIRECTORY, read_metadata
+from afterglow.engine.source_opening import SourceAddress, check_hot, open_source
 from afterglow.engine.source_part import Rooms
 from afterglow.engine.source_topic import SourceTopic
-from afterglow.engine.stored_directory import HomeDirectory
 from afterglow.engine.tier import own_tier
-from afterglow.errors import ConfigError, NotSupported, TopicMissing
+from afterglow.errors import TopicMissing
 from afterglow.metadata.names import TopicName
-from afterglow.metadata.paths import AfterglowPaths
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import FILESYSTEM, TierPlace, Tiers
-from afterglow.read.stretches import Locator
+from afterglow.read.places import Tiers
 from afterglow.read.tier_source import TierSource
+
+if TYPE_CHECKING:
+    from afterglow.engine.source_opening import Hot
 
 __all__ = ["Source", "SourceTopic", "connect"]
 
 
-def connect(source: str | Path, tier: str | None = None, metadata: str | None = None) -> Source:
+def connect(
+    source: str | Path,
+    tier: str | None = None,
+    metadata: str | None = None,
+    *,
+    hot: Hot = "read",
+    service_url: str | None = None,
+    token: str | None = None,
+    ca_file: str | None = None,
+) -> Source:
     """Connect to a source of topics.
 
     Args:
-        source: The home directory of an engine, running or not.
+        source: The home directory of an engine, running or not; ``http://host:8080``, the admin API of an Apache Pulsar
+            cluster or of an Afterglow; ``zk://host:2181[/chroot]``, a cluster's ZooKeeper, whether or not brokers run.
         tier: Where all objects are, whatever metadata says: ``file:///path`` or ``s3://bucket[/prefix]``.
-        metadata: Where the engine keeps its metadata, if not in its home: ``sqlite:PATH``.
+        metadata: Where the engine keeps its metadata, if not in its home: ``sqlite:PATH``. Of a cluster: where an
+            Afterglow that is attached to it does, ``sqlite:PATH`` or ``zk://…``, whose segments are added.
+        hot: ``skip`` leaves out what no tier has.
+        service_url: The brokers that serve the hot rest, ``pulsar://host:port``; by default the cluster is asked.
+        token: Proves a role to a cluster: the token, or ``file:///path``; by default ``AFTERGLOW_TOKEN``.
+        ca_file: The authorities to trust with TLS; by default ``AFTERGLOW_CA_FILE``, else those of the system.
 
     Raises:
         ConfigError: An address is malformed, or a setting in the environment.
@@ -43,23 +58,21 @@ def connect(source: str | Path, tier: str | None = None, metadata: str | None = 
         MetadataUnavailable: There is no such home, or its metadata cannot be read.
         CorruptMetadata: Its metadata is damaged.
     """
-    home = _home(str(source))
+    address = SourceAddress(str(source), metadata, service_url, token, ca_file)
+    reads_hot = check_hot(hot)
     config = load_conf(environ=os.environ)
-    explicit = None if tier is None else own_tier(home, tier, config)
+    explicit = None if tier is None else own_tier(Path(), tier, config)
     with ExitStack() as stack:
-        opened = read_metadata(home, metadata)
-        stack.callback(opened.close)
-        paths = AfterglowPaths(config.cluster_name)
-        own = TierPlace(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
-        tiers = TierSource(Tiers(), config, Locator(opened, paths, own=own, explicit=explicit))
+        directory, locator = open_source(address, config, explicit, stack)
+        tiers = TierSource(Tiers(), config, locator)
         stack.callback(tiers.close)
-        directory = HomeDirectory(str(source), home, opened, paths, config)
-        return Source(Rooms(directory, tiers, ReadCounters()), stack.pop_all())
+        rooms = Rooms(directory, tiers, ReadCounters(), skips_hot=not reads_hot)
+        return Source(rooms, stack.pop_all())
     raise AssertionError("unreachable: the block returns or raises")
 
 
 class Source:
-    """The topics of an engine. Made by :func:`connect`; a context manager. Thread-safe."""
+    """The topics of an engine or of a cluster. Made by :func:`connect`; a context manager. Thread-safe."""
 
     def __init__(self, rooms: Rooms, stack: ExitStack) -> None:
         self._rooms = rooms
@@ -114,15 +127,3 @@ class Source:
         if near:
             return f"; did you mean {' or '.join(near)}?"
         return f"; namespace {topic.namespace} has {len(names)} topics" if names else ""
-
-
-def _home(source: str) -> Path:
-    scheme, separator, _ = source.partition("://")
-    if not separator:
-        return Path(source)
-    if scheme in {"http", "https", "zk"}:
-        raise NotSupported(
-            f"source {source!r}: this release reads the home directory of an engine; reading by way of its admin API "
-            "or of ZooKeeper is to come"
-        )
-    raise ConfigError(f"source {source!r} is no address; give the home directory that `afterglow serve --home` runs on")

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afterglow.config.choices import DamagePolicy
+from afterglow.engine.source_directory import Look
 from afterglow.engine.source_records import source_ledgers
 from afterglow.ledger.ledger_list import records
 from afterglow.read.handle import TopicReader, TopicView
+from afterglow.read.remote_hot import NoHot
 from afterglow.read.seek import seek
 from afterglow.read.splits import Cutter
 from afterglow.read.tiered import TieredSource
+from afterglow.read.tiered_only import tiered_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +48,18 @@ class Rooms:
     tiers: TierSource
     """Reads objects."""
     counters: ReadCounters
+    skips_hot: bool = False
+    """Whether what no tier has is left out."""
+
+    def look(self, topic: TopicName) -> Look:
+        """A topic as it is now, without its hot log where that is left out.
+
+        Raises:
+            TopicMissing: It was deleted.
+            MetadataError: The metadata cannot be read.
+        """
+        look = self.directory.look(topic)
+        return Look(tiered_only(look.info), NoHot("hot=skip leaves it out"), None) if self.skips_hot else look
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,7 @@ class Part:
     def _pin(self) -> _Pinned:
         rooms, topic = self._rooms, self._topic
         directory, name = rooms.directory, topic.managed_ledger_name
-        look = directory.look(topic)
+        look = rooms.look(topic)
         source = TieredSource(name, look.hot, rooms.tiers, lambda: directory.policy(topic), rooms.counters)
         view = TopicView.pin(name, look.info, look.hot)
-        return _Pinned(look.info, TopicReader(view, source, lambda: directory.look(topic).info), look.hot_place)
+        return _Pinned(look.info, TopicReader(view, source, lambda: rooms.look(topic).info), look.hot_place)

@@ -35,7 +35,7 @@ from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.explaining import explain_streamed, view_stream
-from afterglow.offload.segments.listing import SegmentStatus, list_segments
+from afterglow.offload.segments.listing import SegmentStatus, list_records, list_segments
 from afterglow.offload.segments.rollback import plan_rollback, roll_back
 from afterglow.offload.segments.territory import assigned_from
 from afterglow.offload.statistics import statistics_of
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
+    from afterglow.format.proto.afterglow_pb2 import SegmentRecord
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.executor import Executor
@@ -419,6 +420,15 @@ class OffloadService:
         found = list_segments(self._metadata, self._paths, name)
         named = {str(uuid) for uuid in named_uuids(self._store.info(name))}
         return tuple(view for view in found if view.status is not SegmentStatus.OFFLOADED or view.id in named)
+
+    def segment_records(self, name: str) -> tuple[SegmentRecord, ...]:
+        """The records of a topic's segments whose objects are complete. Waits for metadata.
+
+        Raises:
+            CorruptMetadata: A record does not parse.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        return tuple(list_records(self._metadata, self._paths, name))
 
     def delete_segments(self, name: str, *, dry_run: bool = True, lose_data: bool = False) -> Rollback:
         """Take a topic out of its segments, and delete these; see :mod:`afterglow.offload.segments.rollback`.

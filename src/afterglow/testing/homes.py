@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from afterglow.errors import AfterglowError
+from afterglow.format.assemble import assemble_blocks, index_v2
 from afterglow.format.entry import encode_batch, encode_entry
-from afterglow.format.objects import ObjectKey
+from afterglow.format.frames import frame_entries, scan_frames
+from afterglow.format.index import encode_index
+from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, user_metadata
 from afterglow.format.offload_context import set_uuid
+from afterglow.format.plan import plan_v2
+from afterglow.format.proto.afterglow_pb2 import SegmentRecord
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 from afterglow.hot.local import LocalLog
 from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.names import TopicName
+from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
+from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.read.places import Tiers, place_of_url
+from afterglow.read.places import Tiers, driver_metadata, place_of_url, place_record
 from afterglow.testing.clock import ManualClock
 from afterglow.testing.ledgers import settings
 
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.format.position import Position
-    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
 
 APART_MS = 1_000
@@ -53,6 +60,7 @@ class EngineHome:
     Attributes:
         clock: Gives the broker times; moves by ``APART_MS`` with every entry.
         place: The tier in the home.
+        metadata: Of the engine.
         catalog: Of its topics.
     """
 
@@ -63,7 +71,7 @@ class EngineHome:
         (path / "tier").mkdir(exist_ok=True)
         self.place = place_of_url((path / "tier").as_uri())
         with ExitStack() as stack:
-            metadata = SqliteMetadataStore(path / "metadata.db")
+            self.metadata = metadata = SqliteMetadataStore(path / "metadata.db")
             stack.callback(metadata.close)
             self.catalog = Catalog(metadata, self.config.cluster_name)
             self.catalog.ensure_defaults()
@@ -136,6 +144,51 @@ class EngineHome:
 
         self.open(topic).update(edit)
         return str(ObjectKey(uuid, ledger_id))
+
+    def offload_segment(
+        self, topic: str, *stretches: tuple[int, int, int], block_bytes: int = 1 << 20, recorded: bool = True
+    ) -> str:
+        """Copy stretches (ledger, first and last entry) to the tier as one segment; returns the data object's key.
+
+        A ledger's segments must be given in order. ``recorded``: its place stands in a record of ours, else in the
+        list, as Pulsar would put it.
+        """
+        uuid, out, groups = uuid4(), bytearray(), []
+        for ledger_id, first, last in stretches:
+            frames = frame_entries(self.hot.open(ledger_id).read(first, last), first)
+            offsets = scan_frames(frames, first).offsets
+            plans = plan_v2(offsets, ledger_id, first, block_bytes=block_bytes, offset=len(out))
+            data, measured = assemble_blocks(frames, offsets, plans)
+            out += data
+            row = ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
+            groups.append((row, plans, measured))
+        key = str(ObjectKey(uuid))
+        store = Tiers().store(self.place, self.config)
+        for name, content, role in ((key, out, "data"), (key + INDEX_SUFFIX, encode_index(index_v2(groups)), "index")):
+            metadata = user_metadata(role, topic, cluster="c", instance="i", software_version="1")
+            store.put(name, content, metadata=metadata)
+        record = SegmentRecord(version=1, uuid=str(uuid), place=place_record(self.place, key), bytes=len(out))
+        record.begin.ledger_id, record.begin.entry_id = stretches[0][:2]
+        record.end.ledger_id, record.end.entry_id = stretches[-1][0], stretches[-1][2]
+        record.entries = sum(last - first + 1 for _, first, last in stretches)
+        if recorded:
+            name = TopicName.parse(topic).managed_ledger_name
+            path = AfterglowPaths(self.config.cluster_name).segment(name, uuid)
+            self.metadata.put(path, record.SerializeToString(), MUST_NOT_EXIST)
+
+        def edit(info: ManagedLedgerInfo) -> None:
+            ends = {ledger_id: last for ledger_id, _, last in stretches}
+            for row in info.ledgerInfo:
+                if row.ledgerId in ends:
+                    segment = row.offloadContext.offloadSegment.add(complete=True, endEntryId=ends[row.ledgerId])
+                    set_uuid(segment, uuid)
+                    if not recorded:
+                        segment.driverMetadata.name = self.place.driver
+                        for each, value in driver_metadata(self.place).items():
+                            segment.driverMetadata.properties.add(key=each, value=value)
+
+        self.open(topic).update(edit)
+        return key
 
     def free(self, topic: str, ledger_id: int) -> None:
         """Delete the hot copy of an offloaded ledger."""

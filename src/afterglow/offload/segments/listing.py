@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.format.position import Position
-    from afterglow.format.proto.afterglow_pb2 import Place, UploadRecord
+    from afterglow.format.proto.afterglow_pb2 import Place, SegmentRecord, UploadRecord
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
 
@@ -65,30 +65,40 @@ def list_segments(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> 
         MetadataUnavailable: The store cannot be reached.
     """
     found = {record.uuid: _on_its_way(record) for record in list_uploads(metadata, paths, name)}
-    for view in _offloaded(metadata, paths.segments(name)):
-        found.setdefault(view.id, view)  # with an upload record beside it the commit is still to come
+    for record in list_records(metadata, paths, name):
+        # with an upload record beside it the commit is still to come
+        found.setdefault(record.uuid, _offloaded(record))
     return tuple(sorted(found.values(), key=lambda view: view.begin))
 
 
-def _offloaded(metadata: MetadataStore, node: str) -> Iterator[SegmentView]:
+def list_records(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> Iterator[SegmentRecord]:
+    """The records of segments whose objects are complete, in no order. Waits for metadata.
+
+    Raises:
+        CorruptMetadata: A record does not parse.
+        MetadataUnavailable: The store cannot be reached.
+    """
+    node = paths.segments(name)
     for child in metadata.children(node):
         value = metadata.get(f"{node}/{child}")
-        if value is None:
-            continue
-        record = records.parse_segment(value.value, f"{node}/{child}")
-        yield SegmentView(
-            record.uuid,
-            SegmentStatus.OFFLOADED,
-            records.position_of(record.begin),
-            records.position_of(record.end),
-            record.assigned_ms,
-            record.offloaded_ms,
-            record.entries,
-            record.bytes,
-            record.bytes,
-            *_where(record.place),
-            None,
-        )
+        if value is not None:
+            yield records.parse_segment(value.value, f"{node}/{child}")
+
+
+def _offloaded(record: SegmentRecord) -> SegmentView:
+    return SegmentView(
+        record.uuid,
+        SegmentStatus.OFFLOADED,
+        records.position_of(record.begin),
+        records.position_of(record.end),
+        record.assigned_ms,
+        record.offloaded_ms,
+        record.entries,
+        record.bytes,
+        record.bytes,
+        *_where(record.place),
+        None,
+    )
 
 
 def list_uploads(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> tuple[UploadRecord, ...]:

@@ -1,0 +1,104 @@
+"""From the address of a source to what knows its topics and where their objects are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+from afterglow.engine.admin_directory import AdminDirectory
+from afterglow.engine.home import TIER_DIRECTORY, read_metadata
+from afterglow.engine.stored_directory import HomeDirectory
+from afterglow.errors import ConfigError, NotSupported
+from afterglow.metadata.admin_rest import AdminRest
+from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.read.places import FILESYSTEM, TierPlace
+from afterglow.read.stretches import Locator
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from afterglow.config import BrokerConfig
+    from afterglow.engine.source_directory import TopicDirectory
+
+Hot: TypeAlias = Literal["read", "skip"]
+
+_FORMS: Final = "the home directory that `afterglow serve --home` runs on, http://HOST:8080 or zk://HOST:2181"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAddress:
+    """What :func:`~afterglow.engine.source.connect` is given about a source, beside its tier."""
+
+    source: str
+    """A directory, or a URL."""
+    metadata: str | None = None
+    """Where metadata of ours is, if not there."""
+    service_url: str | None = None
+    """The brokers, where the source is not to be asked for them."""
+    token: str | None = None
+    ca_file: str | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of a URL; empty for a directory."""
+        scheme, separator, _ = self.source.partition("://")
+        return scheme if separator else ""
+
+
+def open_source(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    """Open a source.
+
+    Args:
+        address: The source.
+        config: The settings of this process.
+        explicit: Where all objects are, whatever metadata says.
+        held: Takes what must be closed.
+
+    Raises:
+        ConfigError: An address is malformed.
+        NotSupported: The source is of a kind that this release does not read.
+        MetadataError: It cannot be read.
+    """
+    match address.scheme:
+        case "":
+            return _open_home(address, config, explicit, held)
+        case "http" | "https":
+            return _open_admin(address, config, explicit)
+        case "zk":
+            raise NotSupported(f"source {address.source!r}: reading by way of ZooKeeper is to come")
+    raise ConfigError(f"source {address.source!r} is no address; give {_FORMS}")
+
+
+def check_hot(hot: str) -> bool:
+    """Whether hot logs are read.
+
+    Raises:
+        ConfigError: The word is unknown.
+    """
+    if hot not in get_args(Hot):
+        raise ConfigError(f"hot={hot!r} is unknown; there are {' and '.join(get_args(Hot))}")
+    return hot == "read"
+
+
+def _open_home(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    home = Path(address.source)
+    metadata = read_metadata(home, address.metadata)
+    held.callback(metadata.close)
+    paths = AfterglowPaths(config.cluster_name)
+    own = TierPlace(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
+    directory = HomeDirectory(address.source, home, metadata, paths, config)
+    return directory, Locator(metadata, paths, own=own, explicit=explicit)
+
+
+def _open_admin(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None
+) -> tuple[TopicDirectory, Locator]:
+    proof = ClusterProof.of(address.token, address.ca_file)
+    api = AdminRest(address.source, proof)
+    return AdminDirectory(api, proof, config, address.service_url), Locator(explicit=explicit)
