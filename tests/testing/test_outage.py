@@ -105,7 +105,6 @@ class Load:
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_store_that_is_out_for_five_minutes_costs_nothing_but_time(seed: int, *, dies: bool) -> None:
-    print("seed", seed)
     load = Load(seed)
     world = load.world
     load.go_on(120)
