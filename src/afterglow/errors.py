@@ -44,6 +44,10 @@ class CorruptEntry(FormatError):
     """An entry's envelope, metadata, batch or payload is damaged."""
 
 
+class IncompleteMessage(CorruptEntry):
+    """A message came in chunks of which not all are in the topic: its producer gave up, or they were trimmed."""
+
+
 class CorruptBlock(FormatError):
     """A data block's header, framing, padding or checksum is damaged."""
 

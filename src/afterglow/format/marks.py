@@ -85,6 +85,10 @@ class Marks:
                 bool(flags & layout.ENCRYPTED),
             )
 
+    def chunk_entries(self) -> NDArray[np.int64]:
+        """The entries that are chunks."""
+        return self.table[self.table[:, layout.MARK_FLAGS] & layout.CHUNK != 0, layout.MARK_ENTRY_ID]
+
     def endings(self) -> Iterator[tuple[int, int, bool]]:
         """The transactions that end here: entry of the marker, transaction, whether it was committed."""
         marker = self.table[:, layout.MARK_MARKER]
