@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).with_name("results"))
 ROUNDS = 9
 
 

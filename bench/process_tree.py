@@ -33,7 +33,9 @@ class Peak:
             thread.join()
 
     def _watch(self, ended: threading.Event) -> None:
-        while not ended.wait(EVERY_S):
+        over = False
+        while not over:
+            over = ended.wait(EVERY_S)  # and one look at what is held in the end
             self.bytes = max(self.bytes, sum(map(_bytes, _tree(os.getpid()))))
 
 

@@ -28,6 +28,32 @@ def record(rng: random.Random, size: int) -> bytes:
     return json.dumps(out).encode().ljust(size)[:size]
 
 
+def records(size: int, count: int, batch: int, codec: Codec) -> bytes:
+    """Frames of ``count`` records of ``size`` bytes, ``batch`` in an entry; 1: messages by themselves."""
+    rng = random.Random(4)
+    values = [record(rng, size) for _ in range(max(64, 8 * batch))]
+    keyed = [(SingleMessageMetadata(partition_key=f"key-{i % 1000}"), value) for i, value in enumerate(values)]
+    groups = [keyed[at : at + batch] for at in range(0, len(keyed), batch)]
+    payloads = [encode_batch(group) if batch > 1 else group[0][1] for group in groups]
+    packed = [compress(codec, payload) for payload in payloads]
+    entries: list[bytes] = []
+    for i in range(count // batch):
+        at = i % len(payloads)
+        metadata = MessageMetadata(
+            producer_name="standalone-0-12",
+            sequence_id=i * batch,
+            publish_time=TIME_MS + i,
+            compression=codec.value,  # type: ignore[arg-type] # the enums have the same numbers
+            uncompressed_size=len(payloads[at]),
+        )
+        if batch > 1:
+            metadata.num_messages_in_batch = batch
+        else:
+            metadata.partition_key = f"key-{i % 1000}"
+        entries.append(encode_broker_metadata(TIME_MS + i, (i + 1) * batch - 1) + encode_entry(metadata, packed[at]))
+    return frame_entries(entries)
+
+
 def unbatched(size: int, total: int) -> bytes:
     """Frames of single messages of ``size`` bytes, ``total`` bytes in all."""
     rng = random.Random(2)
