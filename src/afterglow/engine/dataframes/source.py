@@ -1,0 +1,45 @@
+"""The data source that Spark finds by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from afterglow.engine.dataframes.batch import BatchReader, PruningReader
+from afterglow.metadata.clock import wall_clock_ms
+from afterglow.spark.source_options import SourceOptions
+from afterglow.spark.source_schema import Shape, check_asked, spark_schema
+from afterglow.spark.source_tasks import PlainErrors
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class TopicsSource(DataSource):
+    """Topics as a data source of Spark. Every method raises ``ConfigError`` where an option is wrong."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(…)`` calls it."""
+        return "afterglow"
+
+    def schema(self) -> StructType:
+        """All columns, or those that the option ``columns`` names."""
+        with PlainErrors():
+            return spark_schema(self._options().schema)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Reads once what is there."""
+        with PlainErrors():
+            options = self._options()
+            shape = self._shape(options, schema)
+            return PruningReader(options, shape) if options.pushdown else BatchReader(options, shape)
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions.parse(self.options, wall_clock_ms())
+
+    @staticmethod
+    def _shape(options: SourceOptions, schema: StructType) -> Shape:
+        check_asked(schema, options.schema)
+        return Shape(schema)

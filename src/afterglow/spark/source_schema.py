@@ -1,0 +1,84 @@
+"""Columns as Spark and Arrow see them, and batches in just the form that Spark checks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SMALL_BYTES: Final = 1 << 20
+"""Smaller batches are joined: each costs Spark about as much as some hundreds of kilobytes do."""
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Columns as Spark sees them."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=False)
+
+
+def check_asked(asked: StructType, offered: pa.Schema) -> None:
+    """Check a schema that a user gave by ``.schema(…)``: it chooses columns, and cannot make others of them.
+
+    Raises:
+        ConfigError: It names a column that is not there, or one with another type.
+    """
+    there = {field.name: field.dataType for field in spark_schema(offered)}
+    for field in asked:
+        if field.name not in there:
+            raise ConfigError(f"the schema asks for an unknown column {field.name!r}; there are {', '.join(there)}")
+        wanted, given = (_anyhow(kind).simpleString() for kind in (field, StructField(field.name, there[field.name])))
+        if wanted != given:
+            raise ConfigError(
+                f"the schema asks for column {field.name!r} as {wanted}, which is {given}; give that type, and cast "
+                "what was read"
+            )
+    names = asked.fieldNames()
+    if len(set(names)) != len(names):
+        raise ConfigError(f"the schema names a column twice: {', '.join(names)}")
+
+
+def _anyhow(field: StructField) -> StructType:
+    """A column whatever it says of nulls: a text of it has nothing about them."""
+    return StructType([StructField(field.name, field.dataType)])
+
+
+class Shape:
+    """Gives batches the very schema that Spark compares them with.
+
+    Args:
+        schema: As Spark has it.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        self.columns = tuple(schema.fieldNames())
+        """In the order wanted."""
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches in Spark's schema, small ones joined."""
+        for batch in joined(batches):
+            yield batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in batches of at least ``SMALL_BYTES`` but for some, and few."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        size_bytes = batch.nbytes
+        if waiting and size_bytes >= SMALL_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, waiting_bytes = [], 0
+        waiting.append(batch)
+        waiting_bytes += size_bytes
+        if waiting_bytes >= SMALL_BYTES:
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)

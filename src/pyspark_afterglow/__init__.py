@@ -1,0 +1,7 @@
+"""How Spark finds ``format("afterglow")``: it looks for a ``DefaultSource`` in every package named ``pyspark_…``."""
+
+from __future__ import annotations
+
+from afterglow.engine.dataframes.source import TopicsSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,277 @@
+"""Topics read by ``spark.read.format("afterglow")``."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import afterglow
+from afterglow.metadata.names import TopicName
+from afterglow.spark.session import local_session
+from afterglow.testing.homes import APART_MS, EngineHome, batch
+from afterglow.testing.ledgers import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+TOPIC = "persistent://public/default/t"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@dataclass(frozen=True)
+class Home:
+    path: Path
+    ledgers: tuple[int, ...]
+    first_ms: int
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_session() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A topic of two ledgers in the tier and in the hot log, in several blocks each, and one in the hot log alone."""
+    path = tmp_path_factory.mktemp("home")
+    with EngineHome(path) as engine:
+        first_ms = engine.clock.now_ms()
+        ledgers = engine.write(TOPIC, *(entries(30) for _ in range(3)))
+        for ledger_id in ledgers[:2]:
+            engine.offload(TOPIC, ledger_id, block_bytes=32 << 10)
+        engine.catalog.create_partitioned(TopicName.parse("parts"), 2)
+        for number in range(2):
+            engine.write(f"parts-partition-{number}", [message(b"%d" % number)])
+        engine.write("other", [message(b"other")])
+    return Home(path, tuple(ledgers), first_ms)
+
+
+def entries(count: int) -> list[bytes]:
+    return [batch([b"%d.%d" % (i, k) for k in range(3)]) if i % 2 else message(bytes(9_000)) for i in range(count)]
+
+
+def load(spark: SparkSession, home: Path, topic: str | None = TOPIC, schema: str | None = None, **options: str) -> Any:
+    reader = spark.read.format("afterglow").option("source", str(home)).options(**options)
+    if topic is not None:
+        reader = reader.option("topic", topic)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return found
+
+
+def scan(home: Path, topic: str = TOPIC, **arguments: Any) -> list[dict[str, Any]]:
+    with afterglow.connect(home) as source:
+        found: list[dict[str, Any]] = source.topic(topic).scan(**arguments).read_all().to_pylist()
+        return found
+
+
+def last_line(error: pytest.ExceptionInfo[Exception]) -> str:
+    """What Spark tells last of a failure, without the stack of its own and without its codes."""
+    lines = [line for line in str(error.value).splitlines() if line and not line[0].isspace()]
+    return lines[-1]
+
+
+def test_all_columns_are_what_a_scan_gives(spark: SparkSession, home: Home) -> None:
+    frame = load(spark, home.path)
+    found = rows(frame)
+    assert found == scan(home.path)
+    assert len(found) == 3 * (15 + 15 * 3)
+    assert [f"{name} {kind}" for name, kind in frame.dtypes] == [
+        "topic string",
+        "ledger_id bigint",
+        "entry_id bigint",
+        "batch_index int",
+        "producer string",
+        "sequence_id bigint",
+        "publish_time timestamp",
+        "event_time timestamp",
+        "broker_time timestamp",
+        "index bigint",
+        "key binary",
+        "ordering_key binary",
+        "properties map<string,string>",
+        "schema_version binary",
+        "encrypted boolean",
+        "value binary",
+        "tier string",
+    ]
+
+
+def test_columns_are_chosen_by_the_option_or_by_a_schema(spark: SparkSession, home: Home) -> None:
+    expected = scan(home.path, columns=["value", "ledger_id", "publish_time"])
+    assert rows(load(spark, home.path, columns="value, ledger_id,publish_time")) == expected
+    schema = "value binary, ledger_id long not null, publish_time timestamp"
+    assert rows(load(spark, home.path, schema=schema)) == expected
+
+
+def test_raw_entries_are_given_where_asked_for(spark: SparkSession, home: Home) -> None:
+    assert rows(load(spark, home.path, include="entries")) == scan(home.path, include="entries")
+
+
+def test_ranges_and_times_bound_what_is_read(spark: SparkSession, home: Home) -> None:
+    first, second, third = home.ledgers
+    since, until = home.first_ms + 10 * APART_MS, home.first_ms + 70 * APART_MS
+    for bounds in (
+        {"start": f"{first}:28:1", "end": f"{second}:3:2"},
+        {"since": str(since), "until": str(until)},
+        {"start": f"{second}:0", "until": datetime.fromtimestamp(until / 1000, UTC).isoformat()},
+        {"start": f"{third}:29"},
+        {"start": "latest"},
+    ):
+        found = rows(load(spark, home.path, **bounds))
+        assert found == scan(home.path, **bounds), bounds
+        assert bool(found) == (bounds != {"start": "latest"})
+
+
+def test_topics_are_named_in_a_list_or_by_a_pattern(spark: SparkSession, home: Home) -> None:
+    def topics(topic: str | None, **options: str) -> list[str]:
+        return [row["topic"] for row in rows(load(spark, home.path, topic, columns="topic", **options))]
+
+    parts = [f"persistent://public/default/parts-partition-{number}" for number in range(2)]
+    assert topics("parts") == parts
+    assert topics("parts-partition-1, parts") == [parts[1], parts[0]]  # none twice
+    assert topics("public/default/other,parts") == ["persistent://public/default/other", *parts]
+    assert topics(None, topicsPattern="(o|par)t.*") == ["persistent://public/default/other", *parts]
+    assert topics(None, topicsPattern="persistent://public/default/parts") == parts
+
+
+def test_the_wanted_copy_serves_and_the_column_tells_which(spark: SparkSession, home: Home) -> None:
+    def tiers(priority: str) -> dict[int, set[str]]:
+        frame = load(spark, home.path, columns="ledger_id,tier", readPriority=priority)
+        found: dict[int, set[str]] = {}
+        for row in rows(frame):
+            found.setdefault(row["ledger_id"], set()).add(row["tier"])
+        return found
+
+    first, second, third = home.ledgers
+    assert tiers("tiered-first") == {first: {"tiered"}, second: {"tiered"}, third: {"hot"}}
+    assert tiers("bookkeeper-first") == {ledger_id: {"hot"} for ledger_id in home.ledgers}
+
+
+def test_blocks_are_packed_into_partitions(spark: SparkSession, home: Home) -> None:
+    sizes = ["1", "64k", "1g"]
+    counts = [load(spark, home.path, maxPartitionBytes=size).rdd.getNumPartitions() for size in sizes]
+    assert counts == sorted(counts, reverse=True)
+    assert len(set(counts)) == len(counts)
+    assert counts[-1] == 1
+
+
+def test_filters_give_right_answers_whether_or_not_they_prune(spark: SparkSession, home: Home) -> None:
+    from pyspark.sql import functions as f
+
+    whole = rows(load(spark, home.path))
+    _, second, third = home.ledgers
+    moment = datetime.fromtimestamp((home.first_ms + 40 * APART_MS) / 1000, UTC)
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        pruned = load(spark, home.path, pushdown="true", maxPartitionBytes="1")
+        cases: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
+            (f.col("ledger_id").isin(second, third), lambda row: row["ledger_id"] in {second, third}),
+            (
+                (f.col("ledger_id") <= second) & (f.col("entry_id") < 3),
+                lambda row: row["ledger_id"] <= second and row["entry_id"] < 3,
+            ),
+            (f.col("broker_time") >= f.lit(moment), lambda row: row["broker_time"] >= moment),
+            (~(f.col("ledger_id") == second), lambda row: row["ledger_id"] != second),
+        ]
+        for condition, passes in cases:
+            expected = [row for row in whole if passes(row)]
+            assert rows(pruned.filter(condition)) == expected, condition
+        assert rows(pruned) == whole  # a filter of one query prunes no other
+        few = pruned.filter((f.col("ledger_id") == second) & (f.col("entry_id") == 5))
+        assert few.rdd.getNumPartitions() < pruned.rdd.getNumPartitions() // 4
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def test_a_wrong_option_is_one_clear_line_when_it_is_loaded(spark: SparkSession, home: Home) -> None:
+    with pytest.raises(Exception, match="SQLSTATE") as failed:
+        load(spark, home.path, topcs="t")
+    assert last_line(failed) == "afterglow.errors.ConfigError: unknown option 'topcs'; did you mean 'topic'?"
+
+
+def test_a_wrong_topic_or_schema_is_one_clear_line(spark: SparkSession, home: Home) -> None:
+    with pytest.raises(Exception, match="TopicMissing") as failed:
+        load(spark, home.path, "tt").count()
+    assert f"has no topic persistent://public/default/tt; did you mean {TOPIC}" in last_line(failed)
+    with pytest.raises(Exception, match="asks for column 'value' as") as failed:
+        load(spark, home.path, schema="value string").count()
+    assert "afterglow.errors.ConfigError" in last_line(failed)
+    with pytest.raises(Exception, match="TopicMissing") as failed:
+        load(spark, home.path, None, topicsPattern="nothing").count()
+    assert "topicsPattern='nothing'" in last_line(failed)
+
+
+def test_a_frame_is_the_topic_as_it_was_though_it_is_written_and_moved(spark: SparkSession, tmp_path: Path) -> None:
+    with EngineHome(tmp_path) as engine:
+        first, second = engine.write(TOPIC, entries(10), entries(10))
+        engine.offload(TOPIC, first)
+        frame = load(spark, tmp_path, columns="ledger_id,entry_id,value")
+        before = rows(frame)
+        assert len(before) == 2 * (5 + 5 * 3)
+        engine.write(TOPIC, entries(4))
+        engine.free(TOPIC, first)
+        assert rows(frame) == before
+        engine.offload(TOPIC, second)
+        engine.free(TOPIC, second)
+        with pytest.raises(Exception, match="TopicChanged") as failed:
+            rows(frame)
+        assert TOPIC in last_line(failed)
+        fresh = rows(load(spark, tmp_path, columns="ledger_id,entry_id,value"))
+        assert fresh[: len(before)] == before
+        assert len(fresh) > len(before)
+
+
+def test_a_missing_object_is_told_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    with EngineHome(tmp_path) as engine:
+        (first, _) = engine.write(TOPIC, entries(10), entries(1))
+        key = engine.offload(TOPIC, first)
+        engine.free(TOPIC, first)
+    frame = load(spark, tmp_path)
+    assert rows(frame)
+    (tmp_path / "tier" / key).unlink()
+    with pytest.raises(Exception, match=key) as failed:
+        rows(load(spark, tmp_path))
+    assert last_line(failed).startswith("afterglow.errors.")
+
+
+def test_partitions_carry_no_secrets_of_the_driver(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark_afterglow
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    source = pyspark_afterglow.DefaultSource({"source": str(home.path), "topic": TOPIC})
+    reader = source.reader(source.schema())
+    travelling = pickle.dumps((reader, reader.partitions()))
+    assert TOPIC.encode() in travelling
+    assert b"a-secret" not in travelling
+
+
+def test_tasks_import_what_reads_and_nothing_that_serves() -> None:
+    program = "import sys, pyspark_afterglow; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    imported = set(done.stdout.split())
+    assert "afterglow.read.split_reader" in imported
+    for heavy in ("afterglow.engine.source", "afterglow.broker", "afterglow.offload", "starlette", "uvicorn", "pandas"):
+        assert not any(name == heavy or name.startswith(f"{heavy}.") for name in imported), heavy
+
+
+def test_times_of_filters_are_those_of_the_session(spark: SparkSession, home: Home) -> None:
+    moment = datetime.fromtimestamp(home.first_ms / 1000, UTC) + timedelta(milliseconds=20 * APART_MS)
+    frame = load(spark, home.path, columns="broker_time")
+    found = frame.filter(f"broker_time = timestamp '{moment.isoformat()}'")
+    assert {row["broker_time"] for row in rows(found)} == {moment}
