@@ -132,6 +132,18 @@ def test_a_hot_ledger_is_cut_by_its_bytes(topic: SourceTopic, priority: str) -> 
         assert sum(split.size_bytes for split in parts) > EACH // 4 * ENTRY_BYTES
 
 
+def test_a_window_of_time_cuts_also_what_is_in_the_hot_log(topic: SourceTopic) -> None:
+    times = topic.scan(columns=["broker_time", "ledger_id", "entry_id"], start=f"{topic.ledgers()[2].ledger_id}:0")
+    at = times.read_all().to_pylist()
+    since, until = at[EACH]["broker_time"], at[-EACH]["broker_time"]
+    splits = list(topic.splits(since=since, until=until))
+    assert [split.wanted for split in splits] == [Tier.HOT, Tier.HOT]
+    wanted = [row for row in at if since <= row["broker_time"] < until]
+    count = len({(row["ledger_id"], row["entry_id"]) for row in wanted})
+    assert count <= sum(split.entries for split in splits) <= count + len(splits)
+    assert read(splits).num_rows == len(wanted)
+
+
 def test_entries_are_read_as_entries(topic: SourceTopic) -> None:
     splits = list(topic.splits())
     assert read(splits, include="entries").equals(topic.scan(include="entries").read_all())

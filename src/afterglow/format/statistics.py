@@ -60,6 +60,11 @@ class BlockStatistics:
     stripe_first_frame: tuple[int, ...] = ()
     """For each stripe, where in it the first frame begins that begins in it; its length where none does."""
 
+    @property
+    def times(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """Least and greatest broker time, least and greatest publish time."""
+        return self.min_broker_time, self.max_broker_time, self.min_publish_time, self.max_publish_time
+
 
 def measure_block(
     block: Buffer, frames: Buffer, offsets: NDArray[np.int64], *, stripes: bool = False

@@ -138,12 +138,15 @@ class LedgerPieces:
         else:
             self._sizes = np.full_like(lengths, max(buffer_bytes, _LEAST_PIECE))
         self._first_pieces = np.append(0, np.cumsum(-(-lengths // self._sizes)))
+        self.times: NDArray[np.int64] | None = None
+        """Of each block the least and greatest broker time, then publish time, -1 for none; None: not measured."""
         self._crcs: NDArray[np.uint32] | None = None
         self._before: NDArray[np.int64] | None = None
         self._frames: NDArray[np.int64] | None = None
         if statistics is not None:
             crcs = [crc for block in statistics for crc in (block.stripes or (block.crc32c,))]
             self._crcs = np.array(crcs, np.uint32)
+            self.times = np.array([[_or_none(time) for time in block.times] for block in statistics], np.int64)
             if striped and all(block.stripe_entries_before for block in statistics):
                 self._before = np.array([n for block in statistics for n in block.stripe_entries_before], np.int64)
                 self._frames = np.array([n for block in statistics for n in block.stripe_first_frame], np.int64)
@@ -152,7 +155,8 @@ class LedgerPieces:
     def size_bytes(self) -> int:
         """Roughly, of memory."""
         arrays = (self._firsts, self._starts, self._ends, self._counts, self._sizes, self._first_pieces)
-        return sum(array.nbytes for array in (*arrays, self._crcs, self._before, self._frames) if array is not None)
+        perhaps = (self.times, self._crcs, self._before, self._frames)
+        return sum(array.nbytes for array in (*arrays, *perhaps) if array is not None)
 
     @property
     def pieces(self) -> int:
@@ -169,9 +173,18 @@ class LedgerPieces:
         """Whether each piece is a block."""
         return self.pieces == self._firsts.size
 
+    @property
+    def first_entries(self) -> NDArray[np.int64]:
+        """Id of the first entry of each block."""
+        return self._firsts
+
+    def block_number(self, entry_id: int) -> int:
+        """Number of the block that holds an entry if any does, by binary search; -1 before the first."""
+        return int(np.searchsorted(self._firsts, entry_id, side="right")) - 1
+
     def find(self, entry_id: int) -> BlockSpan | None:
         """The block that holds an entry if any does, by binary search."""
-        number = int(np.searchsorted(self._firsts, entry_id, side="right")) - 1
+        number = self.block_number(entry_id)
         return None if number < 0 else self.block(number)
 
     def block(self, number: int) -> BlockSpan | None:
@@ -228,3 +241,7 @@ class LedgerPieces:
         if following is not None:
             return following.first_entry_id
         return _NO_END if block.entries is None else block.first_entry_id + block.entries
+
+
+def _or_none(time: int | None) -> int:
+    return -1 if time is None else time

@@ -7,23 +7,27 @@ log by the way there. :mod:`~afterglow.read.split_reader` reads them.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import AfterglowError
+from afterglow.format.position import Position
+from afterglow.ledger.properties import BROKER_TIME, get_number
 from afterglow.read.copies import Tier
 from afterglow.read.neighbours import BEFORE, BEHIND, GROUP, Neighbour, Neighbourhood
+from afterglow.read.pruning import TimeProbe, timely_blocks
 from afterglow.read.stretches import stretch_at
 from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from afterglow.config import BrokerConfig
-    from afterglow.format.position import Position
+    from afterglow.read.copies import ReadableLedger
     from afterglow.read.counters import ReadCounters
-    from afterglow.read.handle import TopicView
+    from afterglow.read.handle import TopicReader, TopicView
     from afterglow.read.hot_places import HotPlace
     from afterglow.read.objects import Located
     from afterglow.read.pieces import LedgerPieces
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES: Final = 32 << 20
 """Of blocks in one split, unless a single block is larger: some tenths of a second of work."""
+WHOLE: Final = 1 << 62
+"""Bytes in a split of what is not to be cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,16 @@ class Range:
     size_bytes: int
     """Of its blocks there, or of its frames; perhaps an estimate."""
 
+    @property
+    def start(self) -> Position:
+        """Its first entry."""
+        return Position(self.ledger_id, self.first)
+
+    @property
+    def end(self) -> Position:
+        """The position behind its last entry."""
+        return Position(self.ledger_id, self.last + 1)
+
 
 @runtime_checkable
 class MeasuredLedger(Protocol):
@@ -113,7 +129,8 @@ class Cutter:
 
     topic: str
     """Full name, with the partition."""
-    view: TopicView
+    reader: TopicReader
+    """Of the pinned view."""
     tiers: TierSource
     """Knows where objects are."""
     policy: BrokerConfig
@@ -121,6 +138,11 @@ class Cutter:
     hot: HotPlace | None
     """How anybody comes to the hot log; None: nobody does."""
     counters: ReadCounters
+
+    @property
+    def view(self) -> TopicView:
+        """What is cut."""
+        return self.reader.view
 
     def splits(
         self,
@@ -136,7 +158,7 @@ class Cutter:
         Args:
             start: First position, inclusive; it need not be an entry.
             end: End position, exclusive.
-            window: Which messages are wanted.
+            window: Which messages are wanted. What can hold none of them by its times is left out.
             priority: Which copy is read while both exist; None: what the policy says.
             split_bytes: Bytes of blocks in a split of an object, unless a single block is larger.
 
@@ -145,7 +167,7 @@ class Cutter:
         """
         skips = self.policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
         surroundings = _Surroundings(self)
-        for each in self.ranges(start, end, priority=priority, split_bytes=split_bytes):
+        for each in self.ranges(start, end, window, priority=priority, split_bytes=split_bytes):
             yield Split(
                 self.topic,
                 each.ledger_id,
@@ -164,15 +186,19 @@ class Cutter:
         self,
         start: Position,
         end: Position,
+        window: Window,
         *,
         priority: ReadPriority | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Iterator[Range]:
         """The same for whoever reads them in this process; arguments as of :meth:`splits`."""
+        probe = TimeProbe(self.reader, priority)
         for span in self.view.spans(start, end):
             for stretch, first, last in self.stretches(span.ledger_id, span.first, span.last):
                 wanted = self._wanted(span.ledger_id, stretch, priority)
-                yield from self._cut(Range(span.ledger_id, first, last, stretch, wanted, 0), split_bytes)
+                whole = Range(span.ledger_id, first, last, stretch, wanted, 0)
+                for timely in self._timely(whole, window, probe) if window.timed else (whole,):
+                    yield from self._cut(timely, split_bytes)
 
     def stretches(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[Stretch | None, int, int]]:
         """Entries of a ledger by what holds them: the stretch in a tier, None for the hot log alone; both inclusive."""
@@ -198,6 +224,56 @@ class Cutter:
     def _wanted(self, ledger_id: int, stretch: Stretch | None, priority: ReadPriority | None) -> Tier:
         hot_first = (priority or self.policy.managed_ledger_offloaded_read_priority) is ReadPriority.BOOKKEEPER_FIRST
         return Tier.HOT if stretch is None or (hot_first and self.has_hot(ledger_id)) else Tier.TIERED
+
+    def _timely(self, whole: Range, window: Window, probe: TimeProbe) -> Iterator[Range]:
+        """What of a range may hold a message of a window of time."""
+        try:
+            kept = self._times(whole, window, probe)
+        except AfterglowError:
+            kept = None  # whoever reads it will find out what is wrong
+        if kept is None:
+            yield whole
+            return
+        for part in kept:
+            if part:
+                yield replace(whole, first=part.start, last=part.stop - 1)
+
+    def _times(self, whole: Range, window: Window, probe: TimeProbe) -> Iterable[range] | None:
+        """The same as ranges of entries; None: all."""
+        ledger_id, first, last, stretch = whole.ledger_id, whole.first, whole.last, whole.stretch
+        stamped = get_number(self.view.rows[ledger_id], BROKER_TIME) is not None
+        bounds = None
+        if stretch is not None:
+            with suppress(AfterglowError):  # no record is needed where the list says where the object is
+                bounds = self.tiers.times(self.view.name, stretch)
+        if bounds is not None and not bounds.may_match(window, stamped=stamped):
+            return ()
+        borders: Sequence[int]
+        if whole.wanted is Tier.TIERED:
+            pieces = None if stretch is None else self._pieces(ledger_id, stretch)
+            if pieces is None:
+                return None
+            if pieces.times is not None:
+                return timely_blocks(pieces, first, last, window, stamped=stamped)
+            if self._older(ledger_id, window, probe):
+                return ()
+            borders = [first, *(at for at in pieces.first_entries.tolist() if first < at <= last)]
+        else:
+            if not isinstance(self._hot_ledger(ledger_id), MeasuredLedger):
+                return None  # a look at a single entry is dear where brokers must be asked
+            borders = range(first, last + 1)
+            if probe.time(Position(ledger_id, last)) is None:
+                return None
+        narrowed = probe.narrow(ledger_id, borders, last, window)
+        return None if narrowed is None else (narrowed,)
+
+    def _older(self, ledger_id: int, window: Window, probe: TimeProbe) -> bool:
+        """Whether all of a ledger was written before a window begins, as the first entry behind it tells."""
+        if window.since_ms is None or probe.time(Position(ledger_id, 0)) is None:
+            return False
+        following = self.view.layout.at_or_after(Position(ledger_id + 1, -1))
+        time_ms = None if following is None else probe.time(following)
+        return time_ms is not None and time_ms < window.since_ms
 
     def _cut(self, whole: Range, split_bytes: int) -> Iterator[Range]:
         if whole.wanted is Tier.TIERED and whole.stretch is not None:
@@ -228,14 +304,16 @@ class Cutter:
         """Bytes of some entries of the hot log; of the average entry where it does not tell, 0 where none does."""
         ledger_id, first, last = whole.ledger_id, whole.first, whole.last
         row = self.view.rows[ledger_id]
-        if self.hot is not None and self.has_hot(ledger_id):
-            try:
-                ledger = self.hot.open().open(ledger_id)
-                if isinstance(ledger, MeasuredLedger):
-                    return ledger.frame_bytes(first, last)
-            except AfterglowError:
-                pass  # whoever reads it will say so
+        try:
+            ledger = self._hot_ledger(ledger_id)
+            if isinstance(ledger, MeasuredLedger):
+                return ledger.frame_bytes(first, last)
+        except AfterglowError:
+            pass  # whoever reads it will say so
         return (last - first + 1) * row.size // row.entries if row.entries else 0
+
+    def _hot_ledger(self, ledger_id: int) -> ReadableLedger | None:
+        return None if self.hot is None or not self.has_hot(ledger_id) else self.hot.open().open(ledger_id)
 
 
 class _Surroundings:

@@ -18,6 +18,7 @@ from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.read.caching import ByteCache
 from afterglow.read.objects import Located, data_key
 from afterglow.read.places import place_of_driver, place_of_policy, place_of_record
+from afterglow.read.pruning import TimeBounds
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from afterglow.read.places import TierPlace
 
 _MAX_RECORDS: Final = 10_000
-"""Places of segments that are remembered; records never change."""
+"""Records of segments that are remembered; records never change."""
 _VERSION: Final = 1
 """Of segment records."""
 
@@ -52,6 +53,14 @@ class Stretch:
     def key(self) -> str:
         """Of the data object."""
         return data_key(self.uuid, self.ledger_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What is kept of a segment's record."""
+
+    located: Located
+    times: TimeBounds
 
 
 def stretch_at(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Stretch | None:
@@ -95,7 +104,9 @@ class Locator:
         self._paths = paths
         self._own = own
         self._explicit = explicit
-        self._records: ByteCache[UUID, Located] = ByteCache(_MAX_RECORDS, lambda _: 1, idle_s=0, monotonic=lambda: 0.0)
+        self._records: ByteCache[UUID, _Recorded] = ByteCache(
+            _MAX_RECORDS, lambda _: 1, idle_s=0, monotonic=lambda: 0.0
+        )
 
     def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located:
         """The object of a stretch.
@@ -117,9 +128,23 @@ class Locator:
             return Located(place_of_driver(stretch.driver), stretch.key)
         if stretch.ledger_id is not None:
             return Located(place_of_policy(policy, self._own), stretch.key)
-        return self._records.get(stretch.uuid, lambda: self._recorded(name, stretch.uuid))
+        return self._record(name, stretch.uuid).located
 
-    def _recorded(self, name: str, uuid: UUID) -> Located:
+    def times(self, name: str, stretch: Stretch) -> TimeBounds | None:
+        """Which times the entries of a stretch's object have, as its record tells; None where nobody recorded it.
+
+        Raises:
+            CorruptMetadata: The record is damaged or missing.
+            MetadataUnavailable: It cannot be read now.
+        """
+        if stretch.ledger_id is not None or self._metadata is None:
+            return None
+        return self._record(name, stretch.uuid).times
+
+    def _record(self, name: str, uuid: UUID) -> _Recorded:
+        return self._records.get(uuid, lambda: self._recorded(name, uuid))
+
+    def _recorded(self, name: str, uuid: UUID) -> _Recorded:
         if self._metadata is None or self._paths is None:
             raise CorruptMetadata(f"metadata of {name} does not tell where segment {uuid} is")
         path = self._paths.segment(name, uuid)
@@ -134,4 +159,7 @@ class Locator:
             raise CorruptMetadata(
                 f"{name}: the record {path} has version {record.version}; this release reads version {_VERSION}"
             )
-        return Located(place_of_record(record.place), record.place.key)
+        located = Located(place_of_record(record.place), record.place.key)
+        fields = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
+        known = {field.name: value for field, value in record.ListFields()}
+        return _Recorded(located, TimeBounds(*(known.get(field) for field in fields)))

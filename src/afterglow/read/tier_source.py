@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from afterglow.read.counters import ReadCounters
     from afterglow.read.objects import Located, OpenObject
     from afterglow.read.places import TierPlace, Tiers
+    from afterglow.read.pruning import TimeBounds
     from afterglow.read.stretches import Stretch
 
     ForeignCopies: TypeAlias = Callable[[Stretch, BrokerConfig], LedgerCopy]
@@ -144,6 +145,14 @@ class TierSource:
             AfterglowError: See :meth:`~afterglow.read.stretches.Locator.locate`.
         """
         return self._locator.locate(name, stretch, policy)
+
+    def times(self, name: str, stretch: Stretch) -> TimeBounds | None:
+        """Which times the entries of a stretch's object have, where a record tells.
+
+        Raises:
+            AfterglowError: See :meth:`~afterglow.read.stretches.Locator.times`.
+        """
+        return self._locator.times(name, stretch)
 
     def failed(self, located: Located, error: AfterglowError) -> None:
         """A copy could not be read. Who has another leaves it alone for a while; others look at it anew."""

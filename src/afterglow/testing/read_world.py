@@ -147,7 +147,7 @@ class ReadWorld:
         key = str(ObjectKey(uuid))
         self._put(key, out, encode_index(index_v2(groups)))  # type: ignore[arg-type]  # statistics, seen as objects
         if recorded:
-            self._record(uuid, key)
+            self._record(uuid, key, [block.times for _, _, blocks in groups for block in blocks])  # type: ignore[attr-defined]
         return key
 
     def driver(self) -> OffloadDriverMetadata:
@@ -174,6 +174,11 @@ class ReadWorld:
             metadata = user_metadata(role, TOPIC, cluster="c", instance="i", software_version="1")
             self.store.put(name, content, metadata=metadata)
 
-    def _record(self, uuid: UUID, key: str) -> None:
+    def _record(self, uuid: UUID, key: str, times: Sequence[tuple[int | None, ...]]) -> None:
         record = SegmentRecord(version=1, uuid=str(uuid), place=place_record(self.place, key))
+        names = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
+        for name, column in zip(names, zip(*times, strict=True), strict=False):
+            known = [time for time in column if time is not None]
+            if known:
+                setattr(record, name, min(known) if name.startswith("min") else max(known))
         self.metadata.put(self._paths.segment(TOPIC, uuid), record.SerializeToString(), MUST_NOT_EXIST)
