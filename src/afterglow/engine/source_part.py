@@ -1,0 +1,137 @@
+"""One topic of a source's hot log: a topic that is not partitioned, or a partition.
+
+Whatever is asked looks at the topic anew, and then keeps to what was there at that moment: entries that come later are
+not given. A ledger that leaves the hot log while it is read is read on from the tier; one that retention has dropped
+meanwhile is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow.config.choices import DamagePolicy
+from afterglow.engine.source_directory import Look
+from afterglow.engine.source_records import source_ledgers
+from afterglow.ledger.ledger_list import records
+from afterglow.read.handle import TopicReader, TopicView
+from afterglow.read.remote_hot import NoHot
+from afterglow.read.seek import seek
+from afterglow.read.splits import WHOLE, Cutter
+from afterglow.read.tiered import TieredSource
+from afterglow.read.tiered_only import tiered_only
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.config.choices import ReadPriority
+    from afterglow.engine.source_directory import TopicDirectory
+    from afterglow.engine.source_records import SourceLedger, SourceSegment
+    from afterglow.format.position import Position
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.format.schema_version import SchemaVersion
+    from afterglow.metadata.names import TopicName
+    from afterglow.read.copies import ServedRun
+    from afterglow.read.counters import ReadCounters
+    from afterglow.read.hot_places import HotPlace
+    from afterglow.read.splits import Split
+    from afterglow.read.tier_source import TierSource
+    from afterglow.read.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What the topics of a source are read with."""
+
+    directory: TopicDirectory
+    """Knows the topics."""
+    tiers: TierSource
+    """Reads objects."""
+    counters: ReadCounters
+    skips_hot: bool = False
+    """Whether what no tier has is left out."""
+
+    def look(self, topic: TopicName) -> Look:
+        """A topic as it is now, without its hot log where that is left out.
+
+        Raises:
+            TopicMissing: It was deleted.
+            MetadataError: The metadata cannot be read.
+        """
+        look = self.directory.look(topic)
+        return Look(tiered_only(look.info), NoHot("hot=skip leaves it out"), None) if self.skips_hot else look
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A topic as it was at one moment."""
+
+    info: ManagedLedgerInfo
+    reader: TopicReader
+    hot_place: HotPlace | None
+
+
+class Part:
+    """A topic by its own name. Every method raises ``TopicMissing`` if it was deleted. Thread-safe."""
+
+    def __init__(self, topic: TopicName, rooms: Rooms) -> None:
+        self.name = str(topic)
+        self._topic = topic
+        self._rooms = rooms
+
+    def ledgers(self) -> tuple[SourceLedger, ...]:
+        """Its ledgers, by id."""
+        pinned = self.pin()
+        return source_ledgers(self.name, pinned.info, pinned.reader.view)
+
+    def segments(self) -> tuple[SourceSegment, ...]:
+        """Its offloaded segments, by position."""
+        return self._rooms.directory.segments(self._topic)
+
+    def schemas(self) -> tuple[SchemaVersion, ...]:
+        """Every version of its schema, oldest first."""
+        return self._rooms.directory.schemas(self._topic)
+
+    def seek(self, time_ms: int) -> Position:
+        """The first entry that was written at or after a moment, else the position behind the last one."""
+        pinned = self.pin()
+        return seek(pinned.reader, records(pinned.info), time_ms)
+
+    def skips_damage(self) -> bool:
+        """Whether damaged entries are left out and reported."""
+        policy = self._rooms.directory.policy(self._topic)
+        return policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
+
+    def runs(
+        self, window: Window, priority: ReadPriority | None, *, scan: bool, pinned: Pinned | None = None
+    ) -> Iterator[ServedRun]:
+        """Its entries in a window of positions, in runs; what a window of time cannot touch is left out."""
+        pinned = pinned or self.pin()
+        cutter = self._cutter(pinned)
+        for start, end in window.stretches(records(pinned.info)):
+            if not window.timed:
+                yield from pinned.reader.read(start, end, priority=priority, scan=scan)
+                continue
+            for each in cutter.ranges(start, end, window, priority=priority, split_bytes=WHOLE):
+                yield from pinned.reader.read(each.start, each.end, priority=priority, scan=scan)
+
+    def splits(self, window: Window, priority: ReadPriority | None, split_bytes: int) -> Iterator[Split]:
+        """The same entries, cut for other processes to read."""
+        pinned = self.pin()
+        cutter = self._cutter(pinned)
+        for start, end in window.stretches(records(pinned.info)):
+            yield from cutter.splits(start, end, window, priority=priority, split_bytes=split_bytes)
+
+    def _cutter(self, pinned: Pinned) -> Cutter:
+        rooms = self._rooms
+        policy = rooms.directory.policy(self._topic)
+        return Cutter(self.name, pinned.reader, rooms.tiers, policy, pinned.hot_place, rooms.counters)
+
+    def pin(self) -> Pinned:
+        """What there is of it now."""
+        rooms, topic = self._rooms, self._topic
+        directory, name = rooms.directory, topic.managed_ledger_name
+        look = rooms.look(topic)
+        source = TieredSource(name, look.hot, rooms.tiers, lambda: directory.policy(topic), rooms.counters)
+        view = TopicView.pin(name, look.info, look.hot)
+        return Pinned(look.info, TopicReader(view, source, lambda: rooms.look(topic).info), look.hot_place)
