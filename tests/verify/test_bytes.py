@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.ledgers import message
 from afterglow.testing.offloaded import random_entries
 from afterglow.verify import Kind
 
@@ -28,9 +30,10 @@ def test_objects_without_statistics_are_told_as_unchecked(world: OffloadedTopic)
     key = world.offload(5, block_bytes=BLOCK, statistics=False)
     world.ledger(6, random_entries(20))
     segment = world.segment([(6, 0, 19)], statistics=False)
-    found = world.verify()
-    assert {(item.kind, item.object) for item in found} == {(Kind.UNCHECKED, key), (Kind.UNCHECKED, segment)}
-    assert f"{world.tier.head(key).size_bytes} bytes" in found[0].detail
+    for deep, size in ((False, world.tier.head(key).size_bytes), (True, sum(map(len, world.entries[5])))):
+        found = world.verify(deep=deep)
+        assert {(item.kind, item.object) for item in found} == {(Kind.UNCHECKED, key), (Kind.UNCHECKED, segment)}
+        assert f"{size} bytes" in found[0].detail
 
 
 def padding_of_first_block(world: OffloadedTopic, key: str) -> int:
@@ -158,3 +161,173 @@ def test_stripes_that_point_beside_their_first_entry_are_found(world: OffloadedT
     [found] = world.verify()
     assert found.kind is Kind.DAMAGED_BLOCK
     assert "misplaces" in found.detail
+
+
+# --- segments ---
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [
+        (0, "begins with"),
+        (11, "header says that it has"),
+        (19, "header says"),
+        (27, "begins with entry"),
+        (35, "says ledger"),
+        (100, "not zero"),
+        (128, "passes the block's end"),
+        (139, "should stand"),
+    ],
+)
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_flipped_byte_outside_of_the_entries_of_a_segment_is_found(
+    world: OffloadedTopic, offset: int, words: str, *, statistics: bool
+) -> None:
+    world.ledger(5, random_entries(60))
+    key = world.segment([(5, 0, 59)], block_bytes=BLOCK, statistics=statistics)
+    world.spoil(key, offset)
+    [found] = [found for found in world.verify() if found.kind.is_fault]
+    assert (found.kind, found.object, found.position) == (Kind.DAMAGED_BLOCK, key, "5:0")
+    assert words in found.detail
+    assert ("CRC32C" in found.detail) is statistics
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("kind", ["ledger", "segment"])
+def test_swapped_blocks_are_both_found(world: OffloadedTopic, kind: str, *, statistics: bool) -> None:
+    world.ledger(5, [bytes([i]) * 500 for i in range(60)])
+    if kind == "ledger":
+        key = world.offload(5, block_bytes=BLOCK, statistics=statistics)
+    else:
+        key = world.segment([(5, 0, 59)], block_bytes=BLOCK, statistics=statistics)
+    data = bytearray(world.tier.get(key))
+    length = struct.unpack_from(">q", data, 12)[0]
+    assert struct.unpack_from(">q", data, length + 12)[0] == length
+    data[: 2 * length] = data[length : 2 * length] + data[:length]
+    world.replace(key, data)
+    found = [found for found in world.verify() if found.kind.is_fault]
+    assert [item.kind for item in found] == [Kind.DAMAGED_BLOCK] * 2
+    assert [item.detail.partition(":")[0] for item in found] == ["block 1 at 0", f"block 2 at {length}"]
+
+
+# --- what entries tell of themselves ---
+
+
+def sound(count: int, size: int = 200) -> list[bytes]:
+    return [message(entry, 1_700_000_000_000 + i) for i, entry in enumerate(random_entries(count, size))]
+
+
+@pytest.mark.parametrize("kind", ["ledger", "segment"])
+def test_an_entry_that_came_with_a_wrong_checksum_is_found_though_its_block_is_as_it_was_written(
+    world: OffloadedTopic, kind: str
+) -> None:
+    entries = sound(60)
+    for spoilt in (33, 34):
+        entries[spoilt] = entries[spoilt][:-1] + bytes([entries[spoilt][-1] ^ 1])
+    world.ledger(5, entries)
+    key = world.offload(5) if kind == "ledger" else world.segment([(5, 0, 59)])
+    [found] = world.verify()
+    assert (found.kind, found.object, found.position) == (Kind.DAMAGED_BLOCK, key, "5:33")
+    assert "entry 33 and 1 more" in found.detail
+    assert "own checksum" in found.detail
+    assert "CRC32C" not in found.detail
+
+
+def test_the_checksum_of_an_entry_tells_which_of_the_block_it_is(world: OffloadedTopic) -> None:
+    entries = sound(60)
+    world.ledger(5, entries)
+    key = world.segment([(5, 0, 59)])
+    world.spoil(key, 128 + sum(12 + len(entry) for entry in entries[:41]) + 60)
+    [found] = world.verify()
+    assert found.position == "5:41"
+    assert "CRC32C" in found.detail
+
+
+def test_without_statistics_the_entries_own_checksums_count(world: OffloadedTopic) -> None:
+    world.ledger(5, sound(60))
+    key = world.offload(5, block_bytes=BLOCK, statistics=False)
+    assert world.verify() == []
+    assert [found.kind for found in world.verify(deep=False)] == [Kind.UNCHECKED]
+    world.spoil(key, 200)
+    [found] = world.verify()
+    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:0")
+
+
+def test_what_the_broker_adds_is_told_as_unchecked_and_found_where_it_is_torn(world: OffloadedTopic) -> None:
+    added = bytes.fromhex("0e020000000908fbd095ffbc311000")
+    world.ledger(5, [added + entry for entry in sound(10)])
+    key = world.segment([(5, 0, 9)], statistics=False)
+    [found] = world.verify()
+    assert found.kind is Kind.UNCHECKED
+    assert f"{10 * len(added)} bytes" in found.detail
+    world.spoil(key, 128 + 12 + 3, 0x70)
+    assert [(item.kind, item.position) for item in world.verify()][:1] == [(Kind.DAMAGED_BLOCK, "5:0")]
+
+
+def test_a_lost_mark_before_the_checksum_is_found(world: OffloadedTopic) -> None:
+    """Without its mark, an entry seems to have none."""
+    world.ledger(5, sound(10))
+    key = world.segment([(5, 0, 9)], statistics=False)
+    world.spoil(key, 128 + 12)
+    [found] = [found for found in world.verify() if found.kind.is_fault]
+    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:0")
+    assert "cannot be read as a message" in found.detail
+
+
+@pytest.mark.parametrize("column", ["max_publish_time", "min_publish_time", "max_broker_time"])
+def test_times_in_the_index_that_would_hide_entries_are_found(world: OffloadedTopic, column: str) -> None:
+    from dataclasses import replace
+
+    from afterglow.format.index import decode_index, encode_index
+    from afterglow.format.ledger_metadata import ClosedLedger, ledger_metadata
+
+    added = bytes.fromhex("0e020000000908fbd095ffbc311000")
+    entries = [added + entry for entry in sound(40)]
+    world.ledger(5, entries)
+    key = world.offload(5)
+    index = decode_index(world.tier.get(f"{key}-index"))
+    group = index.groups[0]
+    assert group.statistics is not None
+    first = group.statistics[0]
+    change: dict[str, Any] = {column: getattr(first, column) + (5 if column.startswith("min") else -5)}
+    if column == "max_broker_time":
+        change["min_broker_time"] = change[column]
+    ledger = ClosedLedger(39, sum(map(len, entries)), 1_700_000_000_000, world.topic)
+    spoilt = replace(index, groups=(replace(group, metadata=ledger_metadata(ledger, (replace(first, **change),))),))
+    world.replace(f"{key}-index", encode_index(spoilt))
+    assert world.verify(deep=False) == []
+    [found] = world.verify()
+    position = {"max_publish_time": 35, "min_publish_time": 0, "max_broker_time": 0}[column]
+    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, f"5:{position}")
+    assert "times of entry" in found.detail
+
+
+# --- memory ---
+
+
+def test_a_large_block_is_read_in_small_pieces_and_entries_may_lie_across_them(
+    world: OffloadedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from afterglow.verify import blocks
+
+    monkeypatch.setattr(blocks, "WINDOW_BYTES", 100_000)
+    entries = [message(entry, 1_700_000_000_000) for entry in random_entries(9, 300_000)]
+    world.ledger(5, entries)
+    key = world.offload(5, statistics=False)
+    asked: list[int] = []
+
+    class Asked(StoreWrapper):
+        def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
+            found = super().get(key, start, end)
+            asked.append(len(found))
+            return found
+
+    world.tier = Asked(world.tier)
+    assert world.verify() == []
+    assert max(asked) == 100_000
+    assert len(asked) > 10
+    last = sum(12 + len(entry) for entry in entries[:-1])
+    world.spoil(key, 128 + last + 90_000)
+    [found] = world.verify()
+    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:8")
+    assert "own checksum" in found.detail

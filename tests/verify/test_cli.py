@@ -59,7 +59,7 @@ def open_world(home: Path) -> OffloadedTopic:
 
 def test_a_sound_home_exits_0_with_a_word(home: Path) -> None:
     assert "no faults" in run(str(home)).stdout
-    assert found(str(home), "--deep") == []
+    assert found(str(home)) == []
 
 
 def test_a_fault_exits_1_and_is_told_in_both_forms(home: Path) -> None:
@@ -67,12 +67,13 @@ def test_a_fault_exits_1_and_is_told_in_both_forms(home: Path) -> None:
     [key] = [info.key for info in world.tier.list() if not info.key.endswith("-index")]
     world.spoil(key, 200)
     assert found(str(home)) == []
-    [line] = found(str(home), "--deep", expect=1)
+    [line] = found(str(home), "--deep", "--master", "local[1]", expect=1)
     assert set(line) == {"kind", "topic", "object", "position", "detail"}
     assert (line["kind"], line["object"], line["position"]) == ("damaged_block", key, "1:0")
     assert line["topic"] == "persistent://public/default/t"
-    people = run(str(home), "--deep", expect=1).stdout
-    assert "damaged_block" in people
+    world.tier.delete([key])
+    people = run(str(home), expect=1).stdout
+    assert "missing_object" in people
     assert "1 faults" in people
 
 
@@ -107,7 +108,7 @@ def test_objects_are_looked_for_where_metadata_says(home: Path, tmp_path: Path) 
     elsewhere.entries = world.entries
     key = elsewhere.offload(2)
     elsewhere.free(2)
-    assert found(str(home), "--deep") == []
+    assert found(str(home)) == []
     elsewhere.write("0f0e0d0c-0000-4000-8000-000000000000", b"x", b"y")
     assert {line["kind"] for line in found(str(home))} == {"pending"}
     elsewhere.tier.delete([key])
@@ -136,6 +137,8 @@ def test_work_in_progress_is_no_finding(home: Path) -> None:
         (("zk://127.0.0.1:2181",), "home directory", 1),
         (("ftp://x",), "no address", 2),
         (("{home}", "--yes"), "--sweep", 2),
+        (("{home}", "--master", "local[1]"), "--deep", 2),
+        (("{home}", "--deep", "--master", "local[x]"), "local[N]", 2),
         (("{home}", "--option", "endpoint=x"), "--tier", 2),
         (("{home}", "--grace", "soon"), "time", 2),
         (("{home}/nowhere",), "no such directory", 1),

@@ -107,3 +107,33 @@ def test_a_walk_sees_the_same_however_the_bytes_are_cut(
         length = min(stripe_bytes, len(block) - at)
         following = min((start for start in starts if start >= at), default=len(block))
         assert first == min(following - at, length)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12),
+    spoilt=st.sets(st.integers(0, 11), max_size=3),
+    broker=st.booleans(),
+    cuts=st.sets(st.integers(1, 1200), max_size=12),
+)
+def test_a_walk_finds_wrong_checksums_of_entries_however_the_bytes_are_cut(
+    sizes: list[int], spoilt: set[int], cuts: set[int], *, broker: bool
+) -> None:
+    from afterglow.format.frames import frame_entries
+    from afterglow.testing.ledgers import message
+
+    added = bytes.fromhex("0e020000000908fbd095ffbc311000") if broker else b""
+    entries = [bytearray(added + message(bytes(size))) for size in sizes]
+    wrong = sorted(number for number in spoilt if number < len(entries))
+    for number in wrong:
+        entries[number][-1] ^= 0x10
+    block = bytes(16) + frame_entries([bytes(entry) for entry in entries], 7)
+    walk = BlockWalk(len(block), 16, 7)
+    for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(block)), len(block)]):
+        walk.feed(memoryview(block)[start:end])
+    walk.end()
+    assert walk.damage is None
+    assert walk.entries.wrong.count == len(wrong)
+    assert walk.entries.wrong.first == (7 + wrong[0] if wrong else -1)
+    assert walk.entries.uncovered_bytes == len(added) * len(entries)
+    assert not (walk.entries.torn.count or walk.entries.odd.count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,6 +12,7 @@ import typer
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.output import Output
 from afterglow.cli.parameters import read_milliseconds
+from afterglow.cli.progress import byte_bar
 from afterglow.cli.tier import TierOptions, tier_options
 from afterglow.errors import ConfigError
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from afterglow.engine.checking import HomeChecker
-    from afterglow.verify import Finding
+    from afterglow.verify import Finding, ObjectChecker
 
 _SHOWN: Final = 20
 """Of each kind that is no fault, so many are shown to people; a bucket may hold millions of others' objects."""
@@ -32,7 +34,8 @@ def verify(
         str | None, typer.Option(help="Where all objects are: file:///path or s3://bucket[/prefix]; else as recorded.")
     ] = None,
     metadata: Annotated[str | None, typer.Option(help="sqlite:PATH, if the metadata is not in the home.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read and check every byte.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read and check every byte, on Spark.")] = False,
+    master: Annotated[str | None, typer.Option(help="With --deep: the Spark master; else local[*].")] = None,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Delete orphans and abort leaked uploads; a dry run unless --yes.")
     ] = False,
@@ -52,14 +55,20 @@ def verify(
 
     if yes and not sweep:
         raise ConfigError("--yes says that --sweep may delete; give both, or neither")
+    if master is not None and not deep:
+        raise ConfigError("--master says where --deep runs its tasks; give both, or neither")
     out = Output(as_json=as_json)
     tally = Tally(everything=as_json)
     grace_ms = read_milliseconds(grace)
-    with (
-        open_checker(source, tier=tier, metadata=metadata, options=tier_options(option)) as checker,
-        out.working("checking"),
-    ):
-        found = _findings(checker, deep=deep, grace_ms=grace_ms, sweep=sweep, yes=yes)
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_checker(source, tier=tier, metadata=metadata, options=tier_options(option)))
+        objects: ObjectChecker | None = None
+        if deep:
+            bar = stack.enter_context(byte_bar("checking every byte", "objects"))
+            objects = stack.enter_context(opened.deep(master, bar))
+        else:
+            stack.enter_context(out.working("checking"))
+        found = _findings(opened, objects, grace_ms=grace_ms, sweep=sweep, yes=yes)
         out.rows((finding.as_json() for finding in tally.shown(found)), absent="nothing found")
     out.say(tally.summary)
     return FAILED if tally.faults else DONE
@@ -92,13 +101,13 @@ class Tally:
 
 
 def _findings(
-    checker: HomeChecker, *, deep: bool, grace_ms: int, sweep: bool, yes: bool
+    checker: HomeChecker, objects: ObjectChecker | None, *, grace_ms: int, sweep: bool, yes: bool
 ) -> Iterator[tuple[Finding, bool]]:
     """Every finding, and whether it is a fault that is still there."""
     from afterglow.verify import Kind  # noqa: PLC0415 - not needed for --help
 
     swept = {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD} if sweep else set()
-    for finding in checker.findings(grace_ms=grace_ms, deep=deep):
+    for finding in checker.findings(grace_ms=grace_ms, checker=objects):
         if finding.kind not in swept:
             yield finding, finding.kind.is_fault
         elif not yes:

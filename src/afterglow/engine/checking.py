@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.metadata.store import MetadataStore
+    from afterglow.spark.verify_jobs import Progress
     from afterglow.storage import ObjectStore
-    from afterglow.verify import Finding, Place, Swept
+    from afterglow.verify import Finding, ObjectChecker, Place, Swept
 
 
 class HomeChecker:
@@ -62,8 +63,13 @@ class HomeChecker:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def findings(self, *, grace_ms: int, deep: bool = False) -> Iterator[Finding]:
-        """What the checker finds; see :func:`afterglow.verify.verify`, which also says what is raised."""
+    def findings(self, *, grace_ms: int, checker: ObjectChecker | None = None) -> Iterator[Finding]:
+        """What the checker finds; see :func:`afterglow.verify.verify`, which also says what is raised.
+
+        Args:
+            grace_ms: What is not older may be on its way.
+            checker: Checks the objects; this process, which does not read their bytes, for None.
+        """
         return verify(
             self._metadata,
             self._stores,
@@ -72,9 +78,29 @@ class HomeChecker:
             cluster=self._config.cluster_name,
             now_ms=_now_ms(),
             grace_ms=grace_ms,
-            deep=deep,
             hot=lambda ledger_id: self._layout.frames(ledger_id).exists(),
+            checker=checker,
         )
+
+    @contextmanager
+    def deep(self, master: str | None = None, progress: Progress | None = None) -> Iterator[ObjectChecker]:
+        """What reads every byte of objects, on Spark, which runs for as long.
+
+        Args:
+            master: Where tasks run; else as ``sparkMaster`` says.
+            progress: Is told when a task ends.
+
+        Raises:
+            MissingDependency: PySpark or a Java is missing.
+            ConfigError: The master is malformed.
+        """
+        from afterglow.engine.tiering import spark_properties  # noqa: PLC0415 - with much that a short check needs not
+        from afterglow.spark.session import local_session  # noqa: PLC0415
+        from afterglow.spark.verify_jobs import SparkChecker  # noqa: PLC0415
+
+        properties = spark_properties(self._config)
+        with local_session(master or self._config.spark_master, **properties) as session:
+            yield SparkChecker(session, self._stores, self._instance, progress)
 
     def sweep(self, *, grace_ms: int) -> Iterator[Swept]:
         """Delete orphans and abort leaked uploads in every tier that the findings came to know."""

@@ -7,7 +7,7 @@ waits for the merge. So the merge here hands the update over and keeps nothing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pyspark.accumulators import AccumulatorParam
 
@@ -27,26 +27,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+R = TypeVar("R")
 
-class Handover(AccumulatorParam["tuple[Landed, ...]"]):
-    """Adds up results in a worker, where one task adds one, and hands them over in the driver.
+
+class Handover(AccumulatorParam["tuple[R, ...]"]):
+    """Adds up results in a worker, where a task adds few, and hands them over in the driver.
 
     Args:
         landed: Called in the driver with what a task added. Spark's scheduler waits for it.
     """
 
-    def __init__(self, landed: Callable[[Landed], object] | None = None) -> None:
+    def __init__(self, landed: Callable[[R], object] | None = None) -> None:
         self._landed = landed
 
-    def __reduce__(self) -> tuple[type[Handover], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Handover[R]], tuple[()]]:
         """What a worker gets knows nothing of the driver."""
         return (Handover, ())
 
-    def zero(self, _value: tuple[Landed, ...]) -> tuple[Landed, ...]:
+    def zero(self, _value: tuple[R, ...]) -> tuple[R, ...]:
         """Nothing."""
         return ()
 
-    def addInPlace(self, value1: tuple[Landed, ...], value2: tuple[Landed, ...]) -> tuple[Landed, ...]:  # noqa: N802 - PySpark's name
+    def addInPlace(self, value1: tuple[R, ...], value2: tuple[R, ...]) -> tuple[R, ...]:  # noqa: N802 - PySpark's name
         """Join in a worker, hand over in the driver."""
         if self._landed is None:
             return (*value1, *value2)

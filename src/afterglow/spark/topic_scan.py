@@ -19,6 +19,7 @@ from afterglow.config import load_conf
 from afterglow.errors import AfterglowError
 from afterglow.format.schema import MESSAGES, choose
 from afterglow.read.split_reader import SplitReader
+from afterglow.spark.reasons import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -87,12 +88,6 @@ def _collect(context: Any, splits: Sequence[Split], work: _Work, description: st
         finally:
             if not future.done():
                 context.cancelJobGroup(group)
-
-
-def reason(error: BaseException) -> str:
-    """Of stacks of Python and Java, the line that tells most: the last one that is not indented."""
-    lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
-    return lines[-1] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from afterglow.verify.checker import verify
+from afterglow.verify.deep import ObjectChecker
 from afterglow.verify.findings import Finding, Kind
 from afterglow.verify.objects import ObjectCheck, Stretch, check_object
 from afterglow.verify.places import Place
@@ -12,6 +13,7 @@ __all__ = [
     "Finding",
     "Kind",
     "ObjectCheck",
+    "ObjectChecker",
     "Place",
     "Stretch",
     "Swept",

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import FormatError
+from afterglow.verify.entries import EntryChecks
 from afterglow.verify.findings import Finding, Kind, position_text
 from afterglow.verify.frames import BlockWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from afterglow.storage.store import ObjectStore
     from afterglow.verify.index import Block, Group, Index
@@ -26,6 +27,22 @@ WINDOW_BYTES: Final = 8 << 20
 _MAGICS: Final = {1: 0xFBDBABCB, 2: 0x26A66D32}
 _HEADER: Final = struct.Struct(">Iqqq")
 _LEDGER: Final = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which blocks of an object to read: those that begin here."""
+
+    start: int
+    """Offset in the object, inclusive."""
+    end: int | None
+    """Exclusive; None: to the object's end."""
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset and (self.end is None or offset < self.end)
+
+
+WHOLE: Final = Share(0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +84,8 @@ def check_blocks(
     topic: str | None,
     ledger_id: int,
     ends: Mapping[int, int],
-) -> Iterator[Finding]:
+    share: Share = WHOLE,
+) -> Generator[Finding, None, int]:
     """Read a data object and tell each block that is damaged.
 
     Args:
@@ -78,8 +96,17 @@ def check_blocks(
         topic: For the findings.
         ledger_id: The ledger of a V1 object.
         ends: Last entry that the object must hold, by ledger.
+        share: The blocks to read.
+
+    Returns:
+        Bytes of entries in these blocks that no checksum covers, neither the index's nor their own.
+
+    Raises:
+        ObjectMissing: The object has gone meanwhile.
+        StorageError: The store fails.
     """
     window = Window(store, key, size_bytes)
+    uncovered_bytes = 0
     order = index.blocks
     stripes = {id(group): _stripes(group) for group in index.groups}
     for ordinal, (group, number) in enumerate(order):
@@ -87,15 +114,23 @@ def check_blocks(
         ledger = ledger_id if group.ledger_id is None else group.ledger_id
         end = size_bytes if ordinal + 1 == len(order) else block.end
         if block.offset >= size_bytes:
-            return  # the object is cut short before it: told by its length
+            break  # the object is cut short before it: told by its length
+        if block.offset not in share:
+            continue
         last = ends.get(ledger) if number + 1 == len(group.blocks) else group.blocks[number + 1].first_entry_id - 1
+        entries = EntryChecks(None if group.statistics is None else group.statistics.bounds[number])
         defects = list(
-            _check_block(window, index, group, number, end=end, stripes=stripes[id(group)][number], last=last)
+            _check_block(
+                window, index, group, number, end=end, stripes=stripes[id(group)][number], last=last, entries=entries
+            )
         )
+        if group.statistics is None:
+            uncovered_bytes += entries.uncovered_bytes
         if defects:
             first = min(defect.entry_id for defect in defects)
             detail = f"block {ordinal + 1} at {block.offset}: " + "; ".join(defect.detail for defect in defects)
             yield Finding(Kind.DAMAGED_BLOCK, topic, key, position_text(ledger, first), detail)
+    return uncovered_bytes
 
 
 def _stripes(group: Group) -> tuple[tuple[Stripe, ...], ...]:
@@ -117,10 +152,11 @@ def _check_block(
     end: int,
     stripes: tuple[Stripe, ...],
     last: int | None,
+    entries: EntryChecks,
 ) -> Iterator[_Defect]:
     block, statistics = group.blocks[number], group.statistics
     stripe_bytes = statistics.stripe_bytes if statistics is not None and stripes else 0
-    walk = BlockWalk(end - block.offset, index.header_bytes, block.first_entry_id, stripe_bytes)
+    walk = BlockWalk(end - block.offset, index.header_bytes, block.first_entry_id, stripe_bytes, entries)
     header = b""
     for piece in window.pieces(block.offset, end):
         if len(header) < index.header_bytes:
@@ -138,6 +174,16 @@ def _check_block(
         yield _Defect(last + 1, f"entries {last + 1} to {walk.next_entry_id - 1} stand behind its last")
     elif index.version == 1 and number + 1 == len(group.blocks) and walk.frames_end != end - block.offset:
         yield _Defect(walk.next_entry_id - 1, "the last block of a ledger has no padding, but this one has")
+    if entries.wrong.count:
+        yield _Defect(entries.wrong.first, f"the bytes of {entries.wrong} are not those that its own checksum is of")
+    if entries.torn.count:
+        yield _Defect(entries.torn.first, f"the broker's metadata of {entries.torn} passes its end")
+    if statistics is None and entries.odd.count and entries.covered:
+        yield _Defect(entries.odd.first, f"{entries.odd} cannot be read as a message, as the others of the block can")
+    if entries.outside.count:
+        yield _Defect(
+            entries.outside.first, f"the times of {entries.outside} are not between those that the index says"
+        )
     if statistics is not None:
         yield from _against_statistics(walk, block, number, statistics, stripes)
 
@@ -171,7 +217,9 @@ def _against_statistics(
         detail = f"CRC32C {walk.crc32c:08x}, the index says {statistics.crc32c[number]:08x}"
         if bad:
             detail += f", stripes {', '.join(map(str, bad))} of {statistics.stripe_bytes} bytes"
-        yield _Defect(_first_entry_of(walk, first, bad[0]) if bad else first, detail)
+        affected = _first_entry_of(walk, first, bad[0]) if bad else first
+        known = walk.entries.wrong
+        yield _Defect(known.first if known.count else affected, detail)
     elif bad:
         yield _Defect(first, f"the block is whole, but the index has other checksums of its stripes {bad}")
     if walk.damage is not None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.metadata.paths import STANDALONE
 from afterglow.verify.coverage import check_coverage, committed_objects
+from afterglow.verify.deep import CheckHere
 from afterglow.verify.findings import Finding, Kind
 from afterglow.verify.names import add_names
-from afterglow.verify.objects import check_object
 from afterglow.verify.state import StateReader
 from afterglow.verify.strays import Strays
 
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
     from afterglow.metadata.store import MetadataStore
     from afterglow.storage.store import ObjectStore
+    from afterglow.verify.deep import ObjectChecker
     from afterglow.verify.names import Naming
+    from afterglow.verify.objects import ObjectCheck
     from afterglow.verify.places import Place
     from afterglow.verify.state import TopicState
 
 _SETTLING: Final = 10
 """How often a topic that changes under the checker's eyes is looked at again before it is judged as it is."""
+_AT_ONCE: Final = 10_000
+"""Objects that are checked together: enough work for many machines, and some megabytes of memory."""
 
 
 def verify(
@@ -40,10 +44,12 @@ def verify(
     grace_ms: int,
     deep: bool = False,
     hot: Callable[[int], bool] | None = None,
+    checker: ObjectChecker | None = None,
 ) -> Iterator[Finding]:
     """Check all topics, then the tiers for what no topic names. Findings come as they are made.
 
-    Kept in memory are the names of all committed objects, the state of one topic, and one page of a listing.
+    Kept in memory are the names of all committed objects, the state of one topic, what metadata says of some thousand
+    objects, and one page of a listing.
 
     Args:
         metadata: The store; only read.
@@ -55,6 +61,7 @@ def verify(
         grace_ms: Orphans and uploads that are not older are ``pending``.
         deep: Read and check every byte of every committed object.
         hot: Whether the hot log has a ledger, by its id; None where nobody can tell.
+        checker: Checks objects instead of this process, as deep as it does.
 
     Raises:
         FormatError: A value of metadata cannot be read, so that nobody knows what it names.
@@ -64,10 +71,22 @@ def verify(
     """
     reader = StateReader(metadata, cluster)
     naming: Naming = {}
+    checker = checker or CheckHere(stores, instance, deep=deep)
+    due: dict[ObjectCheck, str] = {}
     for name in reader.names():
         state = reader.topic(name)
         add_names(naming, state)
-        yield from _check_topic(reader, state, stores, instance=instance, deep=deep, hot=hot)
+        yield from _settled_coverage(reader, state, hot)
+        for check in committed_objects(state):
+            if check.place.blocks:
+                due[check] = name
+                continue
+            detail = f"a MapFile of Pulsar's own file-system driver below {check.place.bucket}, which is not read here"
+            yield Finding(Kind.UNCHECKED, check.topic, check.key, None, detail)
+        if len(due) >= _AT_ONCE:
+            yield from _check_objects(reader, checker, due)
+            due.clear()
+    yield from _check_objects(reader, checker, due)
     strays = Strays(reader, naming, instance=instance, now_ms=now_ms, grace_ms=grace_ms)
     for tier in tiers:
         for stray in strays.find(tier):
@@ -82,23 +101,12 @@ def read_naming(reader: StateReader) -> Naming:
     return naming
 
 
-def _check_topic(
-    reader: StateReader,
-    state: TopicState,
-    stores: Callable[[Place], ObjectStore],
-    *,
-    instance: str,
-    deep: bool,
-    hot: Callable[[int], bool] | None,
-) -> Iterator[Finding]:
-    yield from _settled_coverage(reader, state, hot)
-    for check in committed_objects(state):
-        if not check.place.blocks:
-            detail = f"a MapFile of Pulsar's own file-system driver below {check.place.bucket}, which is not read here"
-            yield Finding(Kind.UNCHECKED, check.topic, check.key, None, detail)
-            continue
-        found = list(check_object(stores(check.place), check, instance=instance, deep=deep))
-        if any(finding.kind.is_fault for finding in found) and check not in committed_objects(reader.topic(state.name)):
+def _check_objects(reader: StateReader, checker: ObjectChecker, due: dict[ObjectCheck, str]) -> Iterator[Finding]:
+    """Check objects, each with the managed-ledger name of the topic that names it."""
+    if not due:
+        return
+    for check, found in checker(tuple(due)):
+        if any(finding.kind.is_fault for finding in found) and check not in committed_objects(reader.topic(due[check])):
             continue  # it was named before and is not any more: its deletion is what we have seen
         yield from found
 

@@ -33,7 +33,8 @@ def committed_objects(state: TopicState) -> tuple[ObjectCheck, ...]:
             if ledger.copy is not None and ledger.complete:
                 last = None if ledger.entries is None else ledger.entries - 1
                 key = copy_key(ledger.copy, ledger.ledger_id)
-                found[ObjectCheck(topic, ledger.place, key, 1, (Stretch(ledger.ledger_id, 0, last),))] = None
+                held = (Stretch(ledger.ledger_id, 0, last),)
+                found[ObjectCheck(topic, ledger.place, key, 1, held, size_bytes=ledger.size_bytes)] = None
         for uuid, (place, stretches) in _segments(ledgers).items():
             found[_segment_check(topic, uuid, place, stretches, records.get(uuid))] = None
     return tuple(found)
@@ -163,4 +164,4 @@ def _segment_check(
         held[0] = replace(held[0], first=record.begin[1])
     if held[-1].ledger_id == record.end[0]:
         held[-1] = replace(held[-1], last=record.end[1])
-    return ObjectCheck(topic, record.place, record.key, 2, tuple(held), record)
+    return ObjectCheck(topic, record.place, record.key, 2, tuple(held), record, record.bytes)

@@ -11,6 +11,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from afterglow.verify.entries import EntryChecks
+
 _FRAME: Final = struct.Struct(">iq")
 _LENGTH: Final = struct.Struct(">i")
 _PADDING: Final = b"\xfe\xdc\xde\xad"
@@ -24,9 +26,17 @@ class BlockWalk:
         header_bytes: Where the frames begin.
         first_entry_id: The entry that the block begins with.
         stripe_bytes: Length of the stretches to checksum one by one; 0: only the block as a whole.
+        entries: Is given every entry.
     """
 
-    def __init__(self, block_bytes: int, header_bytes: int, first_entry_id: int, stripe_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        block_bytes: int,
+        header_bytes: int,
+        first_entry_id: int,
+        stripe_bytes: int = 0,
+        entries: EntryChecks | None = None,
+    ) -> None:
         self.crc32c = 0
         """Of all bytes."""
         self.stripe_crc32c: list[int] = []
@@ -38,6 +48,7 @@ class BlockWalk:
         """Offset in the block behind the last frame: where the next one begins, or the padding."""
         self.damage: str | None = None
         """What ended the frames early; checksums go on behind it."""
+        self.entries = EntryChecks() if entries is None else entries
         self._block_bytes = block_bytes
         self._first_entry_id = first_entry_id
         self._stripe_bytes = stripe_bytes
@@ -50,6 +61,7 @@ class BlockWalk:
         start = self._at
         self._checksum(piece)
         self._at += len(piece)
+        self.entries.piece(piece[: max(self.frames_end - start, 0)])
         if not self._padded and self.damage is None:
             self._walk_frames(piece, start)
         if self._padded and self.damage is None:
@@ -94,8 +106,14 @@ class BlockWalk:
                 self.next_entry_id = entry_id
                 self._place_stripes(at)
                 stripe = len(self.stripe_places) * self._stripe_bytes
-            entry_id += 1
+            begin = at + _FRAME.size - start
             at += _FRAME.size + length
+            if at <= end:
+                self.entries.whole(entry_id, piece[begin : at - start])
+            else:
+                self.entries.begin(entry_id, length)
+                self.entries.piece(piece[begin:])
+            entry_id += 1
             self._head = b""
         self.frames_end, self.next_entry_id = at, entry_id
         if self._padded:

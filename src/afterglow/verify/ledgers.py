@@ -39,6 +39,8 @@ class Ledger:
     ledger_id: int
     entries: int | None
     """None while it is open, or was when its owner died."""
+    size_bytes: int
+    """Of its entries; 0 where the list does not say."""
     uuid: UUID | None
     """Of its own object (V1), complete or not, or of its first segment; None where no offload was begun."""
     complete: bool
@@ -79,6 +81,7 @@ def _ledger(row: Message) -> Ledger:
     return Ledger(
         ledger_id=row.integer(1),
         entries=row.integer_or_none(2),
+        size_bytes=max(row.integer(3), 0),
         uuid=_uuid(context),
         complete=context.flag(3),
         hot_deleted=context.flag(4),

@@ -13,12 +13,16 @@ from afterglow.verify.index import parse_index
 from afterglow.verify.names import INDEX_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
+    from typing import TypeVar
 
     from afterglow.storage.store import ObjectInfo, ObjectStore
+    from afterglow.verify.blocks import Share
     from afterglow.verify.index import Group, Index
     from afterglow.verify.places import Place
     from afterglow.verify.records import SegmentRecord
+
+    _R = TypeVar("_R")
 
 INSTANCE: Final = "afterglowinstance"
 _VERSION_KEY: Final = "s3managedledgeroffloaderformatversion"
@@ -53,51 +57,96 @@ class ObjectCheck:
     """Ascending. Ledgers that the object holds and that have left the list are not among them."""
     record: SegmentRecord | None = None
     """Of a segment, where there is one."""
+    size_bytes: int = 0
+    """About how long the object is, by metadata; 0 where that does not say."""
 
 
-def check_object(store: ObjectStore, check: ObjectCheck, *, instance: str, deep: bool = False) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An object whose index can be used."""
+
+    size_bytes: int
+    index: Index
+
+
+def check_object(
+    store: ObjectStore, check: ObjectCheck, *, instance: str, share: Share | None = None
+) -> Generator[Finding, None, int]:
     """Check one object and its index.
 
     Args:
         store: Where they are.
         check: What metadata says.
         instance: Our own.
-        deep: Read every byte of the data.
+        share: The blocks of the object to read byte by byte; None: none of them. What is to be told of the object as a
+            whole, whoever reads its beginning tells.
+
+    Returns:
+        Bytes of the object that no checksum covers, in the blocks that were read.
 
     Raises:
         StorageError: The store fails. That is no finding: nothing is known about the object.
     """
-    return _Object(store, check, instance, deep=deep).findings()
+    return _Object(store, check, instance).findings(share)
 
 
 class _Object:
-    def __init__(self, store: ObjectStore, check: ObjectCheck, instance: str, *, deep: bool) -> None:
+    def __init__(self, store: ObjectStore, check: ObjectCheck, instance: str) -> None:
         self._store = store
         self._check = check
         self._instance = instance
-        self._deep = deep
         self._index_key = check.key + INDEX_SUFFIX
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, share: Share | None) -> Generator[Finding, None, int]:
+        """See :func:`check_object`."""
+        if share is None or 0 in share:
+            opened = yield from self._as_a_whole(unread=share is None)
+        else:
+            opened = _result(self._as_a_whole(unread=False))
+        if share is None or opened is None:
+            return 0
+        try:
+            return (
+                yield from check_blocks(
+                    self._store,
+                    self._check.key,
+                    opened.size_bytes,
+                    opened.index,
+                    topic=self._check.topic,
+                    ledger_id=self._check.stretches[0].ledger_id,
+                    ends=self._ends(opened.index),
+                    share=share,
+                )
+            )
+        except ObjectMissing:  # it went while it was read
+            yield self._missing()
+            return 0
+
+    def _as_a_whole(self, *, unread: bool) -> Generator[Finding, None, _Opened | None]:
+        """All that can be told without reading its bytes; returns it if they can be read.
+
+        Args:
+            unread: Whether nobody will read them.
+        """
         check = self._check
         data = self._head(check.key)
         if data is None:
-            yield self._finding(Kind.MISSING_OBJECT, f"{self._store.url} has no such object", check.stretches[0].first)
-            return
+            yield self._missing()
+            return None
         index_info = self._head(self._index_key)
         if index_info is None:
             yield self._index_finding(Kind.MISSING_INDEX, f"{self._store.url} has no such object")
-            return
+            return None
         yield from self._check_metadata(data, index_info)
         try:
             index = parse_index(bytes(self._store.get(self._index_key)))
             self._check_shape(index)
         except FormatError as error:
             yield self._index_finding(Kind.DAMAGED_BLOCK, f"the index is damaged: {error}")
-            return
+            return None
         except ObjectMissing:  # it went between the two requests
             yield self._index_finding(Kind.MISSING_INDEX, f"{self._store.url} has no such object")
-            return
+            return None
         right_length = data.size_bytes == index.data_bytes
         if not right_length:
             yield self._wrong_length(index, data.size_bytes, f"the index says {index.data_bytes}")
@@ -105,17 +154,10 @@ class _Object:
             yield self._wrong_length(index, data.size_bytes, f"the segment's record says {check.record.bytes}")
         yield from self._check_coverage(index)
         yield from self._check_record(index)
-        yield from self._check_statistics(index, right_length=right_length)
-        if self._deep:
-            yield from check_blocks(
-                self._store,
-                check.key,
-                data.size_bytes,
-                index,
-                topic=check.topic,
-                ledger_id=check.stretches[0].ledger_id,
-                ends=self._ends(index),
-            )
+        uncovered = yield from self._check_statistics(index, right_length=right_length)
+        if uncovered and unread:
+            yield self._finding(Kind.UNCHECKED, f"no checksum covers {uncovered} bytes: the index has no statistics")
+        return _Opened(data.size_bytes, index)
 
     # --- the object from outside ---
 
@@ -220,7 +262,8 @@ class _Object:
             )
             yield self._index_finding(Kind.DAMAGED_BLOCK, detail)
 
-    def _check_statistics(self, index: Index, *, right_length: bool) -> Iterator[Finding]:
+    def _check_statistics(self, index: Index, *, right_length: bool) -> Generator[Finding, None, int]:
+        """Hold the statistics against the rest of the index; returns how many bytes of blocks have none."""
         uncovered = 0
         for group in index.groups:
             if group.statistics is None:
@@ -230,10 +273,13 @@ class _Object:
                 _check_group_statistics(index, group, right_length=right_length)
             except FormatError as error:
                 yield self._index_finding(Kind.DAMAGED_BLOCK, f"the index is damaged: {error}")
-        if uncovered:
-            yield self._finding(Kind.UNCHECKED, f"no checksum covers {uncovered} bytes: the index has no statistics")
+        return uncovered
 
     # --- findings ---
+
+    def _missing(self) -> Finding:
+        detail = f"{self._store.url} has no such object"
+        return self._finding(Kind.MISSING_OBJECT, detail, self._check.stretches[0].first)
 
     def _ends(self, index: Index) -> Mapping[int, int]:
         """The last entry that each ledger must have here, for the blocks to be held against."""
@@ -272,6 +318,16 @@ class _Object:
 
     def _index_finding(self, kind: Kind, detail: str) -> Finding:
         return self._finding(kind, detail, self._check.stretches[0].first, key=self._index_key)
+
+
+def _result(work: Generator[Finding, None, _R]) -> _R:
+    """What a generator returns; what it gives is passed over."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: _R = end.value
+            return found
 
 
 def _group_of(index: Index, ledger_id: int) -> Group | None:

@@ -32,6 +32,21 @@ class Stripe:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between which times one block's entries lie by the index, by which readers leave blocks out.
+
+    Each is the least and the most, both -1 where no entry has such a time; None where the index does not tell.
+    """
+
+    broker_time: tuple[int, int] | None
+    publish_time: tuple[int, int] | None
+
+    def hold(self, broker_time: int | None, publish_time: int | None) -> bool:
+        """Whether an entry's times lie between them; None and negative ones are no times."""
+        return _within(broker_time, self.broker_time) and _within(publish_time, self.publish_time)
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """What the index says of one ledger's blocks: one item per block in each column."""
 
@@ -42,6 +57,8 @@ class Statistics:
     """0: there are no stripes."""
     stripes: tuple[Stripe, ...]
     """Of all blocks in turn."""
+    bounds: tuple[Bounds, ...]
+    """Of each block."""
 
     def split(self, block_bytes: Sequence[int]) -> tuple[tuple[Stripe, ...], ...]:
         """The stripes of each block, given the blocks' lengths; empty ones where the index has none.
@@ -74,13 +91,23 @@ def parse_statistics(data: bytes, blocks: int) -> Statistics:
     entries, payload, checksums = table.column(2), table.column(3), table.fixed32_column(10)
     if {len(entries), len(payload), len(checksums)} != {blocks}:
         raise FormatError(f"its statistics do not describe {blocks} blocks")
+    ranges: dict[str, list[tuple[int, int]]] = {}
     for what, lower, upper in _RANGES:
         low, high = ([zigzag(value) for value in table.column(number)] for number in (lower, upper))
         if len(low) != len(high) or len(low) not in {0, blocks}:
             raise FormatError(f"its statistics have {len(low)} and {len(high)} items of {what} for {blocks} blocks")
         if any(least > most for least, most in zip(low, high, strict=True)):
             raise FormatError(f"its statistics have a range of {what} that ends before it begins")
-    return Statistics(entries, payload, checksums, table.unsigned(11), _stripes(table))
+        ranges[what] = list(zip(low, high, strict=True))
+    bounds = tuple(
+        Bounds(*(ranges[what][i] if ranges[what] else None for what in ("broker time", "publish time")))
+        for i in range(blocks)
+    )
+    return Statistics(entries, payload, checksums, table.unsigned(11), _stripes(table), bounds)
+
+
+def _within(time: int | None, bounds: tuple[int, int] | None) -> bool:
+    return time is None or time < 0 or bounds is None or bounds[0] <= time <= bounds[1]
 
 
 def _stripes(table: Message) -> tuple[Stripe, ...]:

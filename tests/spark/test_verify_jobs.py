@@ -1,0 +1,197 @@
+"""Every byte of objects checked in Spark jobs: the same findings as in this process, whatever becomes of the tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
+from afterglow.spark.session import local_session
+from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
+from afterglow.storage import LocalStore
+from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.ledgers import message
+from afterglow.testing.offloaded import INSTANCE, OffloadedTopic, random_entries
+from afterglow.verify import Kind, ObjectCheck, Place, Stretch
+from afterglow.verify.coverage import committed_objects
+from afterglow.verify.deep import CheckHere, portions
+from afterglow.verify.state import StateReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from afterglow.verify import Finding
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_session() as session:
+        yield session
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> OffloadedTopic:
+    """Ledgers of their own, segments, and one that nobody has statistics of."""
+    made = OffloadedTopic(LocalStore(tmp_path / "tier", create=True))
+    for ledger_id in (1, 2, 3):
+        made.ledger(ledger_id, [message(entry, 1_000 + i) for i, entry in enumerate(random_entries(80))])
+        made.offload(ledger_id, block_bytes=4096, statistics=ledger_id != 3)
+    made.ledger(4, random_entries(30))
+    made.ledger(5, random_entries(30))
+    made.segment([(4, 0, 29), (5, 0, 9)], block_bytes=4096)
+    made.segment([(5, 10, 29)], block_bytes=4096)
+    return made
+
+
+def checks(world: OffloadedTopic) -> tuple[ObjectCheck, ...]:
+    return committed_objects(StateReader(world.metadata, "standalone").topic(world.topic))
+
+
+def by_object(found: Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]) -> dict[str, tuple[Finding, ...]]:
+    return {check.key: findings for check, findings in found}
+
+
+def test_a_job_finds_what_this_process_finds(spark: SparkSession, world: OffloadedTopic) -> None:
+    due = checks(world)
+    assert len(due) == 5
+    for check, offset in zip(due, (3, 150, 700, 4100, 500), strict=True):
+        world.spoil(check.key, offset)
+    found = by_object(SparkChecker(spark, world.store, INSTANCE)(due))
+    assert found == by_object(CheckHere(world.store, INSTANCE, deep=True)(due))
+    assert all(findings for findings in found.values())
+    assert {finding.kind for findings in found.values() for finding in findings} == {Kind.DAMAGED_BLOCK}
+
+
+def test_progress_ends_with_everything_that_was_due(spark: SparkSession, world: OffloadedTopic) -> None:
+    told: list[tuple[int, int, int]] = []
+    checker = SparkChecker(spark, world.store, INSTANCE, lambda *now: told.append(now))
+    due = checks(world)
+    list(checker(due[:2]))
+    list(checker(due[2:]))
+    size = sum(check.size_bytes for check in due)
+    assert told == sorted(told)
+    assert told[-1] == (size, size, 5)
+
+
+def test_an_object_in_several_portions_is_told_of_as_one(
+    spark: SparkSession, world: OffloadedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from afterglow.spark import verify_jobs
+
+    monkeypatch.setattr(verify_jobs, "portions", lambda check: portions(check, 5000))
+    due = checks(world)
+    assert len(portions(due[2], 5000)) > 2
+    world.replace(due[2].key, bytes(world.tier.get(due[2].key))[:-7])
+    found = by_object(SparkChecker(spark, world.store, INSTANCE)(due))
+    assert found == by_object(CheckHere(world.store, INSTANCE, deep=True)(due))
+    assert [finding.kind for finding in found[due[2].key]] == [Kind.WRONG_LENGTH, Kind.DAMAGED_BLOCK]
+
+
+class Grumpy(StoreWrapper):
+    """Refuses one object, and ends the first worker that reads another."""
+
+    def __init__(self, inner: LocalStore, refused: str = "", deadly: str = "", sign: str = "") -> None:
+        super().__init__(inner)
+        self.refused, self.deadly, self.sign = refused, deadly, sign
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
+        if key == self.refused:
+            raise StoreUnavailable(f"{key} is not to be had today")
+        if key == self.deadly and not os.path.exists(self.sign):  # noqa: PTH110
+            open(self.sign, "w").close()  # noqa: PTH123
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().get(key, start, end)
+
+
+def test_a_store_that_fails_costs_no_other_object_its_check(spark: SparkSession, world: OffloadedTopic) -> None:
+    due = checks(world)
+    world.spoil(due[4].key, 200)
+    assert isinstance(world.tier, LocalStore)
+    world.tier = Grumpy(world.tier, refused=due[0].key)
+    checking = SparkChecker(spark, world.store, INSTANCE)(due)
+    found = by_object(islice(checking, len(due) - 1))
+    with pytest.raises(StoreUnavailable, match=due[0].key):
+        next(checking)
+    assert found.keys() == {check.key for check in due[1:]}
+    assert [finding.kind for finding in found[due[4].key]] == [Kind.DAMAGED_BLOCK]
+
+
+def test_a_killed_task_is_done_again_and_nothing_is_told_twice(
+    spark: SparkSession, world: OffloadedTopic, tmp_path: Path
+) -> None:
+    due = checks(world)
+    world.spoil(due[0].key, 200)
+    assert isinstance(world.tier, LocalStore)
+    world.tier = Grumpy(world.tier, deadly=due[1].key, sign=str(tmp_path / "killed"))
+    found = list(SparkChecker(spark, world.store, INSTANCE)(due))
+    assert (tmp_path / "killed").exists()
+    assert [check.key for check, _ in found] == [check.key for check in due]
+    assert [len(findings) for _, findings in found] == [1, 0, 0, 0, 0]
+
+
+def test_a_check_that_is_given_up_ends_its_job(spark: SparkSession, world: OffloadedTopic) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    checker = SparkChecker(spark, world.store, INSTANCE)
+    for _ in checker(checks(world) * 40):
+        break
+    assert not tracker.getActiveJobsIds()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("verify-job")]
+
+
+def test_objects_that_tasks_do_not_see_are_not_called_missing(
+    spark: SparkSession, world: OffloadedTopic, tmp_path: Path
+) -> None:
+    """As where the tier is a directory of the driver's machine, and the tasks run on others."""
+
+    class Elsewhere(LocalStore):
+        def __reduce__(self) -> tuple[object, ...]:
+            return LocalStore, (str(tmp_path / "empty"),)
+
+    world.tier = Elsewhere(tmp_path / "tier")
+    with pytest.raises(AfterglowError, match="same directory on every machine"):
+        list(SparkChecker(spark, world.store, INSTANCE)(checks(world)))
+
+
+def test_a_missing_object_is_a_finding(spark: SparkSession, world: OffloadedTopic) -> None:
+    due = checks(world)
+    world.tier.delete([due[0].key])
+    found = by_object(SparkChecker(spark, world.store, INSTANCE)(due))
+    assert [finding.kind for finding in found[due[0].key]] == [Kind.MISSING_OBJECT]
+
+
+def test_objects_in_memory_are_refused(spark: SparkSession) -> None:
+    world = OffloadedTopic()
+    world.ledger(1, random_entries(3))
+    world.offload(1)
+    with pytest.raises(NotSupported, match="memory://"):
+        list(SparkChecker(spark, world.store, INSTANCE)(checks(world)))
+
+
+def test_small_portions_go_together_and_large_ones_alone() -> None:
+    def placed(size_bytes: int, count: int) -> list[Placed]:
+        check = ObjectCheck("t", Place(), "k", 1, (Stretch(1, 0, 0),), size_bytes=size_bytes)
+        return [Placed(number, portion) for number in range(count) for portion in portions(check)]
+
+    assert [len(group) for group in group_portions(placed(1000, 130))] == [64, 64, 2]
+    assert [len(group) for group in group_portions(placed(20 * MIB, 7))] == [3, 3, 1]
+    assert [len(group) for group in group_portions(placed(300 * MIB, 2))] == [1] * 6
+    assert group_portions([]) == []
+    large = placed(300 * MIB, 1)
+    assert [(item.portion.share.start, item.portion.share.end) for item in large] == [
+        (0, 128 * MIB),
+        (128 * MIB, 256 * MIB),
+        (256 * MIB, None),
+    ]
+    assert sum(item.portion.size_bytes for item in large) == 300 * MIB
