@@ -184,7 +184,8 @@ def test_a_payload_that_does_not_expand_is_a_damaged_entry() -> None:
     wrong = encode_entry(
         MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, uuid="p-1", num_chunks_from_msg=2, chunk_id=1,
-            total_chunk_msg_size=decode_entry(first).metadata.total_chunk_msg_size, compression=CompressionType.LZ4, uncompressed_size=99,
+            total_chunk_msg_size=decode_entry(first).metadata.total_chunk_msg_size,
+            compression=CompressionType.LZ4, uncompressed_size=99,
         ),
         b"garbage",
     )  # fmt: skip

@@ -13,6 +13,7 @@ from afterglow.engine.source_part import Part
 from afterglow.errors import ConfigError, NotSupported
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.metadata.clock import wall_clock_ms
+from afterglow.read.around import ViewAround
 from afterglow.read.messages import EntryBatches, MessageBatches, warn
 from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.times import parse_time
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from afterglow.engine.source_records import SourceLedger, SourceSegment
     from afterglow.errors import CorruptEntry
     from afterglow.format.position import Position
+    from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
+    from afterglow.read.messages import Around
     from afterglow.read.splits import Split
     from afterglow.read.window import Moment, Place
 
@@ -66,6 +69,15 @@ class SourceTopic:
             CorruptMetadata: A record is damaged.
         """
         return tuple(chain.from_iterable(part.segments() for part in self._parts))
+
+    def schemas(self) -> tuple[SchemaVersion, ...]:
+        """Every version of its schema, oldest first; partitions have one schema.
+
+        Raises:
+            MetadataError: The source cannot be asked.
+            NotSupported: The source cannot tell.
+        """
+        return self._parts[0].schemas() if self._parts else ()
 
     def seek(self, time: datetime | str | int) -> Position:
         """The first entry that was written at or after a moment, else the position behind the last one.
@@ -122,6 +134,8 @@ class SourceTopic:
         """Messages in Arrow batches, in the order partition, then position.
 
         A message is in iff it stands in [start, end) and its broker time, else its publish time, is in [since, until).
+        One that came in chunks stands where its last chunk does. Those of transactions that were aborted, or of which
+        the topic does not tell how they ended, are left out.
 
         Args:
             start: First position, inclusive: a position or its text.
@@ -131,7 +145,8 @@ class SourceTopic:
             columns: Names of columns in the order wanted; all of them for None. No other is decoded.
             read_priority: Which copy serves while both exist; None: what the topic's policy says.
             scan: Large reads, read ahead. For a few messages say False.
-            report: Told of each entry that is no readable message, where ``damagedDataPolicy`` is to leave such out.
+            report: Told of each message that lacks chunks, and of each entry that is no readable message, where
+                ``damagedDataPolicy`` is to leave such out.
 
         Raises:
             InvalidName: A position is none.
@@ -142,7 +157,9 @@ class SourceTopic:
         window = Window.of(start, end, since, until, wall_clock_ms())
         chosen = choose(MESSAGES, columns).names
         return self._batches(
-            lambda part: MessageBatches(part.name, window, chosen, report if part.skips_damage() else None),
+            lambda part, around: MessageBatches(
+                part.name, window, chosen, report if part.skips_damage() else None, around, incomplete=report
+            ),
             window,
             _priority(read_priority),
             scan=scan,
@@ -208,22 +225,27 @@ class SourceTopic:
             schema = choose(ENTRIES, columns)
             window = Window.of(start, end, since, until, wall_clock_ms())
             batches = self._batches(
-                lambda part: EntryBatches(part.name, window, schema.names), window, _priority(read_priority), scan=scan
+                lambda part, _: EntryBatches(part.name, window, schema.names),
+                window,
+                _priority(read_priority),
+                scan=scan,
             )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _batches(
         self,
-        make: Callable[[Part], MessageBatches | EntryBatches],
+        make: Callable[[Part, Around], MessageBatches | EntryBatches],
         window: Window,
         priority: ReadPriority | None,
         *,
         scan: bool,
     ) -> Iterator[pa.RecordBatch]:
         for part in self._parts:
-            batches = make(part)
-            for served in part.runs(window, priority, scan=scan):
+            pinned = part.pin()
+            batches = make(part, ViewAround(pinned.reader, priority))
+            for served in part.runs(window, priority, scan=scan, pinned=pinned):
                 yield from batches.of(served)
+            batches.end()
 
 
 def _priority(given: ReadPriority | str | None) -> ReadPriority | None:

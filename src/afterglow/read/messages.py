@@ -278,6 +278,9 @@ class EntryBatches:
                 yield batch
             low = high
 
+    def end(self) -> None:
+        """Nothing is left open: entries are whole."""
+
     def _batch(self, served: ServedRun, low: int, high: int) -> pa.RecordBatch:
         run = served.run
         first = run.frames.first_entry_id

@@ -17,6 +17,7 @@ from afterglow.errors import (
     ObjectMissing,
     TopicChanged,
 )
+from afterglow.read.around import SplitAround
 from afterglow.read.copies import HotCopy, Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.read.fall_through import Choice, FallThrough
@@ -74,10 +75,12 @@ class SplitReader:
             split: What to read.
             columns: Names of columns in the order wanted; all of them for None. No other is decoded.
             include: One row per message, or one per raw entry.
-            report: Told of each entry that is no readable message, where the topic leaves such out; None: logged.
+            report: Told of each message that lacks chunks, and of each entry that is no readable message, where the
+                topic leaves such out; None: logged.
 
         Raises:
             ConfigError: A column or ``include`` is unknown.
+            OutOfReach: A message needs entries further away than the split knows of.
             CorruptEntry: An entry is damaged; batches before it are good.
             TopicChanged: The entries are in no copy any more.
             AfterglowError: They cannot be read; batches before that are good.
@@ -87,7 +90,10 @@ class SplitReader:
         if include == "entries":
             rows = EntryBatches(split.topic, split.window, columns)
         else:
-            rows = MessageBatches(split.topic, split.window, columns, (report or warn) if split.skips_damage else None)
+            told = report or warn
+            bad = told if split.skips_damage else None
+            around = SplitAround(split, self)
+            rows = MessageBatches(split.topic, split.window, columns, bad, around, incomplete=told)
         return (batch for served in self.read(split) for batch in rows.of(served))
 
     def read(self, split: Split, *, scan: bool = True) -> Iterator[ServedRun]:
