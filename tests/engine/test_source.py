@@ -356,9 +356,9 @@ def test_a_home_that_is_none_is_told_and_nothing_is_made(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:8080", "zk://127.0.0.1:2181"])
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1", "pulsar://127.0.0.1:6650", "s3://bucket"])
 def test_sources_of_other_kinds_are_refused(address: str) -> None:
-    with pytest.raises(NotSupported, match="home directory"):
+    with pytest.raises(ConfigError, match=r"is no address; .*http://HOST:8080 or zk://HOST"):
         afterglow.connect(address)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -65,39 +64,6 @@ def problems(data: bytes, index: ObjectIndex, ledger_id: int | None) -> Iterator
         yield from block_problems(data[start:end], block, group, number, whole_ledger=index.format is Format.V1)
 
 
-def as_manifest(row: dict[str, Any]) -> dict[str, Any]:
-    """A row in the manifest's words, as far as the manifest has them."""
-    value = row["value"] if row["value"] is not None else b""
-    found = {
-        "ledgerId": row["ledger_id"],
-        "entryId": row["entry_id"],
-        "batchIndex": row["batch_index"],
-        "producerName": row["producer"],
-        "sequenceId": row["sequence_id"],
-        "publishTime": row["publish_time"] // 1000,
-        "eventTime": (row["event_time"] or 0) // 1000,
-        "hasKey": row["key"] is not None,
-        "orderingKeyB64": _base64(row["ordering_key"]),
-        "properties": dict(row["properties"]),
-        "schemaVersionB64": _base64(row["schema_version"]),
-        "brokerPublishTime": None if row["broker_time"] is None else row["broker_time"] // 1000,
-        "index": row["index"],
-        "encrypted": row["encrypted"],
-        "nullValue": row["value"] is None,
-        "size": len(value),
-        "sha256": hashlib.sha256(value).hexdigest(),
-    }
-    if row["key"] is not None:
-        found["keyBytesB64"] = _base64(row["key"])
-    if len(value) <= golden.INLINE_BYTES:
-        found["payloadB64"] = _base64(value)
-    return found
-
-
-def _base64(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()
-
-
 def test_the_full_set_of_golden_cases_is_at_hand() -> None:
     if golden.full_set() is None:
         pytest.skip(f"only the small cases are tested; {golden.ENVIRONMENT} names the directory of the full set")
@@ -124,7 +90,7 @@ def test_messages_are_those_that_pulsars_reader_saw(name: str) -> None:
             block = data[start:end]
             for messages in decode_messages(block, open_block(block).frames, ledger_id or 0, check=True, strict=True):
                 rows += batch_rows(messages.batch)
-    found = [as_manifest(row) for row in rows]
+    found = [golden.as_manifest(row) for row in rows]
     if name == "txn":  # what was aborted is left out by whoever knows of the whole topic
         seen = {(item["ledgerId"], item["entryId"], item["batchIndex"]) for item in expected}
         aborted = [item for item in found if (item["ledgerId"], item["entryId"], item["batchIndex"]) not in seen]

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from afterglow.engine.admin_directory import AdminDirectory
+from afterglow.engine.cluster_brokers import ClusterBrokers
+from afterglow.engine.cluster_directory import ClusterDirectory
 from afterglow.engine.home import TIER_DIRECTORY, read_metadata
 from afterglow.engine.stored_directory import HomeDirectory
-from afterglow.errors import ConfigError, NotSupported
+from afterglow.errors import ConfigError
+from afterglow.metadata.address import open_metadata
 from afterglow.metadata.admin_rest import AdminRest
 from afterglow.metadata.cluster_proof import ClusterProof
 from afterglow.metadata.paths import AfterglowPaths
+from afterglow.metadata.pulsar_cluster import PulsarCluster
 from afterglow.read.places import FILESYSTEM, TierPlace
 from afterglow.read.stretches import Locator
 
@@ -60,7 +64,6 @@ def open_source(
 
     Raises:
         ConfigError: An address is malformed.
-        NotSupported: The source is of a kind that this release does not read.
         MetadataError: It cannot be read.
     """
     match address.scheme:
@@ -69,7 +72,7 @@ def open_source(
         case "http" | "https":
             return _open_admin(address, config, explicit)
         case "zk":
-            raise NotSupported(f"source {address.source!r}: reading by way of ZooKeeper is to come")
+            return _open_cluster(address, config, explicit, held)
     raise ConfigError(f"source {address.source!r} is no address; give {_FORMS}")
 
 
@@ -102,3 +105,14 @@ def _open_admin(
     proof = ClusterProof.of(address.token, address.ca_file)
     api = AdminRest(address.source, proof)
     return AdminDirectory(api, proof, config, address.service_url), Locator(explicit=explicit)
+
+
+def _open_cluster(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    proof = ClusterProof.of(address.token, address.ca_file)
+    store = open_metadata(address.source)
+    held.callback(store.close)
+    cluster = PulsarCluster(store)
+    brokers = ClusterBrokers(cluster, proof, address.service_url)
+    return ClusterDirectory(address.source, cluster, brokers, proof, config), Locator(explicit=explicit)

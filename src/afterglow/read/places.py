@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FILESYSTEM: Final = "filesystem"
 MEMORY: Final = "memory"
+MAPFILES: Final = "filesystem-mapfiles"
+"""A directory of Hadoop MapFiles, as Pulsar's own ``filesystem`` driver writes them. No driver has this name."""
 
 _S3_FAMILY: Final = {"aws-s3": "AWS_S3", "S3": "S3", "aliyun-oss": "ALIYUN_OSS"}
 """Drivers that speak S3's protocol, each with the constant by which Pulsar's metadata names it."""
@@ -50,7 +52,7 @@ class TierPlace:
     """Where objects lie: everything but credentials."""
 
     driver: str
-    """As policies name it: ``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests."""
+    """As policies name it: ``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests; or MAPFILES."""
     bucket: str
     """The bucket; for ``filesystem`` the absolute path of the root directory."""
     region: str = ""
@@ -64,7 +66,7 @@ class TierPlace:
     def url(self) -> str:
         """The address, as ``--tier`` takes it."""
         below = f"/{self.prefix}" if self.prefix else ""
-        if self.driver == FILESYSTEM:
+        if self.driver in {FILESYSTEM, MAPFILES}:
             return f"file://{quote(self.bucket)}{quote(below)}"
         return f"{'memory' if self.driver == MEMORY else 's3'}://{self.bucket}{below}"
 
@@ -174,6 +176,27 @@ def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
         properties.get("serviceEndpoint", ""),
         properties.get(_PREFIX_KEY, ""),
     )
+
+
+def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierPlace | None:
+    """Where metadata says that Pulsar's ``filesystem`` driver has put MapFiles; None where something else is told.
+
+    Raises:
+        NotSupported: They are not on a local file system.
+        CorruptMetadata: The driver's properties do not tell a place.
+    """
+    properties = {pair.key: pair.value for pair in driver.properties}
+    if driver.name.lower() != FILESYSTEM or properties.get(_FORMAT_KEY) == _FORMAT:
+        return None
+    root = properties.get("storageBasePath", "")
+    if root.startswith("/"):
+        return TierPlace(MAPFILES, str(PurePosixPath(root)))
+    try:
+        return TierPlace(MAPFILES, _root(root))
+    except ConfigError as error:
+        raise CorruptMetadata(
+            f"the metadata of driver {driver.name} has no absolute storageBasePath: {error}"
+        ) from error
 
 
 def driver_metadata(place: TierPlace) -> dict[str, str]:

@@ -7,7 +7,8 @@ hot log alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -16,8 +17,16 @@ from afterglow.errors import CorruptMetadata
 from afterglow.format.offload_context import get_uuid
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.read.caching import ByteCache
+from afterglow.read.mapfile import mapfile_key
 from afterglow.read.objects import Located, data_key
-from afterglow.read.places import place_of_driver, place_of_policy, place_of_record
+from afterglow.read.places import (
+    FILESYSTEM,
+    MAPFILES,
+    mapfiles_of_driver,
+    place_of_driver,
+    place_of_policy,
+    place_of_record,
+)
 from afterglow.read.pruning import TimeBounds
 
 if TYPE_CHECKING:
@@ -123,12 +132,25 @@ class Locator:
             MetadataUnavailable: The segment's record cannot be read now.
         """
         if self._explicit is not None:
-            return Located(self._explicit, stretch.key)
+            return self._mapfile_in(self._explicit, name, stretch) or Located(self._explicit, stretch.key)
         if stretch.driver is not None:
+            mapfiles = mapfiles_of_driver(stretch.driver)
+            if mapfiles is not None and stretch.ledger_id is not None:
+                return Located(mapfiles, mapfile_key(name, stretch.ledger_id, stretch.uuid))
             return Located(place_of_driver(stretch.driver), stretch.key)
         if stretch.ledger_id is not None:
-            return Located(place_of_policy(policy, self._own), stretch.key)
+            place = place_of_policy(policy, self._own)
+            return self._mapfile_in(place, name, stretch) or Located(place, stretch.key)
         return self._record(name, stretch.uuid).located
+
+    @staticmethod
+    def _mapfile_in(place: TierPlace, name: str, stretch: Stretch) -> Located | None:
+        """The MapFile of a ledger in a directory that may hold these as well as objects; None where it has none."""
+        if place.driver != FILESYSTEM or stretch.ledger_id is None:
+            return None
+        key = mapfile_key(name, stretch.ledger_id, stretch.uuid)
+        found = Path(place.bucket, place.prefix, key).is_dir()
+        return Located(replace(place, driver=MAPFILES), key) if found else None
 
     def times(self, name: str, stretch: Stretch) -> TimeBounds | None:
         """Which times the entries of a stretch's object have, as its record tells; None where nobody recorded it.

@@ -15,9 +15,10 @@ from afterglow.errors import DamagedPiece, StoreUnavailable
 from afterglow.ledger.clock import SystemClock
 from afterglow.read.caching import ByteCache
 from afterglow.read.fetch import LedgerObject
+from afterglow.read.mapfile import MapFileCopy, open_mapfile
 from afterglow.read.objects import open_object
 from afterglow.read.piece_cache import CachedPieces, PieceCache
-from afterglow.read.places import driver_setting, is_known_driver
+from afterglow.read.places import MAPFILES, driver_setting, is_known_driver
 from afterglow.read.scan import ReadAhead
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_copy import TierCopy
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.clock import Clock
     from afterglow.read.copies import LedgerCopy
     from afterglow.read.counters import ReadCounters
+    from afterglow.read.mapfile import OpenMapFile
     from afterglow.read.objects import Located, OpenObject
     from afterglow.read.places import TierPlace, Tiers
     from afterglow.read.pruning import TimeBounds
@@ -76,6 +78,12 @@ class TierSource:
             idle_s=config.managed_ledger_inactive_offloaded_ledger_eviction_time_seconds,
             monotonic=self._monotonic,
         )
+        self._mapfiles: ByteCache[Located, OpenMapFile] = ByteCache(
+            config.offload_index_cache_max_bytes,
+            lambda opened: opened.memory_bytes,
+            idle_s=config.managed_ledger_inactive_offloaded_ledger_eviction_time_seconds,
+            monotonic=self._monotonic,
+        )
         self._cache = PieceCache(config, self._monotonic)
         self._lock = Lock()
         self._troubles: dict[Located | TierPlace, tuple[float, AfterglowError]] = {}
@@ -91,7 +99,7 @@ class TierSource:
         *,
         lenient: bool = False,
         impatient: bool = False,
-    ) -> TierCopy:
+    ) -> TierCopy | MapFileCopy:
         """The copy of a ledger, or of a stretch of it, in an object.
 
         Args:
@@ -108,6 +116,7 @@ class TierSource:
             WrongLength: It is not as long as its index says.
             WrongVersion: A newer release wrote it.
             CorruptIndex: Its index is damaged, or does not name the ledger.
+            CorruptBlock: It is a MapFile, and no sound one.
             StorageError: The store does not give it.
             ConfigError: Its place cannot be opened.
             NotSupported: Its place is of a kind that cannot be opened.
@@ -116,6 +125,10 @@ class TierSource:
         if impatient:
             self._check_troubles(located)
         store = self._tiers.store(located.place, policy)
+        if located.place.driver == MAPFILES:
+            mapfile = self._mapfiles.get(located, lambda: open_mapfile(store, located, counters))
+            scan_bytes = self._config.offload_scan_read_buffer_size_in_bytes
+            return MapFileCopy(store, mapfile, ledger_id, scan_bytes, counters)
         buffer_bytes: int = driver_setting(policy, located.place.driver, "ReadBufferSizeInBytes")
         opened = self._objects.get(located, lambda: open_object(store, located, buffer_bytes))
         if not lenient:
@@ -159,6 +172,7 @@ class TierSource:
         if isinstance(error, DamagedPiece):
             return  # the rest of it may be good
         self._objects.drop(located)
+        self._mapfiles.drop(located)
         with self._lock:
             if len(self._troubles) >= _MAX_TROUBLES:
                 self._troubles.clear()
@@ -192,7 +206,7 @@ class TierSource:
 
     def drop_idle(self) -> None:
         """Let go of what was not used for ``managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds``."""
-        for cache in (self._objects, self._cache.pieces, self._cache.tables):
+        for cache in (self._objects, self._mapfiles, self._cache.pieces, self._cache.tables):
             cache.drop_idle()
 
     def close(self) -> None:

@@ -2,13 +2,15 @@
 
 A case is a directory: ``objects/`` (those over a megabyte gzipped), ``objects.json``, and, depending on how the case
 was made, ``case.json``, ``read-cold.jsonl`` (messages, read by the Java client from tiered storage) or
-``entries.jsonl`` (digests of raw entries). Three small cases are in the repository's ``tests/golden``; the full set is
+``entries.jsonl`` (digests of raw entries). Some small cases are in the repository's ``tests/golden``; the full set is
 looked for in ``$AFTERGLOW_GOLDEN``, then in ``../shared/golden`` beside the repository.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -81,6 +83,12 @@ class GoldenCase:
         """``read-cold.jsonl``: one item per message, in order; None where the case has no such file."""
         return self._lines("read-cold.jsonl")
 
+    def seen(self) -> list[dict[str, Any]]:
+        """What Pulsar's own reader saw, message by message, in the words of :func:`as_manifest`."""
+        return [
+            {key: value for key, value in item.items() if key not in _CLIENTS_OWN} for item in self.messages() or ()
+        ]
+
     def entries(self) -> list[dict[str, Any]] | None:
         """``entries.jsonl``: ledger, entry, size and digest of each raw entry; None where there is no such file."""
         return self._lines("entries.jsonl")
@@ -106,6 +114,45 @@ def _user_metadata(item: dict[str, Any]) -> dict[str, str]:
     # Where jclouds kept the object, its metadata is a Java map turned to text: {a=1, b=2}.
     text = item.get("userMetadata_as_returned_by_jclouds", "{}").strip("{}")
     return dict(pair.split("=", 1) for pair in text.split(", ") if pair)
+
+
+_CLIENTS_OWN = frozenset(
+    {"n", "batchSize", "partition", "replicatedFrom", "key", "hasBase64EncodedKey"},
+)
+"""What ``read-cold.jsonl`` tells beside what is in a message."""
+
+
+def as_manifest(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of messages, with its times in microseconds, in the words of ``read-cold.jsonl``."""
+    value = row["value"] if row["value"] is not None else b""
+    found = {
+        "ledgerId": row["ledger_id"],
+        "entryId": row["entry_id"],
+        "batchIndex": row["batch_index"],
+        "producerName": row["producer"],
+        "sequenceId": row["sequence_id"],
+        "publishTime": row["publish_time"] // 1000,
+        "eventTime": (row["event_time"] or 0) // 1000,
+        "hasKey": row["key"] is not None,
+        "orderingKeyB64": _base64(row["ordering_key"]),
+        "properties": dict(row["properties"]),
+        "schemaVersionB64": _base64(row["schema_version"]),
+        "brokerPublishTime": None if row["broker_time"] is None else row["broker_time"] // 1000,
+        "index": row["index"],
+        "encrypted": row["encrypted"],
+        "nullValue": row["value"] is None,
+        "size": len(value),
+        "sha256": hashlib.sha256(value).hexdigest(),
+    }
+    if row["key"] is not None:
+        found["keyBytesB64"] = _base64(row["key"])
+    if len(value) <= INLINE_BYTES:
+        found["payloadB64"] = _base64(value)
+    return found
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
 
 
 def full_set() -> Path | None:

@@ -39,6 +39,13 @@ def find_frames(data: Bytes, start: int, end: int, first_id: int) -> tuple[Longs
         room = (end - start) // 12 + 3
 
 
+def frame_values(data: Bytes, start: int, end: int, first_id: int, count: int) -> Bytes | None:
+    """The values in ``data[start:end]``, each behind its length, as frames; None where they are not ``count``."""
+    out = np.empty(end - start + 8 * count, np.uint8)
+    written = kernels().frame_values(_at(data, np.uint8), start, end, first_id, count, _at(out, np.uint8))
+    return None if written < 0 else out
+
+
 def take_messages(
     data: Bytes, start: int, end: int, limit: int, *, consumer: int, ledger: int, last: int, found: Longs
 ) -> int:
