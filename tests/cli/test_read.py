@@ -14,6 +14,7 @@ import pytest
 
 from afterglow.testing.homes import APART_MS, EngineHome, batch
 from afterglow.testing.ledgers import message
+from afterglow.testing.odd_topics import chunks
 from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
@@ -398,3 +399,20 @@ def test_damage_is_one_line_with_object_block_and_position_and_exit_1(
     assert [decoded(json.loads(line)) for line in done.stdout.splitlines()] == ["c"]
     assert key in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_message_that_lacks_a_chunk_is_left_out_and_told_and_is_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, torn = chunks(b"whole", 2, uuid="p-1"), chunks(b"torn", 2, uuid="p-2")
+    with EngineHome(tmp_path) as home:
+        (ledger,) = home.write("t", [whole[0], torn[1], whole[1], message(b"last")])
+    code, printed, complaints = outcome_of(capsys, "read", str(tmp_path), "t", "--format", "jsonl")
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [(row["entry_id"], decoded(row)) for row in rows] == [(2, "whole"), (3, "last")]
+    assert complaints == (
+        f"afterglow: left out: entry {ledger}:1: message 'p-2' came in 2 chunks, of which chunk 0 is missing\n"
+    )
+    assert code == 0
+    raw = outcome_of(capsys, "read", str(tmp_path), "t", "--format", "jsonl", "--entries")
+    assert (raw[0], raw[1].count("\n"), raw[2]) == (0, 4, "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
+from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,7 @@ def read(
 
     def report(error: CorruptEntry) -> None:
         nonlocal damaged
-        damaged = True
+        damaged = damaged or not isinstance(error, IncompleteMessage)  # which only its producer could have finished
         sys.stderr.write(f"afterglow: left out: {error}\n")
 
     with connect(source, tier, metadata) as connected:

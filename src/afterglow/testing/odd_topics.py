@@ -90,13 +90,14 @@ class OddTopic:
         return found
 
 
-def odd_topic(rng: random.Random, *, messages: int = 12, damaged: float = 0.0) -> OddTopic:
+def odd_topic(rng: random.Random, *, messages: int = 12, damaged: float = 0.0, stamped: float = 0.5) -> OddTopic:
     """A random topic.
 
     Args:
         rng: Where all its chances come from.
         messages: How many each of its producers sends, at most.
         damaged: Part of its entries whose checksum is wrong.
+        stamped: Part of its entries that have a broker time.
     """
     transactions = [(rng.choice([0, 1, 2**64 - 1]), number) for number in range(rng.randint(0, 4))]
     streams = [
@@ -118,7 +119,7 @@ def odd_topic(rng: random.Random, *, messages: int = 12, damaged: float = 0.0) -
         if rng.random() < 0.1:
             ledger_id += rng.randint(1, 3)
         stored = entry[:-1] + bytes([entry[-1] ^ 1]) if rng.random() < damaged else entry
-        if rng.random() < 0.5:
+        if rng.random() < stamped:
             stored = encode_broker_metadata(rng.randint(0, 10_000), None) + stored
         ledgers.setdefault(ledger_id, []).append(stored)
     return OddTopic(ledgers, rng.randint(1, 6))
