@@ -70,6 +70,8 @@ class Transactions:
         if not transactions:
             return entries
         self._pass(Position(run.ledger_id, int(entries[0])))
+        if len(self._far) > self._most:
+            self._far.clear()
         wanted = set(transactions) - self._committed.keys() - self._far.keys()
         if wanted:
             self._look_ahead(wanted, run)
@@ -118,8 +120,6 @@ class Transactions:
     def _look_far(self, wanted: set[int]) -> None:
         """Look for single transactions behind so many markers that the others are not kept."""
         assert self._until is not None
-        if len(self._far) + len(wanted) > self._most:
-            self._far.clear()
         self._far.update(dict.fromkeys(wanted))
         for served in self._around.after(self._until):
             for _, transaction, committed in find_marks(served.run.data, served.run.frames).endings():

@@ -1,0 +1,166 @@
+"""What following chunks costs: how much is held, how far is looked, and what happens beyond."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import IncompleteMessage
+from afterglow.format.entry import encode_entry
+from afterglow.format.marks import find_marks
+from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.read import chunk_search
+from afterglow.read import chunks as chunks_module
+from afterglow.read.chunks import ChunkedMessages, Whole
+from afterglow.testing.odd_topics import OddTopic, chunks, odd_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.read.copies import ServedRun
+
+
+@dataclass
+class Watched:
+    """A topic that counts the entries it was asked for beside those that are read."""
+
+    topic: OddTopic
+    before_entries: int = 0
+    after_entries: int = 0
+    asked: list[Position] = field(default_factory=list)
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        self.asked.append(position)
+        for served in self.topic.before(position):
+            self.before_entries += len(served.run.frames)
+            yield served
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        for served in self.topic.after(position):
+            self.after_entries += len(served.run.frames)
+            yield served
+
+
+def plain(size: int = 1) -> bytes:
+    return encode_entry(MessageMetadata(producer_name="q", sequence_id=7, publish_time=5), bytes(size))
+
+
+def outcomes(
+    chunked: ChunkedMessages, topic: OddTopic, start: Position = EARLIEST
+) -> Iterator[tuple[Position, Whole | IncompleteMessage]]:
+    for served in topic.runs(start, LATEST):
+        run = served.run
+        chunked.enter(run)
+        for entry_id, outcome in chunked.take(run, find_marks(run.data, run.frames)).items():
+            yield Position(run.ledger_id, entry_id), outcome
+
+
+def value(outcome: Whole | IncompleteMessage) -> bytes:
+    assert isinstance(outcome, Whole)
+    return bytes(outcome.value())
+
+
+def interleaved(count: int, size: int) -> tuple[OddTopic, list[bytes]]:
+    """Messages in three chunks, the first chunks of all before the second chunks of all, and so on."""
+    payloads = [random.Random(number).randbytes(3 * size) for number in range(count)]
+    parts = [chunks(payload, 3, uuid=f"p-{number}") for number, payload in enumerate(payloads)]
+    return OddTopic({1: [entry for number in range(3) for entry in (part[number] for part in parts)]}), payloads
+
+
+def test_payloads_are_held_up_to_a_bound_and_read_again_beyond_it() -> None:
+    topic, payloads = interleaved(20, 1_000)
+    roomy = Watched(topic)
+    assert [value(each) for _, each in outcomes(ChunkedMessages(roomy, payloads=True), topic)] == payloads
+    assert (roomy.before_entries, roomy.after_entries) == (0, 0)
+    tight = Watched(topic)
+    chunked = ChunkedMessages(tight, payloads=True, held_bytes=6_000)
+    found = []
+    for _, outcome in outcomes(chunked, topic):
+        held = sum(len(part.payload or b"") for message in chunked._open.values() for part in message.parts)
+        assert held <= 6_000
+        found.append(value(outcome))
+    assert found == payloads
+    assert tight.after_entries >= 2 * 20 - 6
+
+
+def test_without_values_no_payload_is_held_or_read_again() -> None:
+    topic, _ = interleaved(5, 1_000)
+    watched = Watched(topic)
+    chunked = ChunkedMessages(watched, payloads=False, held_bytes=0)
+    assert sum(isinstance(outcome, Whole) for _, outcome in outcomes(chunked, topic)) == 5
+    assert (watched.before_entries, watched.after_entries) == (0, 0)
+
+
+def test_what_began_before_is_looked_for_once_and_no_further_than_needed() -> None:
+    topic, payloads = interleaved(4, 10)
+    with_rest = OddTopic({0: [plain()] * 100, 1: topic.ledgers[1]})
+    watched = Watched(with_rest)
+    found = [
+        value(outcome) for _, outcome in outcomes(ChunkedMessages(watched, payloads=True), with_rest, Position(1, 8))
+    ]
+    assert found == payloads
+    assert watched.asked == [Position(1, 8)]
+    assert watched.before_entries <= 8 + with_rest.run_entries
+
+
+def test_a_chunk_without_a_beginning_is_looked_for_as_far_as_chunks_reach() -> None:
+    lone = chunks(b"abcdef", 3)
+    entries = [*[plain(1_000)] * 200, lone[1], *[plain(1_000)] * 5, lone[2]]
+    topic = OddTopic({1: entries})
+    watched = Watched(topic)
+    chunked = ChunkedMessages(watched, payloads=True, reach_bytes=20_000)
+    ((position, outcome),) = outcomes(chunked, topic, Position(1, 190))
+    assert position == Position(1, 206)
+    assert isinstance(outcome, IncompleteMessage)
+    assert 5 <= watched.before_entries <= 30
+    assert len(watched.asked) == 1
+
+
+@pytest.mark.parametrize("start", [EARLIEST, Position(1, 1), Position(1, 12)])
+def test_chunks_too_far_apart_make_no_message_wherever_reading_begins(start: Position) -> None:
+    first, second = chunks(b"abcd", 2)
+    topic = OddTopic({1: [first, *[plain(1_000)] * 20, second]})
+    for reach_bytes, kind in ((19_000, IncompleteMessage), (25_000, Whole)):
+        chunked = ChunkedMessages(topic, payloads=True, reach_bytes=reach_bytes)
+        ((_, outcome),) = outcomes(chunked, topic, start)
+        assert isinstance(outcome, kind)
+
+
+def test_open_messages_are_followed_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks_module, "MOST_CHUNKS", 10)
+    monkeypatch.setattr(chunk_search, "MOST_CHUNKS", 10)
+    topic, payloads = interleaved(10, 10)
+    assert [value(each) for _, each in outcomes(ChunkedMessages(topic, payloads=True), topic)] == payloads
+    more, _ = interleaved(30, 10)
+    chunked = ChunkedMessages(more, payloads=True)
+    for _ in outcomes(chunked, more):
+        assert len(chunked._open) <= 10
+        assert len(chunked._seen) <= 10 + more.run_entries
+
+
+def test_a_chunk_that_is_gone_when_it_is_read_again_makes_the_message_incomplete() -> None:
+    topic, _ = interleaved(1, 10)
+    elsewhere = OddTopic({2: [plain()]})
+    ((_, outcome),) = outcomes(ChunkedMessages(elsewhere, payloads=True, held_bytes=0), topic)
+    assert isinstance(outcome, Whole)
+    with pytest.raises(IncompleteMessage, match="its chunk in entry 1:0 is not there any more"):
+        outcome.value()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bound_gives_the_same_messages(seed: int) -> None:
+    topic = odd_topic(random.Random(seed))
+    expected = [(place, value(each)) for place, each in _wholes(ChunkedMessages(topic, payloads=True), topic)]
+    for held_bytes in (0, 50, 500):
+        chunked = ChunkedMessages(topic, payloads=True, held_bytes=held_bytes)
+        assert [(place, value(each)) for place, each in _wholes(chunked, topic)] == expected
+
+
+def _wholes(chunked: ChunkedMessages, topic: OddTopic) -> Iterator[tuple[Position, Whole]]:
+    for place, each in outcomes(chunked, topic):
+        if isinstance(each, Whole):
+            yield place, each

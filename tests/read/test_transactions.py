@@ -1,0 +1,147 @@
+"""What became of transactions: each stretch ahead is looked through once, and little of it is kept."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import OutOfReach
+from afterglow.format.entry import encode_entry
+from afterglow.format.frames import frame_entries, scan_frames
+from afterglow.format.marks import find_marks
+from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.read.transactions import Transactions
+from afterglow.testing.odd_topics import OddTopic, odd_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.format.frames import Frames
+    from afterglow.read.copies import ServedRun
+
+COMMIT, ABORT = 21, 22
+
+
+class Watched:
+    """A topic that counts the entries it was asked for beside those that are read."""
+
+    def __init__(self, topic: OddTopic) -> None:
+        self.topic = topic
+        self.entries = 0
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        raise AssertionError(f"nothing before {position} tells of transactions")
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        for served in self.topic.after(position):
+            self.entries += len(served.run.frames)
+            yield served
+
+
+class Bounded(Watched):
+    """A topic that is not seen to its end."""
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        yield from super().after(position)
+        raise OutOfReach("further away")
+
+
+def entry(transaction: int | None = None, kind: int | None = None) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, marker_type=kind)
+    if transaction is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = 1, transaction
+    return encode_entry(metadata, b"v")
+
+
+def left_out(
+    transactions: Transactions, topic: OddTopic, start: Position = EARLIEST, end: Position = LATEST
+) -> list[int]:
+    """Entries of the only ledger that do not count."""
+    found: list[int] = []
+    for served in topic.runs(start, end):
+        run = served.run
+        found += transactions.left_out(run, find_marks(run.data, run.frames)).tolist()
+    return found
+
+
+def test_committed_ones_count_and_aborted_and_open_ones_do_not() -> None:
+    topic = OddTopic({1: [entry(1), entry(2), entry(3), entry(), entry(1, COMMIT), entry(2, ABORT), entry(3)]})
+    assert left_out(Transactions(topic), topic) == [1, 2, 6]
+
+
+def test_other_markers_tell_nothing() -> None:
+    topic = OddTopic({1: [entry(1), entry(1, 20), entry(None, COMMIT), entry(1, 10), entry(2), entry(2, COMMIT)]})
+    assert left_out(Transactions(topic), topic) == [0]
+
+
+def test_every_stretch_ahead_is_looked_through_once() -> None:
+    many = [each for number in range(1, 100) for each in (entry(number), entry(number, COMMIT))]
+    topic = OddTopic({1: [entry(0), *many]}, run_entries=5)  # 0 stays open
+    watched = Watched(topic)
+    assert left_out(Transactions(watched), topic) == [0]
+    assert watched.entries <= len(many)
+
+
+def test_a_marker_in_the_run_at_hand_is_not_fetched() -> None:
+    topic = OddTopic({1: [entry(1), entry(), entry(1, COMMIT), entry(2), entry(2, COMMIT)]}, run_entries=100)
+    watched = Watched(topic)
+    assert left_out(Transactions(watched), topic) == []
+    assert watched.entries == 0
+
+
+def test_what_ends_before_it_is_needed_is_forgotten() -> None:
+    many = [each for number in range(1, 500) for each in (entry(number), entry(number, COMMIT))]
+    topic = OddTopic({1: many}, run_entries=3)
+    transactions = Transactions(topic)
+    for served in topic.runs(EARLIEST, LATEST):
+        transactions.left_out(served.run, find_marks(served.run.data, served.run.frames))
+        assert len(transactions._committed) == len(transactions._ahead) <= 4
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 1000])
+@pytest.mark.parametrize("seed", range(10))
+def test_however_few_markers_are_kept_the_same_messages_count(seed: int, most: int) -> None:
+    rng = random.Random(seed)
+    ends = [rng.choice([COMMIT, ABORT, None]) for _ in range(30)]
+    events: list[tuple[int, int | None]] = []
+    for number, end in enumerate(ends):
+        first = rng.randint(0, 60)
+        times = sorted(rng.randint(first, first + rng.choice([5, 60])) for _ in range(3))
+        events += [(time * 100 + number, None) for time in times[:2]]
+        if end is not None:
+            events.append((times[2] * 100 + 50 + number, end))
+    entries = [(when % 50, end) for when, end in sorted(events)]
+    topic = OddTopic({1: [entry(number, end) for number, end in entries]}, run_entries=rng.randint(1, 5))
+    expected = [at for at, (number, end) in enumerate(entries) if end is None and ends[number] != COMMIT]
+    transactions = Transactions(topic, most)
+    assert left_out(transactions, topic) == expected
+    assert len(transactions._ahead) <= most + topic.run_entries
+
+
+def test_an_end_that_is_not_the_topics_is_an_error_only_where_it_matters() -> None:
+    topic = OddTopic({1: [entry(1), entry(1, COMMIT), entry(), entry(2)]}, run_entries=1)
+    transactions = Transactions(Bounded(topic))
+    assert left_out(transactions, topic, end=Position(1, 3)) == []
+    with pytest.raises(OutOfReach):
+        left_out(transactions, topic, Position(1, 3))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_topic_without_transactions_asks_for_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    topic = odd_topic(rng)
+    plain = OddTopic({
+        ledger: [each for each in entries if not len(find_marks(*_framed(each)).transactions()[0])]
+        for ledger, entries in topic.ledgers.items()
+    })  # fmt: skip
+    watched = Watched(plain)
+    assert left_out(Transactions(watched), plain) == []
+    assert watched.entries == 0
+
+
+def _framed(each: bytes) -> tuple[bytes, Frames]:
+    data = frame_entries([each])
+    return data, scan_frames(data, 0)
