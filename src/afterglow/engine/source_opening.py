@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from afterglow.engine.admin_directory import AdminDirectory
+from afterglow.engine.attached_directory import AttachedDirectory, attached_paths
 from afterglow.engine.cluster_brokers import ClusterBrokers
 from afterglow.engine.cluster_directory import ClusterDirectory
 from afterglow.engine.home import TIER_DIRECTORY, read_metadata
@@ -21,6 +22,7 @@ from afterglow.read.places import FILESYSTEM, TierPlace
 from afterglow.read.stretches import Locator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import ExitStack
 
     from afterglow.config import BrokerConfig
@@ -70,7 +72,7 @@ def open_source(
         case "":
             return _open_home(address, config, explicit, held)
         case "http" | "https":
-            return _open_admin(address, config, explicit)
+            return _open_admin(address, config, explicit, held)
         case "zk":
             return _open_cluster(address, config, explicit, held)
     raise ConfigError(f"source {address.source!r} is no address; give {_FORMS}")
@@ -100,11 +102,12 @@ def _open_home(
 
 
 def _open_admin(
-    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
     proof = ClusterProof.of(address.token, address.ca_file)
     api = AdminRest(address.source, proof)
-    return AdminDirectory(api, proof, config, address.service_url), Locator(explicit=explicit)
+    directory = AdminDirectory(api, proof, config, address.service_url)
+    return _attached(directory, api.clusters, address, explicit, held)
 
 
 def _open_cluster(
@@ -115,4 +118,22 @@ def _open_cluster(
     held.callback(store.close)
     cluster = PulsarCluster(store)
     brokers = ClusterBrokers(cluster, proof, address.service_url)
-    return ClusterDirectory(address.source, cluster, brokers, proof, config), Locator(explicit=explicit)
+    directory = ClusterDirectory(address.source, cluster, brokers, proof, config)
+    return _attached(directory, cluster.clusters, address, explicit, held)
+
+
+def _attached(
+    directory: TopicDirectory,
+    clusters: Callable[[], tuple[str, ...]],
+    address: SourceAddress,
+    explicit: TierPlace | None,
+    held: ExitStack,
+) -> tuple[TopicDirectory, Locator]:
+    """A cluster, with the segments of an Afterglow that is attached to it where metadata of one is named."""
+    if address.metadata is None:
+        return directory, Locator(explicit=explicit)
+    options = {"read_only": True} if address.metadata.startswith("sqlite:") else {}
+    metadata = open_metadata(address.metadata, **options)
+    held.callback(metadata.close)
+    paths = attached_paths(metadata, address.metadata, clusters())
+    return AttachedDirectory(directory, metadata, paths), Locator(metadata, paths, explicit=explicit)

@@ -97,13 +97,7 @@ class HomeDirectory:
         Raises:
             CorruptMetadata: A record is damaged.
         """
-        parent = self._paths.segments(topic.managed_ledger_name)
-        found = []
-        for child in self._metadata.children(parent):
-            node = self._metadata.get(f"{parent}/{child}")
-            if node is not None:
-                found.append(SourceSegment.parse(str(topic), node.value, f"{parent}/{child}"))
-        return tuple(sorted(found, key=lambda segment: segment.begin))
+        return stored_segments(self._metadata, self._paths, topic)
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
         """Every version of its schema; see the protocol.
@@ -116,3 +110,19 @@ class HomeDirectory:
     def _stored(self, topic: TopicName) -> bytes | None:
         stored = self._metadata.get(managed_ledger_path(topic.managed_ledger_name))
         return None if stored is None or not stored.value else stored.value
+
+
+def stored_segments(metadata: MetadataStore, paths: AfterglowPaths, topic: TopicName) -> tuple[SourceSegment, ...]:
+    """The offloaded segments of a topic that a store has records of, by position.
+
+    Raises:
+        MetadataError: It cannot be read.
+        CorruptMetadata: A record is damaged.
+    """
+    parent = paths.segments(topic.managed_ledger_name)
+    found = []
+    for child in metadata.children(parent):
+        node = metadata.get(f"{parent}/{child}")
+        if node is not None:
+            found.append(SourceSegment.parse(str(topic), node.value, f"{parent}/{child}"))
+    return tuple(sorted(found, key=lambda segment: segment.begin))
