@@ -47,6 +47,14 @@ class Entries(Protocol):
         ...
 
 
+class Narrow(Protocol):
+    """Tells where in a ledger to look, by what is known of it without reading entries one by one."""
+
+    def __call__(self, ledger_id: int, first: int, last: int, time_ms: int) -> range:
+        """Of stamped entries, some among which is the first at or after a moment; the last of all of them is."""
+        ...
+
+
 @dataclass(slots=True)
 class SearchCost:
     """What a search has looked at."""
@@ -87,12 +95,16 @@ class TimeSearch:
         layout: Where its entries lie.
         last_times: Broker time of the last entry of ledgers for which it is recorded, by id. These are wholly stamped;
             of others the first and the last entry are looked at.
+        narrow: Asked before the entries of a ledger are looked at.
     """
 
-    def __init__(self, entries: Entries, layout: Layout, last_times: Mapping[int, int]) -> None:
+    def __init__(
+        self, entries: Entries, layout: Layout, last_times: Mapping[int, int], narrow: Narrow | None = None
+    ) -> None:
         self._entries = entries
         self._layout = layout
         self._recorded = last_times
+        self._narrow = narrow
         self._known: dict[Position, int | None] = {}
         self._cost = SearchCost()
 
@@ -132,6 +144,11 @@ class TimeSearch:
     def _bisect(self, part: _Stretch, time_ms: int) -> Position:
         """The first stamped entry at or after the moment, in a stretch whose last entry is."""
         low, high = part.first, part.last
+        if self._narrow is not None:
+            narrowed = self._narrow(part.ledger_id, low, high, time_ms)
+            if len(narrowed) == 1:
+                return Position(part.ledger_id, narrowed.start)
+            low, high = narrowed.start, narrowed.stop - 1
         while low < high:
             middle = (low + high) // 2
             entry_id, found_ms = self._stamped_from(part, middle)

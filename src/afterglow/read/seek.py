@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from afterglow.ledger.ledger_list import LedgerRecord
     from afterglow.ledger.source import EntryData
     from afterglow.read.handle import TopicReader
+    from afterglow.read.time_index import TimeIndex
 
 
-def seek(reader: TopicReader, ledgers: Iterable[LedgerRecord], time_ms: int) -> Position:
+def seek(
+    reader: TopicReader, ledgers: Iterable[LedgerRecord], time_ms: int, index: TimeIndex | None = None
+) -> Position:
     """The first entry that was written at or after a moment, else the position behind the last one.
 
     Args:
         reader: Of the pinned view.
         ledgers: Of the same list.
         time_ms: The moment, epoch milliseconds.
+        index: Tells where to look in what tiers hold; None: entries are looked at one by one.
 
     Raises:
         AfterglowError: An entry that must be looked at cannot be read.
@@ -33,7 +37,8 @@ def seek(reader: TopicReader, ledgers: Iterable[LedgerRecord], time_ms: int) -> 
     times = {
         ledger.ledger_id: ledger.last_broker_time_ms for ledger in ledgers if ledger.last_broker_time_ms is not None
     }
-    found = TimeSearch(_Entries(reader), layout, times).first_at_or_after(time_ms)
+    narrow = None if index is None else index.narrow
+    found = TimeSearch(_Entries(reader), layout, times, narrow).first_at_or_after(time_ms)
     return layout.last.next() if found.position is None else found.position
 
 

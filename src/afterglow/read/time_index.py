@@ -1,0 +1,187 @@
+"""Where to look for a moment in what a tier holds of a ledger: by records, by an index, and in one block.
+
+Records of segments tell up to which time each goes, and are in metadata; the one that holds the moment is found by
+bisection. Its index tells the same of each block, and that block is fetched. So a search costs one index and one ranged
+get, however many segments there are. Blocks of whole ledgers are large, and are searched entry by entry. Where no times
+are known, as of objects that Apache Pulsar wrote, the first entries of blocks are looked at, by bisection again.
+
+A search need not know any of this: it is told less to look at, and what it finds is the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from afterglow.config.choices import ReadPriority
+from afterglow.errors import AfterglowError, CorruptEntry
+from afterglow.format.frames import FRAME_BYTES
+from afterglow.ledger.timestamps import entry_time
+from afterglow.read.fetch import cut_frames
+from afterglow.read.stretches import stretch_at
+from afterglow.read.tier_copy import TierCopy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from afterglow.config import BrokerConfig
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.read.counters import ReadCounters
+    from afterglow.read.handle import TopicView
+    from afterglow.read.pieces import BlockSpan
+    from afterglow.read.stretches import Stretch
+    from afterglow.read.tier_source import TierSource
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIndex:
+    """Narrows searches over a pinned view of one topic."""
+
+    view: TopicView
+    tiers: TierSource
+    policy: BrokerConfig
+    """The topic's."""
+    counters: ReadCounters
+    """Told of every request."""
+
+    def narrow(self, ledger_id: int, first: int, last: int, time_ms: int) -> range:
+        """Of entries of a ledger, some among which is the first with a broker time at or after a moment.
+
+        Where nothing is known, or cannot be read, these are all: whoever searches them will find out what is wrong.
+
+        Args:
+            ledger_id: The ledger.
+            first: First entry, inclusive.
+            last: Last entry, inclusive; it has a broker time at or after the moment.
+            time_ms: The moment, epoch milliseconds.
+        """
+        row = self.view.rows[ledger_id]
+        hot_gone = row.offloadContext.bookkeeperDeleted
+        found = range(first, last + 1)
+        if not hot_gone and self.policy.managed_ledger_offloaded_read_priority is ReadPriority.BOOKKEEPER_FIRST:
+            return found  # a probe of the hot log costs next to nothing
+        with suppress(AfterglowError):
+            found = self._by_records(row, found, time_ms)
+        with suppress(AfterglowError):
+            stretch = stretch_at(row, found.start)
+            if stretch is None or stretch.last < found.stop - 1:
+                return found
+            copy = self._copy(ledger_id, stretch, impatient=not hot_gone)
+            if copy is not None:
+                found = _by_blocks(copy, found, time_ms)
+                found = _in_block(copy, found, time_ms)
+        return found
+
+    def _by_records(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int) -> range:
+        """What one segment holds of them, where records tell the times of segments."""
+        low, end, stop = entries.start, entries.stop, entries.stop
+        while low < end:
+            stretch = stretch_at(row, (low + end) // 2)
+            times = None if stretch is None else self.tiers.times(self.view.name, stretch)
+            if stretch is None or times is None or times.max_broker is None:
+                break
+            if times.max_broker < time_ms:
+                low = stretch.last + 1
+            else:
+                end, stop = stretch.first, min(stretch.last + 1, stop)
+        return range(low, stop) if low < stop else entries
+
+    def _copy(self, ledger_id: int, stretch: Stretch, *, impatient: bool) -> TierCopy | None:
+        if self.tiers.foreign_copy(stretch, self.policy) is not None:
+            return None
+        located = self.tiers.locate(self.view.name, stretch, self.policy)
+        copy = self.tiers.copy(located, ledger_id, self.policy, self.counters, lenient=True, impatient=impatient)
+        return copy if isinstance(copy, TierCopy) else None
+
+
+def _by_blocks(copy: TierCopy, entries: range, time_ms: int) -> range:
+    """What one block holds of them."""
+    pieces = copy.ledger.pieces
+    low, high = pieces.block_number(entries.start), pieces.block_number(entries.stop - 1)
+    if low < 0:
+        return entries
+    if pieces.times is None:
+        return _by_first_entries(copy, entries, range(low, high + 1), time_ms)
+    reaching = np.flatnonzero(pieces.times[low : high + 1, 1] >= time_ms)
+    if not reaching.size:
+        return entries
+    number = low + int(reaching[0])
+    following = pieces.block(number + 1)
+    stop = entries.stop if following is None else following.first_entry_id
+    return range(max(int(pieces.first_entries[number]), entries.start), min(stop, entries.stop))
+
+
+def _by_first_entries(copy: TierCopy, entries: range, blocks: range, time_ms: int) -> range:
+    """The same where the index tells no times: the first entry of a block that has one is looked at."""
+    start, stop = entries.start, entries.stop
+    low, high = blocks.start, blocks.stop - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        block = copy.ledger.pieces.block(middle)
+        found = None if block is None else _Frames.of(copy, block).stamped(0)
+        if found is None:
+            return entries  # more entries without a time than its first piece holds
+        entry_id, found_ms = found
+        if found_ms < time_ms:
+            low, start = middle, max(entry_id + 1, start)
+        else:
+            high, stop = middle - 1, min(entry_id + 1, stop)
+    return range(start, stop) if start < stop else entries
+
+
+def _in_block(copy: TierCopy, entries: range, time_ms: int) -> range:
+    """The entry itself, where they are in a block that is fetched as one."""
+    block = copy.ledger.pieces.find(entries.start)
+    if block is None or block.pieces > 1 or block.entries is None:
+        return entries
+    if entries.stop > block.first_entry_id + block.entries:
+        return entries
+    frames = _Frames.of(copy, block)
+    low, high = entries.start - block.first_entry_id, entries.stop - block.first_entry_id
+    while low < high:
+        middle = (low + high) // 2
+        found = frames.stamped(middle)
+        if found is not None and found[1] < time_ms:
+            low = found[0] + 1 - block.first_entry_id
+        else:
+            high = middle
+    found = frames.stamped(low)
+    return entries if found is None else range(found[0], found[0] + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """The frames that begin and end in the first piece of a block."""
+
+    data: memoryview
+    offsets: NDArray[np.int64]
+    first_entry_id: int
+
+    @classmethod
+    def of(cls, copy: TierCopy, block: BlockSpan) -> Self:
+        """Fetch them: past the cache, since whoever reads on from here will scan.
+
+        Raises:
+            AfterglowError: They cannot be read, or are damaged.
+        """
+        ledger = copy.ledger
+        fetched = ledger.fetch(range(block.first_piece, block.first_piece + 1))
+        for damage in fetched.damage.values():
+            raise damage
+        ledger.check_header(block, fetched.data)
+        cut = cut_frames(fetched.data, block.first_entry_id, ledger.pieces.header_bytes)
+        if isinstance(cut, str):
+            raise ledger.broken(block, 0, cut)
+        return cls(fetched.data, cut.offsets, block.first_entry_id)
+
+    def stamped(self, at: int) -> tuple[int, int] | None:
+        """The first entry from one on, counted from 0, that has a broker time, and that time; None: none has."""
+        for number in range(at, self.offsets.size - 1):
+            with suppress(CorruptEntry):  # what is no message has no time
+                found = entry_time(self.data[self.offsets[number] + FRAME_BYTES : self.offsets[number + 1]])
+                if found.by_broker:
+                    return self.first_entry_id + number, found.time_ms
+        return None
