@@ -20,6 +20,7 @@ from afterglow.read.seek import seek
 from afterglow.read.splits import WHOLE, Cutter
 from afterglow.read.tiered import TieredSource
 from afterglow.read.tiered_only import tiered_only
+from afterglow.read.time_index import TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from afterglow.read.copies import ServedRun
     from afterglow.read.counters import ReadCounters
     from afterglow.read.hot_places import HotPlace
-    from afterglow.read.splits import Split
+    from afterglow.read.splits import Range, Split
     from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
 
@@ -95,7 +96,10 @@ class Part:
     def seek(self, time_ms: int) -> Position:
         """The first entry that was written at or after a moment, else the position behind the last one."""
         pinned = self.pin()
-        return seek(pinned.reader, records(pinned.info), time_ms)
+        rooms = self._rooms
+        policy = rooms.directory.policy(self._topic)
+        index = TimeIndex(pinned.reader.view, rooms.tiers, policy, rooms.counters)
+        return seek(pinned.reader, records(pinned.info), time_ms, index)
 
     def skips_damage(self) -> bool:
         """Whether damaged entries are left out and reported."""
@@ -114,6 +118,14 @@ class Part:
                 continue
             for each in cutter.ranges(start, end, window, priority=priority, split_bytes=WHOLE):
                 yield from pinned.reader.read(each.start, each.end, priority=priority, scan=scan)
+
+    def ranges(
+        self, window: Window, priority: ReadPriority | None, range_bytes: int, pinned: Pinned
+    ) -> Iterator[Range]:
+        """The same entries, cut for threads of this process to read."""
+        cutter = self._cutter(pinned)
+        for start, end in window.stretches(records(pinned.info)):
+            yield from cutter.ranges(start, end, window, priority=priority, split_bytes=range_bytes)
 
     def splits(self, window: Window, priority: ReadPriority | None, split_bytes: int) -> Iterator[Split]:
         """The same entries, cut for other processes to read."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from afterglow.config.broker import SETTINGS
 from afterglow.config.choices import ReadPriority
 from afterglow.engine.source_part import Part
+from afterglow.engine.source_scan import Rows
 from afterglow.errors import ConfigError, NotSupported
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.metadata.clock import wall_clock_ms
-from afterglow.read.around import ViewAround
 from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.split_reader import check_include
 from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.times import parse_time
 from afterglow.read.window import Window
@@ -30,11 +32,9 @@ if TYPE_CHECKING:
     from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
-    from afterglow.read.messages import Around
+    from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
     from afterglow.read.window import Moment, Place
-
-Include: TypeAlias = Literal["messages", "entries"]
 
 _PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].kind
 
@@ -144,7 +144,7 @@ class SourceTopic:
             until: Latest time, exclusive.
             columns: Names of columns in the order wanted; all of them for None. No other is decoded.
             read_priority: Which copy serves while both exist; None: what the topic's policy says.
-            scan: Large reads, read ahead. For a few messages say False.
+            scan: Read and decode ahead, on all cores. For a few messages say False.
             report: Told of each message that lacks chunks, and of each entry that is no readable message, where
                 ``damagedDataPolicy`` is to leave such out.
 
@@ -156,14 +156,17 @@ class SourceTopic:
         """
         window = Window.of(start, end, since, until, wall_clock_ms())
         chosen = choose(MESSAGES, columns).names
-        return self._batches(
-            lambda part, around: MessageBatches(
-                part.name, window, chosen, report if part.skips_damage() else None, around, incomplete=report
+        skips = cache(Part.skips_damage)
+        rows = Rows(
+            self._parts,
+            lambda part, around, told: MessageBatches(
+                part.name, window, chosen, told if skips(part) else None, around, incomplete=told
             ),
             window,
             _priority(read_priority),
-            scan=scan,
+            report,
         )
+        return rows.on_all_cores() if scan else rows.by_one()
 
     def splits(
         self,
@@ -214,8 +217,7 @@ class SourceTopic:
         Raises:
             ConfigError: ``include`` is neither ``messages`` nor ``entries``.
         """
-        if include not in get_args(Include):
-            raise ConfigError(f"include {include!r} is unknown; there are {' and '.join(get_args(Include))}")
+        check_include(include)
         if include == "messages":
             schema = choose(MESSAGES, columns)
             batches = self.messages(
@@ -224,28 +226,15 @@ class SourceTopic:
         else:
             schema = choose(ENTRIES, columns)
             window = Window.of(start, end, since, until, wall_clock_ms())
-            batches = self._batches(
-                lambda part, _: EntryBatches(part.name, window, schema.names),
+            rows = Rows(
+                self._parts,
+                lambda part, *_: EntryBatches(part.name, window, schema.names),
                 window,
                 _priority(read_priority),
-                scan=scan,
+                report,
             )
+            batches = rows.on_all_cores() if scan else rows.by_one()
         return pa.RecordBatchReader.from_batches(schema, batches)
-
-    def _batches(
-        self,
-        make: Callable[[Part, Around], MessageBatches | EntryBatches],
-        window: Window,
-        priority: ReadPriority | None,
-        *,
-        scan: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        for part in self._parts:
-            pinned = part.pin()
-            batches = make(part, ViewAround(pinned.reader, priority))
-            for served in part.runs(window, priority, scan=scan, pinned=pinned):
-                yield from batches.of(served)
-            batches.end()
 
 
 def _priority(given: ReadPriority | str | None) -> ReadPriority | None:

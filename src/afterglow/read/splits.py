@@ -15,7 +15,7 @@ from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import AfterglowError
 from afterglow.format.position import Position
 from afterglow.ledger.properties import BROKER_TIME, get_number
-from afterglow.read.copies import Tier
+from afterglow.read.copies import ReadableLedger, Tier
 from afterglow.read.neighbours import BEFORE, BEHIND, GROUP, Neighbour, Neighbourhood
 from afterglow.read.pruning import TimeProbe, timely_blocks
 from afterglow.read.stretches import stretch_at
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from afterglow.config import BrokerConfig
-    from afterglow.read.copies import ReadableLedger
     from afterglow.read.counters import ReadCounters
     from afterglow.read.handle import TopicReader, TopicView
     from afterglow.read.hot_places import HotPlace
@@ -107,7 +106,7 @@ class Range:
 
 
 @runtime_checkable
-class MeasuredLedger(Protocol):
+class MeasuredLedger(ReadableLedger, Protocol):
     """A ledger of a hot log that knows how large its entries are."""
 
     def frame_bytes(self, first: int, last: int) -> int:

@@ -1,0 +1,103 @@
+"""The rows of a topic: few of them by one thread, many on all cores, in order either way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from afterglow.errors import CorruptEntry
+from afterglow.read.around import ViewAround
+from afterglow.read.parallel import cores, in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from afterglow.config.choices import ReadPriority
+    from afterglow.engine.source_part import Part, Pinned
+    from afterglow.read.messages import Around, EntryBatches, MessageBatches
+    from afterglow.read.splits import Range
+    from afterglow.read.window import Window
+
+    Told: TypeAlias = CorruptEntry
+    """What is left out, and why."""
+    Report: TypeAlias = Callable[[Told], None]
+    Make: TypeAlias = Callable[[Part, Around, Report], MessageBatches | EntryBatches]
+    """What turns runs of a part into rows; the report is told what is left out."""
+
+RANGE_BYTES: Final = 8 << 20
+"""Of blocks that one thread takes at a time: one request, some milliseconds of decoding."""
+_AHEAD: Final = 1
+"""Ranges beside those at work that may wait, decoded, for whoever takes the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is wanted of some parts of a topic."""
+
+    parts: Sequence[Part]
+    make: Make
+    window: Window
+    priority: ReadPriority | None
+    report: Report
+    """Told, in the order of the rows, of what is left out."""
+
+    def by_one(self) -> Iterator[pa.RecordBatch]:
+        """The rows, read a few at a time by whoever takes them."""
+        for part in self.parts:
+            pinned = part.pin()
+            rows = self.make(part, ViewAround(pinned.reader, self.priority), self.report)
+            for served in part.runs(self.window, self.priority, scan=False, pinned=pinned):
+                yield from rows.of(served)
+            rows.end()
+
+    def on_all_cores(self) -> Iterator[pa.RecordBatch]:
+        """The rows, read and decoded ahead of whoever takes them."""
+        threads = cores()
+        for found in in_order(self._tasks(), self._rows, threads=threads, ahead=threads + _AHEAD):
+            if isinstance(found, CorruptEntry):
+                self.report(found)
+            else:
+                yield found
+
+    def _tasks(self) -> Iterator[_Task]:
+        """One task per range of every part; the view of a part is pinned when its turn comes."""
+        for part in self.parts:
+            pinned = part.pin()
+            last: Range | None = None
+            for each in part.ranges(self.window, self.priority, RANGE_BYTES, pinned):
+                if last is not None:
+                    yield _Task(part, pinned, last, ends=False)
+                last = each
+            if last is not None:
+                yield _Task(part, pinned, last, ends=True)
+
+    def _rows(self, task: _Task) -> Iterable[pa.RecordBatch | Told]:
+        told: list[Told] = []
+        reader = task.pinned.reader
+        rows = self.make(task.part, ViewAround(reader, self.priority), told.append)
+        for served in reader.read(task.wanted.start, task.wanted.end, priority=self.priority):
+            for batch in rows.of(served):
+                yield from _taken(told)
+                yield batch
+        if task.ends:
+            rows.end()
+        yield from _taken(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A range for one thread."""
+
+    part: Part
+    pinned: Pinned
+    wanted: Range
+    ends: bool
+    """Whether it is the last of its part."""
+
+
+def _taken(told: list[Told]) -> Iterator[Told]:
+    """What was told, which is forgotten here."""
+    yield from told
+    told.clear()
