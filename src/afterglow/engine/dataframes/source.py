@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from afterglow.engine.dataframes.batch import BatchReader, PruningReader
+from afterglow.engine.dataframes.stream import StreamReader
 from afterglow.metadata.clock import wall_clock_ms
 from afterglow.spark.source_options import SourceOptions
 from afterglow.spark.source_schema import Shape, check_asked, spark_schema
@@ -35,6 +36,12 @@ class TopicsSource(DataSource):
             options = self._options()
             shape = self._shape(options, schema)
             return PruningReader(options, shape) if options.pushdown else BatchReader(options, shape)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - PySpark's name
+        """Reads on and on what comes."""
+        with PlainErrors():
+            options = self._options()
+            return StreamReader(options, self._shape(options, schema))
 
     def _options(self) -> SourceOptions:
         return SourceOptions.parse(self.options, wall_clock_ms())

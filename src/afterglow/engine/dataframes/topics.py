@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from afterglow.spark.source_options import SourceOptions
 
 
+def connected(options: SourceOptions) -> Source:
+    """Connect to the source that options name.
+
+    Raises:
+        AfterglowError: It cannot be read.
+    """
+    return connect(options.source, options.tier, options.metadata, hot=options.hot)
+
+
 @contextmanager
 def opened(options: SourceOptions) -> Iterator[list[SourceTopic]]:
     """Connect to a source, and give the topics that hold messages: each partition by itself, none of them twice.
@@ -25,7 +34,7 @@ def opened(options: SourceOptions) -> Iterator[list[SourceTopic]]:
         TopicMissing: There is no topic of a name, or none that matches the pattern.
         AfterglowError: The source cannot be read.
     """
-    with connect(options.source, options.tier, options.metadata) as source:
+    with connected(options) as source:
         topics = topics_of(source, options)
         if options.topics_pattern is not None and not topics:
             raise TopicMissing(

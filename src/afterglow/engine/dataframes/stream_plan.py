@@ -1,0 +1,181 @@
+"""What a stream reads next, as its driver finds it: from offset to offset over topics that grow, move and are trimmed.
+
+An offset is a position of every topic, never a place: a batch that is planned again, after a restart or much later,
+reads the same entries from wherever they are then.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from afterglow.engine.dataframes.admission import Waiting, admit
+from afterglow.engine.dataframes.extent import Extent
+from afterglow.engine.dataframes.topics import connected, topics_of
+from afterglow.errors import EntriesMissing, TopicMissing
+from afterglow.format.position import LATEST
+from afterglow.spark.source_points import START
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from afterglow.engine.dataframes.admission import Limit
+    from afterglow.engine.source import SourceTopic
+    from afterglow.read.splits import Split
+    from afterglow.spark.source_options import SourceOptions
+    from afterglow.spark.source_points import Point
+
+_log = logging.getLogger(__name__)
+
+_CURE: Final = "set failOnDataLoss=false to go on without"
+
+
+class StreamPlan:
+    """Plans the micro-batches of one query. Not thread-safe.
+
+    Args:
+        options: What to read.
+
+    Raises:
+        AfterglowError: The source cannot be reached.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._stack = ExitStack()
+        self._source = self._stack.enter_context(connected(options))
+        self._began: Mapping[str, Point] | None = None
+        self._target: Mapping[str, Point] | None = None
+        self._turn = 0
+        self._told: set[str] = set()
+        self.latest: Mapping[str, Point] = {}
+        """Where topics ended when they were last looked at."""
+
+    def close(self) -> None:
+        """Let go of the source."""
+        self._stack.close()
+
+    def begin(self) -> dict[str, Point]:
+        """Where a new query begins.
+
+        Spark does not keep it, and asks again if the first batch was not finished. Where the answer would be another
+        one then, the first batch is empty: its end, which Spark does keep, is this.
+
+        Raises:
+            AfterglowError: The topics cannot be found.
+        """
+        topics = self._topics()
+        if self._options.start.position == LATEST:
+            self._began = {name: extent.end for name, extent in self._extents(topics).items()}
+            return dict(self._began)
+        return dict.fromkeys(topics, self._options.start)
+
+    def stop_growing(self) -> None:
+        """Read what is there now, and nothing that comes later."""
+        self._target = self._ends(self._extents(self._topics()))
+
+    def end(self, begin: Mapping[str, Point], limit: Limit | None) -> dict[str, Point]:
+        """Where a micro-batch ends that begins at an offset: there where nothing is to be read.
+
+        Raises:
+            EntriesMissing: Entries that were not read are gone, or a topic with all of them.
+            AfterglowError: The topics cannot be looked at.
+        """
+        topics = self._topics()
+        extents = self._extents(topics)
+        self.latest = self._ends(extents)
+        if self._began is not None:
+            began, self._began = self._began, None
+            if began == begin:
+                return dict(begin)
+        for name in begin.keys() - topics.keys():
+            self._lost(EntriesMissing(f"{name} is not there any more, and was read up to {begin[name]}; {_CURE}"))
+        ahead = {
+            name: end
+            for name, end in self.latest.items()
+            if self._follows(begin.get(name, START), extents[name]) and end > begin.get(name, START)
+        }
+        if limit is not None:
+            self._turn += 1
+            ahead = admit(
+                [
+                    Waiting(name, end, extents[name].entries(since, end), partial(self._cut, topics[name], since, end))
+                    for name, end in ahead.items()
+                    for since in (begin.get(name, START),)
+                ],
+                limit,
+                self._turn,
+            )
+        return {**begin, **ahead}
+
+    def splits(self, begin: Mapping[str, Point], end: Mapping[str, Point]) -> Iterator[Split]:
+        """What stands between two offsets, in the order of topic and position.
+
+        Raises:
+            EntriesMissing: Entries are gone that were to be read.
+            AfterglowError: The topics cannot be looked at.
+        """
+        self._began = None  # a batch is under way: its end is on record
+        for name, until in end.items():
+            since = begin.get(name, START)
+            if since >= until:
+                continue
+            try:
+                topic = self._source.topic(name)
+                extent = Extent.of(name, topic.ledgers())
+            except TopicMissing as error:
+                self._lost(EntriesMissing(f"{name} was to be read from {since} to {until}: {error}; {_CURE}"))
+                continue
+            self._follows(since, extent)
+            self._follows(until, extent)
+            yield from self._cut(topic, since, until)
+
+    def _cut(self, topic: SourceTopic, begin: Point, end: Point) -> Iterator[Split]:
+        options = self._options
+        return topic.splits(
+            start=str(begin),
+            end=str(end),
+            since=options.since_ms,
+            until=options.until_ms,
+            read_priority=options.read_priority,
+            split_bytes=options.max_partition_bytes,
+        )
+
+    # --- topics ---
+
+    def _topics(self) -> dict[str, SourceTopic]:
+        """Those of now: partitions and topics are found that came later."""
+        return {topic.name: topic for topic in topics_of(self._source, self._options)}
+
+    @staticmethod
+    def _extents(topics: Mapping[str, SourceTopic]) -> dict[str, Extent]:
+        return {name: Extent.of(name, topic.ledgers()) for name, topic in topics.items()}
+
+    def _ends(self, extents: Mapping[str, Extent]) -> dict[str, Point]:
+        """Where topics end: not behind the option, nor behind what was there if the query is to end there."""
+        ends = {name: extent.end for name, extent in extents.items()}
+        if self._options.end is not None:
+            ends = {name: min(end, self._options.end) for name, end in ends.items()}
+        if self._target is not None:
+            ends = {name: min(end, self._target[name]) for name, end in ends.items() if name in self._target}
+        return ends
+
+    # --- what is gone ---
+
+    def _follows(self, point: Point, extent: Extent) -> bool:
+        """Make sure that nothing is gone behind a point; returns True."""
+        if point not in {self._options.start, self._options.end}:  # these need not be places of the topic
+            try:
+                extent.check(point)
+            except EntriesMissing as error:
+                self._lost(error)
+        return True
+
+    def _lost(self, error: EntriesMissing) -> None:
+        if self._options.fail_on_data_loss:
+            raise error
+        if str(error) not in self._told:  # it stays so, trigger after trigger
+            self._told.add(str(error))
+            _log.warning("goes on with what is left: %s", error)

@@ -1,0 +1,155 @@
+"""Topics read by ``spark.readStream.format("afterglow")``. What is read when is tested with the plan of streams."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import afterglow
+from afterglow.metadata.names import TopicName
+from afterglow.spark.session import local_session
+from afterglow.testing.homes import EngineHome, batch
+from afterglow.testing.ledgers import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index", "value")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_session() as session:
+        yield session
+
+
+class Query:
+    """A query that keeps what each batch gave, the last attempt at it."""
+
+    def __init__(self, spark: SparkSession, home: Path, checkpoint: Path, **options: str) -> None:
+        self._spark = spark
+        self._options = {"source": str(home), "topic": "t", "columns": ",".join(COLUMNS), **options}
+        self._checkpoint = checkpoint
+        self.batches: dict[int, list[tuple[Any, ...]]] = {}
+        self.progress: list[dict[str, Any]] = []
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+    def run(self, before: Callable[[int], None] = lambda _: None, **options: str) -> None:
+        """Read what is there; ``before`` is called with the number of each batch before it is kept."""
+
+        def keep(frame: DataFrame, number: int) -> None:
+            before(number)
+            self.batches[number] = [tuple(row.values()) for row in frame.toArrow().to_pylist()]
+
+        reader = self._spark.readStream.format("afterglow").options(**(self._options | options))
+        writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            self.progress += [json.loads(each.json) for each in query.recentProgress]
+
+
+def scan(home: Path) -> list[tuple[Any, ...]]:
+    with afterglow.connect(home) as source:
+        rows = source.topic("t").scan(columns=COLUMNS).read_all().to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def some(draw: random.Random, count: int) -> list[bytes]:
+    return [
+        batch([draw.randbytes(9) for _ in range(draw.randint(1, 4))]) if draw.random() < 0.5 else message(bytes(900))
+        for _ in range(count)
+    ]
+
+
+def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    home, draw = tmp_path / "home", random.Random(7)
+    home.mkdir()
+    query = Query(spark, home, tmp_path / "checkpoint", maxEntriesPerTrigger="25")
+
+    def fail(number: int) -> None:
+        if number == 2:
+            raise ZeroDivisionError("told by the sink")
+
+    with EngineHome(home) as engine:
+        engine.catalog.create_partitioned(TopicName.parse("t"), 2)
+        first, second = engine.write("t-partition-0", some(draw, 30), some(draw, 30))
+        engine.offload("t-partition-0", first, block_bytes=4096)
+    with pytest.raises(Exception, match="told by the sink"):
+        query.run(fail)
+    assert sorted(query.batches) == [0, 1]
+    assert 25 <= len(query.batches[0]) < len(scan(home))
+    with EngineHome(home) as engine:  # what the failed batch has read moves before it is done again
+        engine.free("t-partition-0", first)
+        engine.offload("t-partition-0", second, block_bytes=4096)
+        engine.free("t-partition-0", second)
+        engine.catalog.update_partitions(TopicName.parse("t"), 3)
+        engine.write("t-partition-2", some(draw, 10))
+        engine.write("t-partition-0", some(draw, 10))
+    query.run()
+    assert sorted(query.rows) == sorted(scan(home))
+    with EngineHome(home) as engine:
+        engine.write("t-partition-1", some(draw, 10))
+    query.run(maxBytesPerTrigger="2k", maxEntriesPerTrigger="100")
+    assert sorted(query.rows) == sorted(scan(home))
+    offset = query.progress[-1]["sources"][0]["endOffset"]
+    assert set(offset) == {f"persistent://public/default/t-partition-{number}" for number in range(3)}
+    assert all(text.count(":") == 2 for text in offset.values())
+
+
+def test_what_comes_while_a_query_reads_what_is_there_waits_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    with EngineHome(tmp_path) as engine:
+        engine.write("t", some(random.Random(1), 20))
+        engine.stop()
+    there = scan(tmp_path)
+
+    def write(number: int) -> None:
+        if number == 0:
+            with EngineHome(tmp_path) as engine:
+                engine.write("t", [message(b"later")])
+
+    query = Query(spark, tmp_path, tmp_path / "checkpoint", maxEntriesPerTrigger="8")
+    query.run(write)
+    assert len(query.batches) == 3
+    assert query.rows == there
+    query.run()
+    assert query.rows == scan(tmp_path)
+    assert query.rows[-1][-1] == b"later"
+
+
+def test_trimmed_data_and_wrong_options_are_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
+    from functools import partial
+
+    from afterglow.ledger.ledger_list import drop_ledgers
+
+    with EngineHome(tmp_path) as engine:
+        first, second, third = engine.write("t", *(some(random.Random(1), 4) for _ in range(3)))
+    query = Query(spark, tmp_path, tmp_path / "checkpoint", end=f"{first}:2")
+    query.run()
+    with EngineHome(tmp_path) as engine:
+        for ledger_id in (first, second):
+            engine.open("t").discard([ledger_id], partial(drop_ledgers, ledger_ids={ledger_id}))
+    with pytest.raises(Exception, match="failOnDataLoss=false") as failed:
+        query.run(end="latest")
+    assert any(
+        line.startswith("afterglow.errors.EntriesMissing: persistent://public/default/t was read up to")
+        for line in str(failed.value).splitlines()
+    )
+    query.run(end="latest", failOnDataLoss="false")
+    assert {row[1] for row in query.rows} == {first, third}
+    with pytest.raises(Exception, match="means another moment after each restart"):
+        query.run(since="15m")
