@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,33 @@ def test_a_fault_exits_1_and_is_told_in_both_forms(home: Path) -> None:
     people = run(str(home), expect=1).stdout
     assert "missing_object" in people
     assert "1 faults" in people
+
+
+def test_ctrl_c_ends_a_deep_check_with_one_line(home: Path) -> None:
+    """Amid a job: one index is a pipe that the test opens, and the next one a pipe that nobody opens."""
+    world = open_world(home)
+    world.ledger(2, random_entries(3))
+    world.offload(2)
+    world.metadata.close()
+    pipes = sorted((home / "tier").glob("*-index"), key=lambda path: int(path.name.split("-")[-2]))
+    for path in pipes:
+        path.unlink()
+        os.mkfifo(path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "afterglow", "verify", str(home), "--deep", "--master", "local[1]"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process, pipes[0].open("wb"):  # opens once the task does
+        os.killpg(process.pid, signal.SIGINT)
+        out, told = process.communicate(timeout=120)
+    assert process.returncode == 130
+    words = [line for line in told.splitlines() if "incubator" not in line]  # Java's own greeting
+    assert (out, words) == ("", ["afterglow: interrupted"])
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def test_a_lost_hot_ledger_is_a_hole(home: Path) -> None:

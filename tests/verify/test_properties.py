@@ -136,4 +136,4 @@ def test_a_walk_finds_wrong_checksums_of_entries_however_the_bytes_are_cut(
     assert walk.entries.wrong.count == len(wrong)
     assert walk.entries.wrong.first == (7 + wrong[0] if wrong else -1)
     assert walk.entries.uncovered_bytes == len(added) * len(entries)
-    assert not (walk.entries.torn.count or walk.entries.odd.count)
+    assert (walk.entries.torn.count, walk.entries.odd.count) == (0, 0)

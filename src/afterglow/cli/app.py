@@ -91,7 +91,7 @@ def _run(args: list[str] | None) -> int:
         result = app(args=given or ["--help"], standalone_mode=False)
     except _UsageError as error:
         return _fail(error.format_message(), WRONG_USAGE)
-    except (typer.Abort, KeyboardInterrupt):
+    except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
     except (ConfigError, InvalidName) as error:
         return _fail(str(error), WRONG_USAGE)
@@ -99,6 +99,8 @@ def _run(args: list[str] | None) -> int:
         return _fail(str(error), FAILED)
     if not given:
         return WRONG_USAGE
+    if result == INTERRUPTED:  # typer makes this of Ctrl-C
+        sys.stderr.write("afterglow: interrupted\n")
     return result if isinstance(result, int) else DONE
 
 

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -134,6 +135,8 @@ def _end(ended: _Shared) -> None:
     if ended.foreign:
         return
     try:
+        # Tasks that still run lose what they stand on: no news to whoever has ended Spark.
+        ended.session.sparkContext.setLogLevel("OFF")
         ended.session.stop()
     except Exception:
         # PySpark asks the JVM first and forgets the context afterwards. A JVM that was killed does not answer.
@@ -173,7 +176,9 @@ def _start(settings: dict[str, str]) -> SparkSession:
             variables[variable] = settings[name]
     started: SparkSession | None = None
     try:
-        with _environment(variables), _undisturbed():
+        with _environment(variables), _undisturbed(), warnings.catch_warnings():
+            # Not a matter of ours, and it would come with every command that uses Spark.
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             started = session.Builder().config(map=settings).getOrCreate()
     except BaseException:
         if started is not None:
