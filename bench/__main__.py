@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-WORKLOADS = ("columns", "blocks", "startup", "append", "broker", "offload", "streaming", "scan")
+WORKLOADS = ("columns", "blocks", "startup", "append", "broker", "offload", "streaming", "scan", "seek")
 
 
 def main(names: list[str]) -> int:

@@ -139,7 +139,7 @@ class TopicWriter:
     def __init__(self, home: Path, target: Target) -> None:
         home.mkdir()
         self._home = home
-        self._store = store_of(target)
+        self.store = store_of(target)
         self._place = place_of(target)
         self._metadata = SqliteMetadataStore(home / "metadata.db")
         Catalog(self._metadata, STANDALONE).ensure_defaults()
@@ -155,8 +155,8 @@ class TopicWriter:
         index = encode_index(index_v2([(row, plans, measured)]))
 
         def put(key: str) -> None:
-            self._store.put(key, data, metadata=_user("data"))
-            self._store.put(key + INDEX_SUFFIX, index, metadata=_user("index"))
+            self.store.put(key, data, metadata=user("data"))
+            self.store.put(key + INDEX_SUFFIX, index, metadata=user("index"))
 
         times = [(block.min_broker_time or 0, block.max_broker_time or 0) for block in measured]
         self.place(ledger_id, first, first + offsets.size - 2, len(data), (times[0][0], times[-1][1]), put)
@@ -186,7 +186,7 @@ class TopicWriter:
         """Write the topic's list."""
         self._metadata.put(managed_ledger_path(NAME), serialize_managed_ledger(self._info), MUST_NOT_EXIST)
         self._metadata.close()
-        return Topic(self._home, "persistent://public/default/bench", self._store, tuple(self._segments), messages)
+        return Topic(self._home, "persistent://public/default/bench", self.store, tuple(self._segments), messages)
 
     def _record(self, uuid: UUID, begin: Position, last: int, size: int, times: tuple[int, int]) -> None:
         record = SegmentRecord(
@@ -205,5 +205,6 @@ class TopicWriter:
         self._metadata.put(AfterglowPaths(STANDALONE).segment(NAME, uuid), record.SerializeToString(), MUST_NOT_EXIST)
 
 
-def _user(role: str) -> dict[str, str]:
+def user(role: str) -> dict[str, str]:
+    """User metadata of an object, as an engine puts it."""
     return dict(user_metadata(role, NAME, cluster=STANDALONE, instance="bench", software_version="0"))

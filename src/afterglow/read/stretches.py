@@ -83,11 +83,11 @@ def stretch_at(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Stretch | No
     for segment in context.offloadSegment:
         if not segment.HasField("endEntryId"):
             break  # it is being written; where those behind it begin is not known yet
-        uuid = get_uuid(segment)
-        if segment.complete and uuid is not None and first <= entry_id <= segment.endEntryId:
+        end = segment.endEntryId
+        if segment.complete and first <= entry_id <= end and (uuid := get_uuid(segment)) is not None:
             driver = segment.driverMetadata if segment.HasField("driverMetadata") else None
-            return Stretch(uuid, None, first, segment.endEntryId, driver)
-        first = segment.endEntryId + 1
+            return Stretch(uuid, None, first, end, driver)
+        first = end + 1
     return None
 
 
