@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
-from afterglow.config.choices import ReadPriority
 from afterglow.engine.demo_check import EntryTimes, differences
-from afterglow.engine.demo_messages import COLUMNS, DIGESTS, digest_batch
+from afterglow.engine.demo_messages import COLUMNS, DIGESTS, digest_batches
 from afterglow.engine.demo_watch import watching
 from afterglow.engine.source import connect
+from afterglow.errors import AfterglowError
 from afterglow.read.copies import Tier
+from afterglow.spark.reasons import reason
 from afterglow.spark.session import local_session
-from afterglow.spark.topic_scan import Distillation, read_splits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from afterglow.engine.demo_stream import Streamed
     from afterglow.engine.demo_watch import Show
     from afterglow.engine.source import SourceTopic
     from afterglow.metadata.names import TopicName
 
-_SPLIT_BYTES: Final = 4 << 20
+_PARTITION_BYTES: Final = 4 << 20
 """Small, so that a demo's few megabytes make tasks for several workers."""
 
 
@@ -59,7 +61,7 @@ def read_back(home: Path, topic: TopicName, streamed: Streamed, show: Show) -> D
         began = time.monotonic()
         session = stack.enter_context(local_session())
         show.say(f"Spark {session.version} is up after {time.monotonic() - began:.1f} s.")
-        back = _scan(session, found, show)
+        back = _scan(session, home, found, show)
         wrong = differences(streamed.sent, back)
         hot = back.num_rows - back["tier"].to_pylist().count(Tier.TIERED)
         if hot:
@@ -78,19 +80,48 @@ def read_back(home: Path, topic: TopicName, streamed: Streamed, show: Show) -> D
     raise AssertionError("unreachable: the block returns or raises")
 
 
-def _scan(session: SparkSession, topic: SourceTopic, show: Show) -> pa.Table:
+def _scan(session: SparkSession, home: Path, topic: SourceTopic, show: Show) -> pa.Table:
     """All messages, digested in the tasks that read them."""
+    from afterglow.spark.source_schema import spark_schema  # noqa: PLC0415 - needs Spark, which the demo may lack so far
+
     began = time.monotonic()
-    splits = list(topic.splits(read_priority=ReadPriority.TIERED_STORAGE_FIRST, split_bytes=_SPLIT_BYTES))
-    back = read_splits(session, splits, COLUMNS, Distillation(digest_batch, DIGESTS))
+    frame = (
+        session.read.format("afterglow")
+        .option("source", str(home))
+        .option("topic", topic.name)
+        .option("readPriority", "tiered-first")
+        .option("columns", ",".join(COLUMNS))
+        .option("maxPartitionBytes", _PARTITION_BYTES)
+        .load()
+    )
+    back = _collect(session, frame.mapInArrow(digest_batches, spark_schema(DIGESTS)), topic.name)
     took = time.monotonic() - began
     size_mb = sum(back["value_bytes"].to_pylist()) / 1e6
     show.say(
-        f"A Spark job of {len(splits)} tasks read {back.num_rows:,} messages, {size_mb:.1f} MB, from "
-        f"{len({split.located for split in splits})} objects in {took:.1f} s ({back.num_rows / took:,.0f} messages/s, "
+        f'spark.read.format("afterglow") read {back.num_rows:,} messages, {size_mb:.1f} MB, from '
+        f"{len(topic.segments())} segments in {took:.1f} s ({back.num_rows / took:,.0f} messages/s, "
         f"{size_mb / took:.1f} MB/s)."
     )
     return back
+
+
+def _collect(session: SparkSession, frame: DataFrame, topic: str) -> pa.Table:
+    """Run the job on a thread of its own, so that Ctrl-C ends the job and not the talk with the JVM amid a word."""
+    context, group = session.sparkContext, f"read-{uuid4()}"
+
+    def run() -> pa.Table:
+        context.setJobGroup(group, f"read {topic}")
+        return frame.toArrow()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-job") as thread:
+        future = thread.submit(run)
+        try:
+            return future.result()
+        except Exception as error:
+            raise AfterglowError(f"the Spark job that reads {topic} failed: {reason(error)}") from error
+        finally:
+            if not future.done():
+                context.cancelJobGroup(group)
 
 
 def _seek(topic: SourceTopic, times: EntryTimes, streamed: Streamed, show: Show) -> list[str]:

@@ -126,7 +126,7 @@ class Traffic:
             "ledger_id": pa.array(ledgers, pa.int64()),
             "entry_id": pa.array(entries, pa.int64()),
             "batch_index": pa.array(batch_indexes, pa.int32()),
-            "digest": digests,
+            "digest": digests.cast(pa.binary()),
         }
         return pa.table(columns)
 
