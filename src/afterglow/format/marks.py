@@ -87,7 +87,7 @@ class Marks:
 
     def chunk_entries(self) -> NDArray[np.int64]:
         """The entries that are chunks."""
-        return self.table[self.table[:, layout.MARK_FLAGS] & layout.CHUNK != 0, layout.MARK_ENTRY_ID]
+        return np.extract(self.table[:, layout.MARK_FLAGS] & layout.CHUNK, self.table[:, layout.MARK_ENTRY_ID])
 
     def endings(self) -> Iterator[tuple[int, int, bool]]:
         """The transactions that end here: entry of the marker, transaction, whether it was committed."""
@@ -112,8 +112,13 @@ class Marks:
         changes = np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1
         starts = np.concatenate(([0], changes))
         # Messages of a transaction mostly follow each other: few stretches are left to be told apart.
-        distinct, stretches = np.unique(ids[starts], axis=0, return_inverse=True)
-        which = np.repeat(stretches.reshape(-1), np.diff(np.append(starts, len(ids))))
+        first = ids[starts]
+        order = np.lexsort((first[:, 1], first[:, 0]))
+        differs = (np.diff(first[order], axis=0) != 0).any(axis=1)
+        number = np.empty(len(order), np.int64)
+        number[order] = np.concatenate(([0], np.cumsum(differs)))
+        distinct = first[order][np.concatenate(([True], differs))]
+        which = np.repeat(number, np.diff(np.append(starts, len(ids))))
         return [_joined(most, least) for most, least in distinct.tolist()], chosen[:, layout.MARK_ENTRY_ID], which
 
 

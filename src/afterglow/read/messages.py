@@ -14,20 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from afterglow.errors import CorruptEntry, IncompleteMessage
+from afterglow.errors import CorruptEntry
 from afterglow.format.columns import BATCH_BYTES, decode_messages
 from afterglow.format.entry_column import entry_column
 from afterglow.format.position import LATEST
 from afterglow.format.schema import ENTRIES, MESSAGES, TIME, choose
-from afterglow.read.chunks import ChunkedMessages
-from afterglow.read.transactions import Transactions
+from afterglow.read.whole_messages import WholeMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from afterglow.format.columns import Messages
+    from afterglow.errors import IncompleteMessage
     from afterglow.format.position import Position
-    from afterglow.read.chunks import Whole
     from afterglow.read.copies import FrameRun, ServedRun
     from afterglow.read.window import Window
 
@@ -97,10 +95,12 @@ class MessageBatches:
         self._topic = topic
         self._window = window
         self._report = report
-        self._incomplete = incomplete
         self._own = [name for name in self.schema.names if name not in _BROUGHT]
-        self._chunks = None if around is None else ChunkedMessages(around, payloads="value" in self._own)
-        self._transactions = None if around is None else Transactions(around)
+        self._whole = (
+            None
+            if around is None
+            else WholeMessages(around, report=report, incomplete=incomplete, values="value" in self._own)
+        )
 
     def of(self, served: ServedRun) -> Iterator[pa.RecordBatch]:
         """The wanted messages of a run, in order; each entry's own checksum is verified.
@@ -116,8 +116,8 @@ class MessageBatches:
         if self._at_a_border(run):
             needed += [name for name in _PLACES if name not in needed]
         marked = None
-        if self._chunks is not None:
-            self._chunks.enter(run)
+        if self._whole is not None:
+            self._whole.enter(run)
             marked = needed if "entry_id" in needed else [*needed, "entry_id"]
         for messages in decode_messages(
             run.data, run.frames, run.ledger_id, columns=needed, check=True, strict=self._report is None, marked=marked
@@ -128,8 +128,8 @@ class MessageBatches:
             batch = messages.batch
             wanted = self._wanted(batch, run)
             tier = str(served.tier)
-            if messages.marks is not None:
-                yield from (self._chosen(whole, tier) for whole in self._put_together(messages, wanted, run))
+            if self._whole is not None and messages.marks is not None:
+                yield from (self._chosen(whole, tier) for whole in self._whole.of(run, messages, wanted))
                 continue
             if wanted is not None:
                 batch = batch.filter(wanted)
@@ -138,68 +138,8 @@ class MessageBatches:
 
     def end(self) -> None:
         """Tell of messages whose last chunk has not come. To be called behind the topic's last run, if at all."""
-        if self._chunks is not None and self._window.end == LATEST and not self._window.timed:
-            for error in self._chunks.left_open():
-                self._incomplete(error)
-
-    def _put_together(self, messages: Messages, wanted: Any, run: FrameRun) -> Iterator[pa.RecordBatch]:
-        """The messages of a stretch that has chunks or transactions."""
-        assert messages.marks is not None
-        assert self._chunks is not None
-        assert self._transactions is not None
-        first = messages.first_entry_id
-        counts = np.ones(messages.end_entry_id - first, bool)
-        ends = self._chunks.take(run, messages.marks)
-        counts[messages.marks.chunk_entries() - first] = False
-        counts[np.fromiter(ends, np.int64) - first] = True
-        counts[self._transactions.left_out(run, messages.marks) - first] = False
-        of_entries = pa.array(counts[messages.batch.column("entry_id").to_numpy() - first])
-        batch = messages.batch.filter(of_entries if wanted is None else pc.and_(wanted, of_entries))
-        if ends:
-            yield from self._with_values(batch, ends, run.ledger_id)
-        elif batch.num_rows:
-            yield batch
-
-    def _with_values(
-        self, batch: pa.RecordBatch, ends: dict[int, Whole | IncompleteMessage], ledger_id: int
-    ) -> Iterator[pa.RecordBatch]:
-        """A batch with the values of messages that were put together."""
-        entries = batch.column("entry_id").to_numpy()
-        held: list[pa.RecordBatch] = []
-        size_bytes = start = 0
-        for place in np.flatnonzero(np.isin(entries, np.fromiter(ends, np.int64))).tolist():
-            held.append(batch.slice(start, place - start))
-            start = place + 1
-            whole = self._whole(batch.slice(place, 1), ends[int(entries[place])], f"entry {ledger_id}:{entries[place]}")
-            if whole is not None:
-                held.append(whole)
-                size_bytes += whole.nbytes
-            if size_bytes >= BATCH_BYTES:
-                yield from _joined(held)
-                held, size_bytes = [], 0
-        yield from _joined([*held, batch.slice(start)])
-
-    def _whole(self, row: pa.RecordBatch, end: Whole | IncompleteMessage, where: str) -> pa.RecordBatch | None:
-        """The row of a last chunk as that of its message; None: it is left out, and that was told."""
-        if isinstance(end, IncompleteMessage):
-            self._incomplete(end)
-            return None
-        if "value" not in row.schema.names or row.column("value").null_count:
-            return row
-        try:
-            value = end.value()
-        except IncompleteMessage as error:
-            self._incomplete(IncompleteMessage(f"{where}: {error}"))
-            return None
-        except CorruptEntry as error:
-            bad = CorruptEntry(f"{where}: {error}")
-            if self._report is None:
-                raise bad from error
-            self._report(bad)
-            return None
-        offsets = pa.py_buffer(np.array([0, len(value)], np.int32))
-        column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
-        return row.set_column(row.schema.get_field_index("value"), "value", column)
+        if self._whole is not None and self._window.end == LATEST and not self._window.timed:
+            self._whole.end()
 
     def _chosen(self, batch: pa.RecordBatch, tier: str) -> pa.RecordBatch:
         rows = batch.num_rows
@@ -297,15 +237,6 @@ class EntryBatches:
 def _united(batches: Iterable[pa.RecordBatch]) -> pa.Array:
     """The only column of some batches, as one."""
     return pa.concat_arrays([pa.array([], pa.int64()), *(batch.column(0) for batch in batches)])
-
-
-def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches as few larger ones; none where there are no rows."""
-    filled = [batch for batch in batches if batch.num_rows]
-    if len(filled) == 1:
-        yield filled[0]
-    elif filled:
-        yield from pa.Table.from_batches(filled).combine_chunks().to_batches()
 
 
 def _repeated(text: str, rows: int) -> pa.Array:
