@@ -96,7 +96,7 @@ class AdminDirectory:
 
     def exists(self, topic: TopicName) -> bool:
         """Whether there is such a topic; see the protocol."""
-        return self._api.internal_info(topic) is not None
+        return self._api.internal_stats(topic) is not None  # to a question for its list Pulsar answers with a failure
 
     # --- one topic ---
 
@@ -173,7 +173,7 @@ class AdminDirectory:
 
     def _ask_policy(self, topic: TopicName) -> BrokerConfig:
         try:
-            applied = self._api.offload_policies(topic)
+            applied = self._api.offload_policies(topic.base)  # of a partition Pulsar tells nothing
         except MetadataUnavailable as error:
             # Where topics have no policies of their own, Pulsar refuses the question.
             _log.debug("%s: %s", topic, error)

@@ -20,16 +20,16 @@ _ARTIFACTS: Final = (
     ("org.apache.logging.log4j", "log4j-slf4j2-impl", "2.23.1"),
     ("org.apache.logging.log4j", "log4j-core", "2.23.1"),
 )
-_PINNED: Final = (("org.apache.pulsar", "pulsar-opentelemetry", "4.0.7"),)
+PINNED: Final = (("org.apache.pulsar", "pulsar-opentelemetry", "4.0.7"),)
 """4.0.8 of it cannot be had."""
-_EXCLUDED: Final = ("jetcd-core-shaded",)
+EXCLUDED: Final = ("jetcd-core-shaded",)
 """Is in no repository that can be reached; only brokers with etcd need it."""
 
 _CLIENT: Final = "org.apache.pulsar.client.cli.PulsarClientTool"
 _PERF: Final = "org.apache.pulsar.testclient.PulsarPerfTestTool"
 _ADMIN: Final = "org.apache.pulsar.admin.cli.PulsarAdminTool"
 
-_OPENED: Final = (
+OPENED: Final = (
     "java.base/java.io",
     "java.base/java.nio",
     "java.base/java.util.zip",
@@ -66,9 +66,9 @@ class JavaTools:
     """
 
     def __init__(self, service_url: str, admin_url: str, directory: Path) -> None:
-        class_path = maven_class_path(f"pulsar-tools-{VERSION}", _ARTIFACTS, pinned=_PINNED, excluded=_EXCLUDED)
+        class_path = maven_class_path(f"pulsar-tools-{VERSION}", _ARTIFACTS, pinned=PINNED, excluded=EXCLUDED)
         java = str(find_java().home / "bin" / "java")
-        opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
+        opened = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
         self._java = [java, *_FLAGS, *opened, "-cp", class_path]
         self._directory = directory
         self._conf = directory / "client.conf"
