@@ -16,7 +16,7 @@ from numba import njit, types
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SOURCES = ("frames", "values", "entries", "expand", "rows", "gather", "marks", "messages")
+_SOURCES = ("frames", "values", "entries", "expand", "rows", "gather", "marks", "messages", "typed_rows")
 _KERNELS: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 # What machine code may call: memory functions of the C library, and LLVM's own operations.
 _ALLOWED = re.compile(r"llvm\..*|memcpy|memmove|memset")

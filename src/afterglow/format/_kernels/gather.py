@@ -8,6 +8,7 @@ from numba import njit
 from afterglow.format._kernels import layout
 from afterglow.format._kernels.build import kernel
 from afterglow.format._kernels.memory import copy, copy16, get, get32, put, put8, put32, u8, u64
+from afterglow.format._kernels.text import valid_utf8
 from afterglow.format._kernels.varint import skip, varint
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
@@ -132,30 +133,6 @@ def note_properties(data, arena, spans, counts, count, key_places, key_offsets, 
     return n
 
 
-@njit(forceinline=True)
-def _valid_utf8(text, at, end):
-    while at < end:
-        lead = u8(text, at)
-        if lead < 0x80:
-            at += 1
-            continue
-        if lead < 0xC2 or lead > 0xF4:
-            return False
-        more = 1 if lead < 0xE0 else (2 if lead < 0xF0 else 3)
-        if at + more >= end:
-            return False
-        second = u8(text, at + 1)
-        low = 0xA0 if lead == 0xE0 else (0x90 if lead == 0xF0 else 0x80)
-        high = 0x9F if lead == 0xED else (0x8F if lead == 0xF4 else 0xBF)
-        if second < low or second > high:
-            return False
-        for k in range(2, more + 1):
-            if u8(text, at + k) & 0xC0 != 0x80:
-                return False
-        at += more + 1
-    return True
-
-
 @kernel(3)
 def text_kind(text, offsets, count):
     """ASCII, UTF8 or BROKEN: what the ``count`` texts at ``offsets`` are, each for itself."""
@@ -171,6 +148,6 @@ def text_kind(text, offsets, count):
     if high & _HIGH_BITS == 0:
         return layout.ASCII
     for i in range(count):
-        if not _valid_utf8(text, get32(offsets, i), get32(offsets, i + 1)):
+        if not valid_utf8(text, get32(offsets, i), get32(offsets, i + 1)):
             return layout.BROKEN
     return layout.UTF8

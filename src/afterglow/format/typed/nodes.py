@@ -1,0 +1,197 @@
+"""What a schema says of its values, as a tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from afterglow.errors import AfterglowError
+from afterglow.format.schema import TIME
+
+
+class Undecodable(AfterglowError, ValueError):
+    """Values of a schema version cannot become columns; the message says why, as the end of a sentence."""
+
+
+class Kind(Enum):
+    """What a single value means."""
+
+    BOOLEAN = auto()
+    INT8 = auto()
+    INT16 = auto()
+    INT = auto()
+    LONG = auto()
+    FLOAT = auto()
+    DOUBLE = auto()
+    BYTES = auto()
+    STRING = auto()
+    DATE = auto()
+    TIME = auto()
+    MOMENT = auto()
+    LOCAL = auto()
+    DECIMAL = auto()
+
+
+class Wire(Enum):
+    """How a single value is written."""
+
+    BOOLEAN = auto()
+    INT = auto()
+    LONG = auto()
+    FLOAT = auto()
+    DOUBLE = auto()
+    BYTES = auto()
+    STRING = auto()
+    FIXED = auto()
+    ENUM = auto()
+    # Plain values: alone, big-endian.
+    PLAIN_BOOLEAN = auto()
+    PLAIN_NUMBER = auto()
+    PLAIN_TIME = auto()
+    PLAIN_DATE = auto()
+    PLAIN_FLOAT = auto()
+    PLAIN_DOUBLE = auto()
+    PLAIN_BYTES = auto()
+    PLAIN_STRING = auto()
+    PLAIN_INSTANT = auto()
+    PLAIN_LOCAL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A single value."""
+
+    kind: Kind
+    wire: Wire
+    size: int = 0
+    """Bytes of a fixed or plain one."""
+    symbols: tuple[str, ...] = ()
+    """Of an enum."""
+    times: int = 1
+    """What the stored number is multiplied by."""
+    divided: int = 1
+    """What it is divided by."""
+    precision: int = 0
+    scale: int = 0
+    base64: bool = False
+    """Whether JSON has bytes as base64, and not as text."""
+    loose: bool = False
+    """Whether JSON may have a number where text is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Fields by name."""
+
+    fields: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """An array."""
+
+    item: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A map, whose keys are text."""
+
+    item: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """A union as it is written: the number of a branch comes first. None is null."""
+
+    branches: tuple[tuple[str, Node] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A union as a column: a struct of which one member is there."""
+
+    members: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The type null, which takes no bytes and no column."""
+
+
+Node: TypeAlias = Leaf | Nothing | Record | Items | Pairs | Branches | Choice
+
+KEY = Leaf(Kind.STRING, Wire.STRING)
+"""The key of a map."""
+
+_TYPES = {
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.INT8: pa.int8(),
+    Kind.INT16: pa.int16(),
+    Kind.INT: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BYTES: pa.binary(),
+    Kind.STRING: pa.string(),
+    Kind.DATE: pa.date32(),
+    Kind.TIME: pa.time64("ns"),  # Spark takes nanoseconds and nothing else
+    Kind.MOMENT: TIME,
+    Kind.LOCAL: pa.timestamp("us"),
+}
+
+
+def column_form(node: Node) -> Node | None:
+    """A node as it is in columns: without its nulls, which every column may have. None: it has nothing else.
+
+    Raises:
+        Undecodable: There is no such column.
+    """
+    match node:
+        case Nothing():
+            return None
+        case Branches():
+            members = [branch for branch in node.branches if branch is not None]
+            if len(members) > 1:
+                return Choice(_formed(members))
+            return column_form(members[0][1]) if members else None
+        case Record():
+            return Record(_formed(list(node.fields)))
+        case Items():
+            return Items(_item(node.item))
+        case Pairs():
+            return Pairs(_item(node.item))
+    return node
+
+
+def _item(node: Node) -> Node:
+    formed = column_form(node)
+    if formed is None:
+        raise Undecodable("its definition has an array or a map of nulls, which no column can hold")
+    return formed
+
+
+def _formed(fields: list[tuple[str, Node]]) -> tuple[tuple[str, Node], ...]:
+    formed = ((name, column_form(node)) for name, node in fields)
+    return tuple((name, node) for name, node in formed if node is not None)
+
+
+def arrow_type(node: Node) -> pa.DataType:
+    """The Arrow type of a node in its column form."""
+    match node:
+        case Leaf(kind=Kind.DECIMAL):
+            return pa.decimal128(node.precision, node.scale)
+        case Leaf():
+            return _TYPES[node.kind]
+        case Record():
+            return pa.struct([pa.field(name, arrow_type(child)) for name, child in node.fields])
+        case Choice():
+            return pa.struct([pa.field(name, arrow_type(child)) for name, child in node.members])
+        case Items():
+            return pa.list_(arrow_type(node.item))
+        case Pairs():
+            return pa.map_(pa.string(), arrow_type(node.item))
+    raise AssertionError("neither null nor a union as it is written is a column")

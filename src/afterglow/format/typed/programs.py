@@ -1,0 +1,292 @@
+"""Compiling how the values of each schema version become one column.
+
+Avro's bytes do not tell what they are, so each version has instructions of its own, which follow the definition that
+its values were written with and write into the columns of the type that all versions share. JSON tells its fields'
+names, so one tree of nodes, which follows the shared type, serves all versions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from afterglow.format._kernels import typed_layout as v
+from afterglow.format.typed.columns import Program, lay_out
+from afterglow.format.typed.instructions import instruction
+from afterglow.format.typed.nodes import (
+    Branches,
+    Choice,
+    Items,
+    Kind,
+    Leaf,
+    Nothing,
+    Pairs,
+    Record,
+    arrow_type,
+)
+
+if TYPE_CHECKING:
+    from afterglow.format.typed.columns import Column
+    from afterglow.format.typed.nodes import (
+        Node,
+    )
+
+_TEXT_KEY: Final = (v.STRING, 1, 1)
+
+_JSON: Final = {
+    Kind.BOOLEAN: v.J_BOOLEAN,
+    Kind.INT: v.J_INT,
+    Kind.DATE: v.J_INT,
+    Kind.LONG: v.J_LONG,
+    Kind.TIME: v.J_CLOCK,
+    Kind.MOMENT: v.J_LONG,
+    Kind.LOCAL: v.J_LONG,
+    Kind.FLOAT: v.J_FLOAT,
+    Kind.DOUBLE: v.J_DOUBLE,
+    Kind.STRING: v.J_STRING,
+    Kind.BYTES: v.J_TEXT_BYTES,
+}
+_FITS: Final = {
+    Kind.BOOLEAN: v.FITS_BOOLEAN,
+    Kind.STRING: v.FITS_STRING,
+    Kind.BYTES: v.FITS_STRING,
+    Kind.FLOAT: v.FITS_INTEGER | v.FITS_FRACTION,
+    Kind.DOUBLE: v.FITS_INTEGER | v.FITS_FRACTION,
+}
+
+
+class Compiler:
+    """Collects the programs of all versions of one column.
+
+    Args:
+        target: The type that they share, in its column form.
+    """
+
+    def __init__(self, target: Node) -> None:
+        self.target = target
+        self.root = lay_out(arrow_type(target))
+        self._code: list[list[int]] = []
+        self._tables: list[int] = []
+        self._code_references: list[int] = []
+        """Instructions whose x is a place in the tables."""
+        self._table_references: list[int] = []
+        """Words of the tables that are such a place themselves."""
+        self._texts = bytearray()
+        self._paths: dict[int, str] = {}
+        self._json_paths: dict[int, str] = {}
+
+    def avro(self, writer: Node) -> int:
+        """Add the instructions for a definition; returns the first of them."""
+        begin = len(self._code)
+        self._emit(writer, self.target, self.root, "")
+        self._add(v.END, 0, 0, 0, "")
+        return begin
+
+    def program(self) -> Program:
+        """What was compiled, with the nodes for JSON. Ask once, at the end."""
+        nulls = self._nulls(self.root)
+        root = self._node(self.target, self.root, "")
+        base = v.INSTRUCTION * len(self._code)
+        for number in self._code_references:
+            self._code[number][2] += base
+        for place in self._table_references:
+            self._tables[place] += base
+        words = np.array([word for line in self._code for word in line] + self._tables, np.int64)
+        texts = np.frombuffer(bytes(self._texts) or b"\0", np.uint8)
+        paths = {**self._paths, **{base + place: path for place, path in self._json_paths.items()}}
+        return Program(self.root, words, texts, (base + nulls[0], nulls[1]), base + root, paths)
+
+    # --- instructions ---------------------------------------------------------------------------------------------
+
+    def _emit(self, writer: Node, target: Node | None, column: Column | None, path: str) -> None:
+        """Add what reads one value as ``writer`` wrote it."""
+        match writer:
+            case Nothing():
+                self._emit_nulls(column, path)
+            case Branches():
+                self._emit_union(writer, target, column, path)
+            case _:
+                assert target is not None
+                assert column is not None
+                self._emit_value(writer, target, column, path)
+
+    def _emit_union(self, writer: Branches, target: Node | None, column: Column | None, path: str) -> None:
+        table = self._table([0] * len(writer.branches))
+        self._add(v.UNION, 0, table, len(writer.branches), path, refers=True)
+        jumps = []
+        for number, branch in enumerate(writer.branches):
+            self._tables[table + number] = len(self._code)
+            if branch is None:
+                self._emit_nulls(column, path)
+            else:
+                assert target is not None
+                assert column is not None
+                self._emit_branch(branch, target, column, path)
+            jumps.append(self._add(v.JUMP, 0, 0, 0, path))
+        for jump in jumps:
+            self._code[jump][2] = len(self._code)
+
+    def _emit_branch(self, branch: tuple[str, Node], target: Node, column: Column, path: str) -> None:
+        name, writer = branch
+        if isinstance(target, Choice) and any(name == member for member, _ in target.members):
+            chosen = next(number for number, (member, _) in enumerate(target.members) if member == name)
+            self._emit_member(writer, chosen, target, column, path)
+        else:
+            self._emit(writer, target, column, path)
+
+    def _emit_value(self, writer: Node, target: Node, column: Column, path: str) -> None:
+        match writer, target:
+            case Record(), Record():
+                self._add(v.STRUCT_BEGIN, column.number, 0, 0, path)
+                places = {name: (node, column.children[i]) for i, (name, node) in enumerate(target.fields)}
+                for name, node in writer.fields:
+                    fitting, child = places.pop(name, (None, None))
+                    self._emit(node, fitting, child, _below(path, name))
+                for _, left in places.values():
+                    self._emit_nulls(left, path)
+            case Items(), Items():
+                self._emit_items(writer.item, target.item, column, 0, path)
+            case Pairs(), Pairs():
+                self._emit_items(writer.item, target.item, column, 1, path)
+            case Leaf(), Leaf():
+                line = instruction(writer, target)
+                if line is None:
+                    self._add(v.FAIL, 0, 0, 0, path)
+                    return
+                op, x, y = line
+                if op == v.ENUM:
+                    table = self._table([word for symbol in writer.symbols for word in self._text(symbol)])
+                    self._add(op, column.number, table, len(writer.symbols), path, refers=True)
+                elif op == v.DECIMAL:
+                    self._add(op, column.number, self._table(_bounds(target.precision)), y, path, refers=True)
+                else:
+                    self._add(op, column.number, x, y, path)
+            case _, Choice():
+                chosen = next((n for n, (_, member) in enumerate(target.members) if _accepts(member, writer)), None)
+                if chosen is None:
+                    self._add(v.FAIL, 0, 0, 0, path)
+                else:
+                    self._emit_member(writer, chosen, target, column, path)
+            case _:
+                self._add(v.FAIL, 0, 0, 0, path)
+
+    def _emit_member(self, writer: Node, chosen: int, target: Choice, column: Column, path: str) -> None:
+        self._add(v.STRUCT_BEGIN, column.number, 0, 0, path)
+        for number, (name, member) in enumerate(target.members):
+            if number == chosen:
+                self._emit(writer, member, column.children[number], _below(path, name))
+            else:
+                self._emit_nulls(column.children[number], path)
+
+    def _emit_items(self, writer: Node, target: Node, column: Column, item: int, path: str) -> None:
+        items = self._add(v.ITEMS, column.number, len(self._code) + 1, 0, path)
+        if item:
+            op, x, y = _TEXT_KEY
+            self._add(op, column.children[0].number, x, y, path)
+        self._emit(writer, target, column.children[item], _below(path, "[]"))
+        self._add(v.NEXT, 0, 0, 0, path)
+        self._code[items][3] = len(self._code)
+
+    def _emit_nulls(self, column: Column | None, path: str) -> None:
+        if column is not None:
+            table, count = self._nulls(column)
+            self._add(v.NULLS, 0, table, count, path, refers=True)
+
+    def _add(self, op: int, column: int, x: int, y: int, path: str, *, refers: bool = False) -> int:
+        number = len(self._code)
+        if refers:
+            self._code_references.append(number)
+        self._paths[number] = path
+        self._code.append([op, column, x, y])
+        return number
+
+    # --- nodes of JSON --------------------------------------------------------------------------------------------
+
+    def _node(self, target: Node, column: Column, path: str) -> int:
+        """Add a node and those below it; returns its place in the tables."""
+        place = self._table([0] * v.NODE)
+        self._json_paths[place] = path
+        nulls, count = self._nulls(column)
+        op, x, y = v.J_FAIL, 1, 1
+        match target:
+            case Record():
+                op, y = v.J_RECORD, len(target.fields)
+                fields = self._table([0] * (v.FIELD * y))
+                x = fields
+                for number, (name, node) in enumerate(target.fields):
+                    self._set_field(fields + v.FIELD * number, self._text(name), node, column.children[number],
+                                    _below(path, name))  # fmt: skip
+            case Choice():
+                op, y = v.J_UNION, len(target.members)
+                x = self._table([0] * (v.FIELD * y))
+                for number, (name, node) in enumerate(target.members):
+                    self._set_field(x + v.FIELD * number, (_fits(node), 0), node, column.children[number],
+                                    _below(path, name))  # fmt: skip
+            case Items():
+                op, x = v.J_ARRAY, self._node(target.item, column.children[0], _below(path, "[]"))
+            case Pairs():
+                op, x = v.J_MAP, self._node(target.item, column.children[1], _below(path, "[]"))
+            case Leaf():
+                op, x, y = _JSON.get(target.kind, v.J_FAIL), target.times, target.divided
+                if op == v.J_STRING and target.loose:
+                    op = v.J_WORD
+                elif op == v.J_TEXT_BYTES and target.base64:
+                    op = v.J_BASE64
+        self._tables[place : place + v.NODE] = [op, column.number, x, y, nulls, count]
+        self._table_references.append(place + 4)
+        if not isinstance(target, Leaf):
+            self._table_references.append(place + 2)
+        return place
+
+    def _set_field(self, place: int, head: tuple[int, int], node: Node, column: Column, path: str) -> None:
+        below = self._node(node, column, path)
+        nulls, count = self._nulls(column)
+        self._tables[place : place + v.FIELD] = [*head, below, nulls, count]
+        self._table_references += [place + 2, place + 3]
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _nulls(self, column: Column) -> tuple[int, int]:
+        numbers = column.nulls
+        return self._table(list(numbers)), len(numbers)
+
+    def _table(self, words: list[int]) -> int:
+        self._tables += words
+        return len(self._tables) - len(words)
+
+    def _text(self, text: str) -> tuple[int, int]:
+        coded = text.encode()
+        self._texts += coded
+        return len(self._texts) - len(coded), len(coded)
+
+
+def _accepts(target: Node, writer: Node) -> bool:
+    if isinstance(writer, Leaf) and isinstance(target, Leaf):
+        return instruction(writer, target) is not None
+    return type(writer) is type(target)
+
+
+def _fits(node: Node) -> int:
+    """What JSON a member of a union may be."""
+    match node:
+        case Record() | Pairs():
+            return v.FITS_OBJECT
+        case Items():
+            return v.FITS_ARRAY
+        case Leaf():
+            return _FITS.get(node.kind, v.FITS_INTEGER)
+    return 0
+
+
+def _bounds(precision: int) -> list[int]:
+    """Ten to the power of the precision and its negative, as two words each: what a decimal must be between."""
+    words = []
+    for bound in (10**precision, -(10**precision)):
+        raw = bound.to_bytes(16, "big", signed=True)
+        words += [int.from_bytes(raw[:8], "big", signed=True), int.from_bytes(raw[8:], "big", signed=True)]
+    return words
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,1 @@
+"""Messages with typed keys and values, by the schemas of their topic."""
