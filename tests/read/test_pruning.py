@@ -59,11 +59,18 @@ def add(world: ReadWorld, sent: Sequence[Sent], *, told: bool = False) -> Manage
     return row
 
 
-def kept(world: ReadWorld, since: int | None, until: int | None, split_bytes: int = WHOLE) -> list[Position]:
+def kept(
+    world: ReadWorld,
+    since: int | None,
+    until: int | None,
+    split_bytes: int = WHOLE,
+    published: tuple[int | None, int | None] = (None, None),
+) -> list[Position]:
     """The entries that would be read for a window."""
     view = TopicView.pin(TOPIC, world.info, world.hot)
     cutter = Cutter("t", TopicReader(view, world.source), world.tiers, world.policy, None, world.counters)
-    window = Window(since_ms=since, until_ms=until)
+    earliest, latest = published
+    window = Window(since_ms=since, until_ms=until, published_from_ms=earliest, published_to_ms=latest)
     return [
         Position(each.ledger_id, at)
         for each in cutter.ranges(EARLIEST, LATEST, window, split_bytes=split_bytes)
@@ -122,6 +129,17 @@ def test_nothing_that_matches_is_left_out(world: ReadWorld, seed: int) -> None:
         found = kept(world, since, until, rng.choice([1, 2 * BLOCK_BYTES, WHOLE]))
         assert found == sorted(set(found))
         assert set(wanted) <= set(found)
+        low, high = (rng.choice([None, rng.choice(topic)[1].publish]) for _ in range(2))
+        published = {at for at, sent in topic if (low or 0) <= sent.publish <= (sent.publish if high is None else high)}
+        assert published.intersection(wanted) <= set(kept(world, since, until, WHOLE, (low, high)))
+
+
+@pytest.mark.parametrize("kind", ["V1", "V2"])
+def test_blocks_are_passed_over_that_were_published_before_or_after(world: ReadWorld, kind: str) -> None:
+    offload(world, add(world, [Sent(1_000 + at, 9_000) for at in range(200)], told=True), kind, Random(1))
+    found = {at.entry_id for at in kept(world, None, None, published=(1_100, 1_102))}
+    assert found >= {100, 101, 102}
+    assert len(found) <= 3 * BLOCK_BYTES // len(PADDING)
 
 
 @pytest.mark.parametrize("kind", ["V1", "V1 bare", "V2", "V2 bare"])

@@ -59,7 +59,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def entries(count: int) -> list[bytes]:
-    return [batch([b"%d.%d" % (i, k) for k in range(3)]) if i % 2 else message(bytes(9_000)) for i in range(count)]
+    """Entries published a second apart."""
+    return [
+        batch([b"%d.%d" % (i, k) for k in range(3)], i * 1000) if i % 2 else message(bytes(9_000), i * 1000)
+        for i in range(count)
+    ]
 
 
 def load(spark: SparkSession, home: Path, topic: str | None = TOPIC, schema: str | None = None, **options: str) -> Any:
@@ -177,6 +181,7 @@ def test_filters_give_right_answers_whether_or_not_they_prune(spark: SparkSessio
     whole = rows(load(spark, home.path))
     _, second, third = home.ledgers
     moment = datetime.fromtimestamp((home.first_ms + 40 * APART_MS) / 1000, UTC)
+    early = datetime.fromtimestamp(3, UTC)
     spark.conf.set(PUSHDOWN, "true")
     try:
         pruned = load(spark, home.path, pushdown="true", maxPartitionBytes="1")
@@ -187,14 +192,18 @@ def test_filters_give_right_answers_whether_or_not_they_prune(spark: SparkSessio
                 lambda row: row["ledger_id"] <= second and row["entry_id"] < 3,
             ),
             (f.col("broker_time") >= f.lit(moment), lambda row: row["broker_time"] >= moment),
+            (f.col("publish_time") < f.lit(early), lambda row: row["publish_time"] < early),
             (~(f.col("ledger_id") == second), lambda row: row["ledger_id"] != second),
         ]
         for condition, passes in cases:
             expected = [row for row in whole if passes(row)]
             assert rows(pruned.filter(condition)) == expected, condition
         assert rows(pruned) == whole  # a filter of one query prunes no other
-        few = pruned.filter((f.col("ledger_id") == second) & (f.col("entry_id") == 5))
-        assert few.rdd.getNumPartitions() < pruned.rdd.getNumPartitions() // 4
+        for few in (
+            pruned.filter((f.col("ledger_id") == second) & (f.col("entry_id") == 5)),
+            pruned.filter((f.col("ledger_id") <= second) & (f.col("publish_time") < f.lit(early))),
+        ):
+            assert few.rdd.getNumPartitions() < pruned.rdd.getNumPartitions() // 4
     finally:
         spark.conf.unset(PUSHDOWN)
 

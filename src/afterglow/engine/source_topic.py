@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -175,6 +176,7 @@ class SourceTopic:
         since: Moment = None,
         until: Moment = None,
         *,
+        published_ms: tuple[int | None, int | None] = (None, None),
         read_priority: ReadPriority | str | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Iterator[Split]:
@@ -185,6 +187,7 @@ class SourceTopic:
             end: End position, exclusive.
             since: Earliest time, inclusive: RFC 3339, epoch milliseconds, an age, or a datetime.
             until: Latest time, exclusive.
+            published_ms: First and last publish time, both inclusive, of what must be read. Only prunes: more may come.
             read_priority: Which copy is read while both exist; None: what the topic's policy says.
             split_bytes: Of one split in a tier, unless a single block is larger.
 
@@ -193,7 +196,9 @@ class SourceTopic:
             ConfigError: A time or the priority is none.
             AfterglowError: The index of an object cannot be read.
         """
+        earliest, latest = published_ms
         window = Window.of(start, end, since, until, wall_clock_ms())
+        window = replace(window, published_from_ms=earliest, published_to_ms=latest)
         priority = _priority(read_priority)
         return chain.from_iterable(part.splits(window, priority, split_bytes) for part in self._parts)
 

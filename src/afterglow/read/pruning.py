@@ -91,6 +91,11 @@ def _matching(times: NDArray[np.int64], window: Window, *, stamped: bool) -> NDA
     if window.until_ms is not None:
         wanted &= low < window.until_ms
     wanted |= ~known
+    measured = times[:, 2] != _NONE
+    if window.published_from_ms is not None:
+        wanted &= ~measured | (times[:, 3] >= window.published_from_ms)
+    if window.published_to_ms is not None:
+        wanted &= ~measured | (times[:, 2] <= window.published_to_ms)
     return wanted
 
 

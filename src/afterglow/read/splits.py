@@ -196,7 +196,7 @@ class Cutter:
             for stretch, first, last in self.stretches(span.ledger_id, span.first, span.last):
                 wanted = self._wanted(span.ledger_id, stretch, priority)
                 whole = Range(span.ledger_id, first, last, stretch, wanted, 0)
-                for timely in self._timely(whole, window, probe) if window.timed else (whole,):
+                for timely in self._timely(whole, window, probe) if window.prunes else (whole,):
                     yield from self._cut(timely, split_bytes)
 
     def stretches(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[Stretch | None, int, int]]:
@@ -254,11 +254,13 @@ class Cutter:
                 return None
             if pieces.times is not None:
                 return timely_blocks(pieces, first, last, window, stamped=stamped)
+            if not window.timed:
+                return None  # publish times follow no order that could be searched
             if self._older(ledger_id, window, probe):
                 return ()
             borders = [first, *(at for at in pieces.first_entries.tolist() if first < at <= last)]
         else:
-            if not isinstance(self._hot_ledger(ledger_id), MeasuredLedger):
+            if not window.timed or not isinstance(self._hot_ledger(ledger_id), MeasuredLedger):
                 return None  # a look at a single entry is dear where brokers must be asked
             borders = range(first, last + 1)
             if probe.time(Position(ledger_id, last)) is None:

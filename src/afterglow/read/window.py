@@ -35,6 +35,10 @@ class Window:
     """Earliest time, epoch milliseconds, inclusive."""
     until_ms: int | None = None
     """Latest time, exclusive."""
+    published_from_ms: int | None = None
+    """What is measured to be published earlier need not be read. It may be, all the same."""
+    published_to_ms: int | None = None
+    """The same of what is published later."""
 
     @classmethod
     def of(cls, start: Place, end: Place, since: Moment, until: Moment, now_ms: int) -> Self:
@@ -59,6 +63,11 @@ class Window:
     def timed(self) -> bool:
         """Whether time bounds it."""
         return self.since_ms is not None or self.until_ms is not None
+
+    @property
+    def prunes(self) -> bool:
+        """Whether times tell that something need not be read."""
+        return self.timed or self.published_from_ms is not None or self.published_to_ms is not None
 
     @property
     def end_entry(self) -> Position:

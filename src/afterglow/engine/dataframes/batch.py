@@ -57,6 +57,7 @@ class BatchReader(DataSourceReader):
                     end=str(min(end for end in ends if end is not None)) if any(ends) else None,
                     since=max((time for time in (options.since_ms, times.low) if time is not None), default=None),
                     until=_until(options.until_ms, times.high),
+                    published_ms=(bounds.publish_time.low, bounds.publish_time.high),
                     read_priority=options.read_priority,
                     split_bytes=options.max_partition_bytes,
                 ):
