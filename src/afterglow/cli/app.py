@@ -19,6 +19,7 @@ from afterglow.errors import AfterglowError, ConfigError, InvalidName
 _COMMANDS: Final = (
     "demo",
     "doctor",
+    "export",
     "inspect",
     "namespaces_offload",
     "read",
