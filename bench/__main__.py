@@ -1,11 +1,23 @@
-"""``python -m bench [WORKLOAD …]``: run all workloads, or those named."""
+"""``python -m bench [WORKLOAD …]``: run all workloads, or those named; ``plots`` draws what they have found."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-WORKLOADS = ("columns", "blocks", "startup", "append", "broker", "offload", "streaming", "scan", "seek")
+WORKLOADS = (
+    "columns",
+    "blocks",
+    "startup",
+    "append",
+    "broker",
+    "offload",
+    "streaming",
+    "scan",
+    "scan_spark",
+    "seek",
+    "plots",
+)
 
 
 def main(names: list[str]) -> int:

@@ -29,28 +29,27 @@ def record(rng: random.Random, size: int) -> bytes:
 
 
 def records(size: int, count: int, batch: int, codec: Codec) -> bytes:
-    """Frames of ``count`` records of ``size`` bytes, ``batch`` in an entry; 1: messages by themselves."""
+    """Frames of ``count`` records of ``size`` bytes, no two alike, ``batch`` in an entry; 1: messages by themselves."""
     rng = random.Random(4)
-    values = [record(rng, size) for _ in range(max(64, 8 * batch))]
-    keyed = [(SingleMessageMetadata(partition_key=f"key-{i % 1000}"), value) for i, value in enumerate(values)]
-    groups = [keyed[at : at + batch] for at in range(0, len(keyed), batch)]
-    payloads = [encode_batch(group) if batch > 1 else group[0][1] for group in groups]
-    packed = [compress(codec, payload) for payload in payloads]
+    patterns = [record(rng, size)[1:] for _ in range(64)]
     entries: list[bytes] = []
     for i in range(count // batch):
-        at = i % len(payloads)
+        values = [(b'{"id": "%016x", ' % rng.getrandbits(64) + patterns[at % 64])[:size] for at in range(i, i + batch)]
+        keyed = ((SingleMessageMetadata(partition_key=f"key-{at}"), value) for at, value in enumerate(values))
+        payload = encode_batch(keyed) if batch > 1 else values[0]
         metadata = MessageMetadata(
             producer_name="standalone-0-12",
             sequence_id=i * batch,
             publish_time=TIME_MS + i,
             compression=codec.value,  # type: ignore[arg-type] # the enums have the same numbers
-            uncompressed_size=len(payloads[at]),
+            uncompressed_size=len(payload),
         )
         if batch > 1:
             metadata.num_messages_in_batch = batch
         else:
             metadata.partition_key = f"key-{i % 1000}"
-        entries.append(encode_broker_metadata(TIME_MS + i, (i + 1) * batch - 1) + encode_entry(metadata, packed[at]))
+        packed = compress(codec, payload)
+        entries.append(encode_broker_metadata(TIME_MS + i, (i + 1) * batch - 1) + encode_entry(metadata, packed))
     return frame_entries(entries)
 
 

@@ -2,7 +2,7 @@
 
 From a local tier with a warm page cache, against memcpy of as many bytes into fresh pages by as many threads as there
 are cores: both have all cores, so that the ratio is that per core. From an S3 server, against raw ranged gets of the
-same objects by the same store, with as many requests under way and as many bytes in each. Bytes are those of the
+same objects by the same store, with as many threads and as many bytes in a request. Bytes are those of the
 messages' values, decompressed; the pieces of work take turns, and the best time of each counts.
 
 Then readers beside each other over one segment, each in a thread of its own and without any threads below it but those
@@ -30,6 +30,7 @@ from afterglow.format.compression import Codec
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.position import Position
 from afterglow.read.copies import Tier
+from afterglow.read.parallel import cores
 from afterglow.read.split_reader import SplitReader
 from bench.measure import best_seconds, keep
 from bench.offload import targets
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
 TOTAL = int(os.environ.get("BENCH_SCAN_MIB", "1024")) << 20
 ROUNDS = int(os.environ.get("BENCH_SCAN_ROUNDS", "3"))
-CORES = os.cpu_count() or 1
+CORES = cores()
+REQUEST = load_conf().offload_scan_read_buffer_size_in_bytes
 COPY = 64 << 20  # above what the allocator keeps: every copy gets fresh pages
 TWO = ("publish_time", "entry_id")
 READERS = (1, 2, 4)
@@ -107,18 +109,16 @@ def get_all(pool: ThreadPoolExecutor, topic: Topic, request: int) -> None:
 
 def measure(topic: Topic, tier: str) -> dict[str, Any]:
     """Figures of one topic in one tier."""
-    config = load_conf()
     peak = Peak()
     with (
         afterglow.connect(topic.home) as source,
-        ThreadPoolExecutor(CORES) as cores,
-        ThreadPoolExecutor(CORES + config.managed_ledger_offload_read_threads) as requests,
+        ThreadPoolExecutor(CORES) as pool,
     ):
         chunk = np.ones(min(COPY, topic.value_bytes), np.uint8)
         raw = (
-            partial(copy_on_all_cores, cores, chunk, topic.value_bytes)
+            partial(copy_on_all_cores, pool, chunk, topic.value_bytes)
             if tier == "local"
-            else partial(get_all, requests, topic, config.offload_scan_read_buffer_size_in_bytes)
+            else partial(get_all, pool, topic, REQUEST)
         )
         seconds = best_seconds(
             {"all": partial(scan, source, topic), "two": partial(scan, source, topic, TWO), "raw": raw}, ROUNDS
