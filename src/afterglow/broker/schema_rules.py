@@ -32,16 +32,21 @@ _NONE: Final = wire.Schema.Type.Value("None")
 _UNSTORED: Final = frozenset({_NONE, wire.Schema.AutoConsume})
 _STRUCTS: Final = frozenset({wire.Schema.Json, wire.Schema.Avro, wire.Schema.Protobuf})
 """Types whose definition is one of Avro."""
+_SPELLED: Final = {
+    "None": "BYTES",
+    "Bool": "BOOLEAN",
+    "KeyValue": "KEY_VALUE",
+    "LocalDate": "LOCAL_DATE",
+    "LocalTime": "LOCAL_TIME",
+    "LocalDateTime": "LOCAL_DATE_TIME",
+    "ProtobufNative": "PROTOBUF_NATIVE",
+    "AutoConsume": "AUTO_CONSUME",
+}
+TYPE_NAMES: Final = {number: _SPELLED.get(name, name.upper()) for name, number in wire.Schema.Type.items()}
+"""Types as the admin API names them."""
 _ADMIN_NAMES: Final = {
-    "BYTES": _NONE,
-    "BOOLEAN": wire.Schema.Bool,
     **{name.upper(): number for name, number in wire.Schema.Type.items()},
-    "KEY_VALUE": wire.Schema.KeyValue,
-    "LOCAL_DATE": wire.Schema.LocalDate,
-    "LOCAL_TIME": wire.Schema.LocalTime,
-    "LOCAL_DATE_TIME": wire.Schema.LocalDateTime,
-    "PROTOBUF_NATIVE": wire.Schema.ProtobufNative,
-    "AUTO_CONSUME": wire.Schema.AutoConsume,
+    **{name: number for number, name in TYPE_NAMES.items()},
 }
 """Types as properties of a KEY_VALUE schema name them."""
 
@@ -207,7 +212,7 @@ def _no_constant(text: str) -> Any:
 
 
 def _name(schema: wire.Schema) -> str:
-    return next(name for name, number in _ADMIN_NAMES.items() if number == schema.type)
+    return TYPE_NAMES[schema.type]
 
 
 def _incompatible(message: str) -> Refused:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from afterglow.engine.source_part import Part, Pinned
     from afterglow.read.messages import Around, EntryBatches, MessageBatches
     from afterglow.read.splits import Range
+    from afterglow.read.typed.batches import TypedBatches
     from afterglow.read.window import Window
 
     Told: TypeAlias = CorruptEntry
     """What is left out, and why."""
     Report: TypeAlias = Callable[[Told], None]
-    Make: TypeAlias = Callable[[Part, Around, Report], MessageBatches | EntryBatches]
+    Make: TypeAlias = Callable[[Part, Around, Report], MessageBatches | TypedBatches | EntryBatches]
     """What turns runs of a part into rows; the report is told what is left out."""
 
 RANGE_BYTES: Final = 8 << 20

@@ -20,10 +20,12 @@ from afterglow.read.messages import EntryBatches, MessageBatches, warn
 from afterglow.read.split_reader import check_include
 from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.times import parse_time
+from afterglow.read.typed.batches import TypedBatches
+from afterglow.read.typed.columns import TypedColumns
 from afterglow.read.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from afterglow.engine.source_part import Rooms
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
+    from afterglow.read.messages import Around
     from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
     from afterglow.read.window import Moment, Place
@@ -156,17 +159,7 @@ class SourceTopic:
             AfterglowError: Entries cannot be read from any copy; batches before that are good.
         """
         window = Window.of(start, end, since, until, wall_clock_ms())
-        chosen = choose(MESSAGES, columns).names
-        skips = cache(Part.skips_damage)
-        rows = Rows(
-            self._parts,
-            lambda part, around, told: MessageBatches(
-                part.name, window, chosen, told if skips(part) else None, around, incomplete=told
-            ),
-            window,
-            _priority(read_priority),
-            report,
-        )
+        rows = self._rows(window, choose(MESSAGES, columns).names, _priority(read_priority), report)
         return rows.on_all_cores() if scan else rows.by_one()
 
     def splits(
@@ -212,6 +205,7 @@ class SourceTopic:
         read_priority: ReadPriority | str | None = None,
         include: Include = "messages",
         *,
+        decode: bool | Sequence[SchemaVersion] = False,
         scan: bool = True,
         report: Callable[[CorruptEntry], None] = warn,
     ) -> pa.RecordBatchReader:
@@ -219,27 +213,58 @@ class SourceTopic:
 
         An entry is in iff one of its messages is. With times, what is no readable message is out.
 
+        Args:
+            start: See :meth:`messages`, as for the others that are not told of here.
+            end: See there.
+            since: See there.
+            until: See there.
+            columns: See there; with ``decode`` also ``_corrupt``, which tells why a row could not be decoded.
+            read_priority: See there.
+            include: ``messages`` or ``entries``.
+            decode: Give values, and keys of pairs, as the topic's schemas describe them; or the schemas, where the
+                source cannot tell them.
+            scan: See there.
+            report: See there.
+
         Raises:
-            ConfigError: ``include`` is neither ``messages`` nor ``entries``.
+            ConfigError: ``include`` is neither ``messages`` nor ``entries``, or entries are to be decoded.
+            NotSupported: The source cannot tell the schemas.
         """
         check_include(include)
-        if include == "messages":
+        window = Window.of(start, end, since, until, wall_clock_ms())
+        priority = _priority(read_priority)
+        if decode is not False:
+            if include == "entries":
+                raise ConfigError("decode is for messages, not with include='entries'; leave one of them out")
+            typed = TypedColumns({self.name: self.schemas() if decode is True else decode}, columns)
+            schema, rows = typed.schema, self._rows(window, typed.needed, priority, report, typed)
+        elif include == "messages":
             schema = choose(MESSAGES, columns)
-            batches = self.messages(
-                start, end, since, until, schema.names, read_priority=read_priority, scan=scan, report=report
-            )
+            rows = self._rows(window, schema.names, priority, report)
         else:
             schema = choose(ENTRIES, columns)
-            window = Window.of(start, end, since, until, wall_clock_ms())
             rows = Rows(
-                self._parts,
-                lambda part, *_: EntryBatches(part.name, window, schema.names),
-                window,
-                _priority(read_priority),
-                report,
+                self._parts, lambda part, *_: EntryBatches(part.name, window, schema.names), window, priority, report
             )
-            batches = rows.on_all_cores() if scan else rows.by_one()
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        return pa.RecordBatchReader.from_batches(schema, rows.on_all_cores() if scan else rows.by_one())
+
+    def _rows(
+        self,
+        window: Window,
+        columns: Sequence[str],
+        priority: ReadPriority | None,
+        report: Callable[[CorruptEntry], None],
+        typed: TypedColumns | None = None,
+    ) -> Rows:
+        """Messages, with typed columns where they are to be."""
+        skips = cache(Part.skips_damage)
+
+        def make(part: Part, around: Around, told: Callable[[CorruptEntry], None]) -> MessageBatches | TypedBatches:
+            bad = told if skips(part) else None
+            messages = MessageBatches(part.name, window, columns, bad, around, incomplete=told)
+            return messages if typed is None else TypedBatches(messages, typed, self.name)
+
+        return Rows(self._parts, make, window, priority, report)
 
 
 def _priority(given: ReadPriority | str | None) -> ReadPriority | None:

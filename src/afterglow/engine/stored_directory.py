@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.engine.source_directory import Look
 from afterglow.engine.source_records import SourceSegment
-from afterglow.errors import NotSupported, TopicMissing
+from afterglow.errors import TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.paths import managed_ledger_path
@@ -103,9 +103,11 @@ class HomeDirectory:
         """Every version of its schema; see the protocol.
 
         Raises:
-            NotSupported: They cannot be read from here yet.
+            CorruptMetadata: A version is damaged.
         """
-        raise NotSupported(f"source {self._source}: schemas of {topic} are not read from a home yet")
+        from afterglow.engine.source_schemas import stored_schemas  # noqa: PLC0415 - only who decodes waits for it
+
+        return stored_schemas(self._metadata, self._paths, topic)
 
     def _stored(self, topic: TopicName) -> bytes | None:
         stored = self._metadata.get(managed_ledger_path(topic.managed_ledger_name))

@@ -17,7 +17,7 @@ class SchemaVersion:
     """As messages carry it: eight bytes, big-endian, in all that is written today."""
     type: str
     """As the admin API names it: ``AVRO``, ``JSON``, ``KEY_VALUE``, ``STRING``, ``INT64``, …"""
-    definition: bytes
+    definition: bytes = b""
     """As producers send it: JSON of an Avro schema; of a key and a value, both behind one another with their lengths;
     empty for plain types."""
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from afterglow.read.typed.versions import SchemaVersion
+    from afterglow.format.schema_version import SchemaVersion
 
 TOPIC = "persistent://public/default/typed"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from afterglow.format.schema_version import SchemaVersion
 from afterglow.read.typed.columns import TypedColumns
-from afterglow.read.typed.versions import SchemaVersion
 from afterglow.testing.typed import TOPIC, RandomTypes, encode_avro, messages, typed, version
 
 SEED = int(os.environ.get("AFTERGLOW_SEED", "20261116"))

@@ -3,8 +3,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from afterglow.format.schema_version import SchemaVersion
 from afterglow.read.typed.columns import TypedColumns
-from afterglow.read.typed.versions import SchemaVersion
 from afterglow.testing.typed import encode_avro, messages, typed, version
 
 

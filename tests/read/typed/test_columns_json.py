@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from afterglow.format.schema_version import SchemaVersion
 from afterglow.read.typed.columns import TypedColumns
-from afterglow.read.typed.versions import SchemaVersion
 from afterglow.testing.typed import TOPIC, messages, typed, version
 
 SEED = int(os.environ.get("AFTERGLOW_SEED", "20261116"))

@@ -1,7 +1,7 @@
 import json
 import struct
 
-from afterglow.read.typed.versions import SchemaVersion
+from afterglow.format.schema_version import SchemaVersion
 from afterglow.testing.typed import encode_avro, messages, typed, version
 
 RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
@@ -88,18 +88,4 @@ def test_the_encoding_may_change_between_versions() -> None:
 def test_a_definition_that_holds_no_two_is_said() -> None:
     broken = SchemaVersion(version(0), "KEY_VALUE", b"\0\0\0\x09x", {})
     rows = typed([broken], messages([b"abc"]))
-    assert rows == [{"value": b"abc", "_corrupt": "version 0 of the schema ends within the definition of its key"}]
-
-
-def test_the_admin_apis_form_holds_the_same() -> None:
-    told = {
-        "version": 3,
-        "type": "KEY_VALUE",
-        "data": json.dumps({"key": "", "value": json.loads(RECORD)}),
-        "properties": {"key.schema.type": "STRING", "value.schema.type": "AVRO", "kv.encoding.type": "INLINE"},
-    }
-    found = SchemaVersion.of_admin(told)
-    assert found.version == version(3)
-    key, value = found.sides()
-    assert (key.type, key.definition) == ("STRING", b"")
-    assert (value.type, json.loads(value.definition)) == ("AVRO", json.loads(RECORD))
+    assert rows == [{"value": b"abc", "_corrupt": "schema version 0 ends within the definition of its key"}]

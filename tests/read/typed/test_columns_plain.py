@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from afterglow.format.schema_version import SchemaVersion
 from afterglow.read.typed.columns import TypedColumns
-from afterglow.read.typed.versions import SchemaVersion
 from afterglow.testing.typed import TOPIC, messages, typed, version
 
 MOMENT = datetime(2026, 11, 16, 3, 4, 5, 678000, UTC)

@@ -18,17 +18,17 @@ import pyarrow as pa
 from afterglow.errors import CorruptMetadata
 from afterglow.format.schema import MESSAGES, choose
 from afterglow.format.typed.columns import NOTHING, Values, decode, reason
+from afterglow.read.typed.pairs import KEY_VALUE, is_separated, sides
 from afterglow.read.typed.sides import Side, Way
-from afterglow.read.typed.versions import KEY_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from afterglow.format.schema_version import SchemaVersion
     from afterglow.format.typed.columns import Decoded
     from afterglow.read.typed.sides import Name
-    from afterglow.read.typed.versions import SchemaVersion
 
     Longs = NDArray[np.int64]
 
@@ -167,7 +167,7 @@ class TypedColumns:
                     values[topic, name] = version
                     continue
                 try:
-                    keys[topic, name], values[topic, name] = version.sides()
+                    keys[topic, name], values[topic, name] = sides(version)
                 except CorruptMetadata as error:
                     self._broken[topic, name] = str(error)
         return values, keys
@@ -177,7 +177,7 @@ class TypedColumns:
         typed = {"value", CORRUPT} if self._key is None else {"value", "key", CORRUPT}
         if not typed.intersection(names):
             return tuple(plain)
-        separated = any(version.separated for found in self._schemas.values() for version in found.values())
+        separated = any(is_separated(version) for found in self._schemas.values() for version in found.values())
         more = ["value", "schema_version", "encrypted", *(["key"] if self._key is not None and separated else [])]
         return tuple(dict.fromkeys([*plain, *more]))
 
@@ -202,7 +202,7 @@ class TypedColumns:
         side = None if self._key is None else self._key.way(topic, version)
         if side is None:
             return _Case(named, _Form.WHOLE, way, nothing)
-        return _Case(named, _Form.SEPARATED if known[version].separated else _Form.INLINE, way, side)
+        return _Case(named, _Form.SEPARATED if is_separated(known[version]) else _Form.INLINE, way, side)
 
 
 class _Reasons:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from afterglow.format.schema_version import SchemaVersion
     from afterglow.format.typed.nodes import Node
-    from afterglow.read.typed.versions import SchemaVersion
 
     Name = tuple[str, bytes]
     """A topic and a version of its schema."""
@@ -88,7 +88,7 @@ class Side:
 
 
 def _read(version: SchemaVersion) -> _Read:
-    named = f"schema version {version.number}"
+    named = f"schema version {int.from_bytes(version.version, 'big')}"
     try:
         if version.type in {"JSON", "AVRO"}:
             as_json = version.type == "JSON"
