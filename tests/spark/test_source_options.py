@@ -44,7 +44,7 @@ def test_everything_can_be_said_in_any_case() -> None:
         "metadata": "sqlite:x",
         "include": "entries",
         "columns": "topic, data",
-        "decode": "TRUE",
+        "decode": "FALSE",
         "hot": "skip",
         "pushdown": "true",
         "maxPartitionBytes": "64m",
@@ -61,9 +61,15 @@ def test_everything_can_be_said_in_any_case() -> None:
     assert options.read_priority is ReadPriority.TIERED_STORAGE_FIRST
     assert (options.tier, options.metadata) == ("s3://b", "sqlite:x")
     assert options.schema.names == ["topic", "data"]
-    assert (options.decode, options.hot, options.pushdown, options.fail_on_data_loss) == (True, "skip", True, False)
+    assert (options.decode, options.hot, options.pushdown, options.fail_on_data_loss) == (False, "skip", True, False)
     assert (options.max_partition_bytes, options.max_bytes_per_trigger) == (64 << 20, 1 << 30)
     assert options.max_entries_per_trigger == 1000
+
+
+def test_values_are_decoded_where_there_are_messages() -> None:
+    assert parse(decode="True").decode
+    with pytest.raises(AfterglowError, match="not with include=entries"):
+        parse(decode="true", include="entries")
 
 
 def test_the_end_of_a_topic_is_no_bound() -> None:

@@ -131,7 +131,7 @@ class SourceOptions:
         if pattern is not None:
             _check_pattern(pattern)
         end = texts.get("end")
-        return cls(
+        made = cls(
             source=source,
             topics=names,
             topics_pattern=pattern,
@@ -153,10 +153,13 @@ class SourceOptions:
             max_entries_per_trigger=_value(texts, "maxEntriesPerTrigger", integer(minimum=1), None),
             fail_on_data_loss=_value(texts, "failOnDataLoss", flag(), default=True),
         )
+        if made.decode and made.include == "entries":
+            raise ConfigError("decode=true is for messages, not with include=entries; leave one of them out")
+        return made
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that these options ask for.
+        """The columns that these options ask for, as they are without ``decode``.
 
         Raises:
             ConfigError: A column is unknown or named twice.

@@ -52,10 +52,12 @@ class Shape:
     """Gives batches the very schema that Spark compares them with.
 
     Args:
-        schema: As Spark has it.
+        schema: Of the DataFrame.
     """
 
     def __init__(self, schema: StructType) -> None:
+        self.asked = schema
+        """As Spark has it."""
         self.columns = tuple(schema.fieldNames())
         """In the order wanted."""
         self._schema = to_arrow_schema(schema, timezone="UTC")

@@ -6,26 +6,42 @@ Partitions travel to the tasks and hold no secrets: a task takes credentials fro
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
 from afterglow.config import load_conf
 from afterglow.errors import AfterglowError
+from afterglow.metadata.names import TopicName
 from afterglow.read.split_reader import SplitReader
+from afterglow.read.typed.columns import TypedColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
+    from afterglow.format.schema_version import SchemaVersion
     from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
     from afterglow.spark.source_schema import Shape
 
+    Schemas: TypeAlias = Mapping[str, tuple[SchemaVersion, ...]]
+    """Versions of schemas, oldest first, by the full name of a topic without its partition."""
 
-def pack(splits: Iterable[Split], partition_bytes: int) -> list[InputPartition]:
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task reads."""
+
+    splits: tuple[Split, ...]
+    schemas: Schemas | None
+    """What values are decoded by; None: they are given as they are."""
+
+
+def pack(splits: Iterable[Split], partition_bytes: int, schemas: Schemas | None = None) -> list[InputPartition]:
     """Splits as partitions of a DataFrame, in order: each holds splits up to a size, and one at least."""
     packed: list[list[Split]] = []
     room = 0
@@ -35,7 +51,7 @@ def pack(splits: Iterable[Split], partition_bytes: int) -> list[InputPartition]:
             room = partition_bytes
         packed[-1].append(split)
         room -= split.size_bytes
-    return [InputPartition(tuple(together)) for together in packed]
+    return [InputPartition(Share(tuple(together), schemas)) for together in packed]
 
 
 def read_partition(partition: InputPartition, shape: Shape, include: Include) -> Iterator[pa.RecordBatch]:
@@ -49,10 +65,30 @@ def read_partition(partition: InputPartition, shape: Shape, include: Include) ->
     Raises:
         AfterglowError: They cannot be read; batches before that are good.
     """
+    share: Share | None = partition.value
+    if share is None:
+        return
     with PlainErrors():
-        yield from shape.of(
-            batch for split in partition.value or () for batch in _reader().batches(split, shape.columns, include)
-        )
+        yield from shape.of(_typed(share, shape) if share.schemas is not None else _plain(share, shape, include))
+
+
+def _plain(share: Share, shape: Shape, include: Include) -> Iterator[pa.RecordBatch]:
+    for split in share.splits:
+        yield from _reader().batches(split, shape.columns, include)
+
+
+def _typed(share: Share, shape: Shape) -> Iterator[pa.RecordBatch]:
+    assert share.schemas is not None
+    typed = TypedColumns(share.schemas, shape.columns)
+    for split in share.splits:
+        topic = topic_of_schema(split.topic)
+        for batch in _reader().batches(split, typed.needed):
+            yield from typed.of(batch, topic)
+
+
+def topic_of_schema(topic: str) -> str:
+    """The name that a topic's schemas are kept under: partitions share them."""
+    return str(TopicName.parse(topic).base)
 
 
 @cache

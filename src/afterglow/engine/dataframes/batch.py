@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter, InputPartition
 
+    from afterglow.engine.source import SourceTopic
     from afterglow.read.splits import Split
     from afterglow.spark.source_options import SourceOptions
     from afterglow.spark.source_schema import Shape
@@ -36,33 +37,34 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Splits of all topics, in the order of topic and position."""
-        with PlainErrors():
-            return pack(self._splits(), self._options.max_partition_bytes)
+        from afterglow.engine.dataframes.schemas import schemas_for  # noqa: PLC0415 - not for tasks
+        from afterglow.engine.dataframes.topics import opened  # noqa: PLC0415 - not for tasks
+
+        options = self._options
+        with PlainErrors(), opened(options) as topics:
+            splits = [split for topic in topics for split in self._splits(topic)]
+            return pack(splits, options.max_partition_bytes, schemas_for(options, topics, self._shape))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; runs in a task."""
         return read_partition(partition, self._shape, self._options.include)
 
-    def _splits(self) -> Iterator[Split]:
-        from afterglow.engine.dataframes.topics import opened  # noqa: PLC0415 - not for tasks
-
+    def _splits(self, topic: SourceTopic) -> Iterator[Split]:
         options, bounds = self._options, self._bounds
-        ledgers, times = bounds.ledger_id, bounds.broker_time
+        ledgers, times, published = bounds.ledger_id, bounds.broker_time, bounds.publish_time
         starts = [options.start] if ledgers.low is None else [options.start, Point.before(ledgers.low)]
         ends = [options.end] if ledgers.high is None else [options.end, Point.before(ledgers.high + 1)]
-        with opened(options) as topics:
-            for topic in topics:
-                for split in topic.splits(
-                    start=str(max(starts)),
-                    end=str(min(end for end in ends if end is not None)) if any(ends) else None,
-                    since=max((time for time in (options.since_ms, times.low) if time is not None), default=None),
-                    until=_until(options.until_ms, times.high),
-                    published_ms=(bounds.publish_time.low, bounds.publish_time.high),
-                    read_priority=options.read_priority,
-                    split_bytes=options.max_partition_bytes,
-                ):
-                    if bounds.entry_id.meets(split.first, split.last):
-                        yield split
+        for split in topic.splits(
+            start=str(max(starts)),
+            end=str(min(end for end in ends if end is not None)) if any(ends) else None,
+            since=max((time for time in (options.since_ms, times.low) if time is not None), default=None),
+            until=_until(options.until_ms, times.high),
+            published_ms=(published.low, published.high),
+            read_priority=options.read_priority,
+            split_bytes=options.max_partition_bytes,
+        ):
+            if bounds.entry_id.meets(split.first, split.last):
+                yield split
 
 
 class PruningReader(BatchReader):

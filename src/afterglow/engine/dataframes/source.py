@@ -14,6 +14,7 @@ from afterglow.spark.source_schema import Shape, check_asked, spark_schema
 from afterglow.spark.source_tasks import PlainErrors
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
@@ -28,7 +29,8 @@ class TopicsSource(DataSource):
     def schema(self) -> StructType:
         """All columns, or those that the option ``columns`` names."""
         with PlainErrors():
-            return spark_schema(self._options().schema)
+            options = self._options()
+            return spark_schema(self._typed(options) if options.decode else options.schema)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Reads once what is there."""
@@ -47,6 +49,16 @@ class TopicsSource(DataSource):
         return SourceOptions.parse(self.options, wall_clock_ms())
 
     @staticmethod
+    def _typed(options: SourceOptions) -> pa.Schema:
+        from afterglow.engine.dataframes.schemas import schemas_of, typed_schema  # noqa: PLC0415 - not for tasks
+        from afterglow.engine.dataframes.topics import opened  # noqa: PLC0415 - not for tasks
+
+        with opened(options) as topics:
+            return typed_schema(schemas_of(topics), options.columns)
+        raise AssertionError("unreachable: the block returns or raises")
+
+    @staticmethod
     def _shape(options: SourceOptions, schema: StructType) -> Shape:
-        check_asked(schema, options.schema)
+        if not options.decode:  # else the schemas of the topics tell, which are asked for when it is planned
+            check_asked(schema, options.schema)
         return Shape(schema)

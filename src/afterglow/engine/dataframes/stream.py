@@ -83,8 +83,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Splits from offset to offset, in the order of topic and position."""
         with PlainErrors():
-            splits = self._plan.splits(from_json(start), from_json(end))
-            return pack(splits, self._options.max_partition_bytes)
+            splits = list(self._plan.splits(from_json(start), from_json(end)))
+            return pack(splits, self._options.max_partition_bytes, self._plan.schemas(self._shape))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; runs in a task."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.engine.dataframes.admission import Waiting, admit
 from afterglow.engine.dataframes.extent import Extent
+from afterglow.engine.dataframes.schemas import schemas_for
 from afterglow.engine.dataframes.topics import connected, topics_of
 from afterglow.errors import EntriesMissing, TopicMissing
 from afterglow.format.position import LATEST
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from afterglow.read.splits import Split
     from afterglow.spark.source_options import SourceOptions
     from afterglow.spark.source_points import Point
+    from afterglow.spark.source_schema import Shape
+    from afterglow.spark.source_tasks import Schemas
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +134,10 @@ class StreamPlan:
             self._follows(since, extent)
             self._follows(until, extent)
             yield from self._cut(topic, since, until)
+
+    def schemas(self, shape: Shape) -> Schemas | None:
+        """What values are decoded by, in all topics alike; see :func:`schemas_for`."""
+        return schemas_for(self._options, self._topics().values(), shape) if self._options.decode else None
 
     def _cut(self, topic: SourceTopic, begin: Point, end: Point) -> Iterator[Split]:
         options = self._options
