@@ -13,6 +13,7 @@ from afterglow.errors import CorruptBlock
 from afterglow.format.frames import (
     FRAME_BYTES,
     PADDING,
+    Frames,
     as_bytes_array,
     check_whole,
     frame_entries,
@@ -112,3 +113,20 @@ def test_an_entry_outside_the_stretch_has_no_span() -> None:
     for entry_id in (4, 6):
         with pytest.raises(IndexError, match=rf"entry {entry_id} is not in 5\.\.5"):
             frames.span(entry_id)
+
+
+def test_frames_of_several_blocks_are_parted_without_what_stands_between() -> None:
+    entries = [bytes([i]) * (i + 1) for i in range(6)]
+    header = b"header"
+    data = frame_entries(entries[:2]) + header + frame_entries(entries[2:3], 2) + header + frame_entries(entries[3:], 3)
+    offsets = [0]
+    for number, entry in enumerate(entries):
+        gap = len(header) if number + 1 in {2, 3} else 0
+        offsets.append(offsets[-1] + FRAME_BYTES + len(entry) + gap)
+    whole = Frames(0, np.array(offsets), None, ((2, len(header)), (3, len(header))))
+    for low in range(6):
+        for high in range(low + 1, 7):
+            part = whole.part(low, high)
+            assert list(iter_entries(data, part)) == list(enumerate(entries))[low:high]
+            assert part.payload_bytes == sum(map(len, entries[low:high]))
+            assert part.span(high - 1) == (part.end - len(entries[high - 1]), part.end)

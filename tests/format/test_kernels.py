@@ -47,6 +47,13 @@ def array_of(data: bytes, room: int = 0) -> Bytes:
 # --- checksum ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [1007, 1008, 1009, 2016, 12_287, 12_288, 12_289, 12_288 + 1008 + 8 + 1, 100_000])
+def test_crc32c_of_stretches_beside_each_other_is_that_of_the_library(size: int) -> None:
+    data = random.Random(size).randbytes(size + 3)
+    array = array_of(data)
+    assert checksum.crc32c(array.ctypes.data, 3, array.size) == reference_crc.crc32c(data[3:])
+
+
 @given(st.binary(max_size=100), st.integers(0, 8))
 def test_crc32c_is_that_of_the_library(data: bytes, before: int) -> None:
     array = array_of(bytes(before) + data)

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from afterglow.config import BrokerConfig
 from afterglow.format.frames import iter_entries
+from afterglow.read.messages import EntryBatches, MessageBatches
+from afterglow.read.window import Window
 from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.ledgers import message
 from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
@@ -111,6 +114,29 @@ def test_a_scan_fetches_no_more_than_the_stretch_needs_and_in_large_requests() -
     world.tiers.close()
     assert world.counters.counts().requests == 1 + 4  # 29 MiB by eight
     assert world.tiers.cached_bytes == 0
+
+
+def test_blocks_that_came_with_one_request_are_one_run() -> None:
+    world = ReadWorld(BrokerConfig(offload_scan_read_buffer_size_in_bytes=MIB))
+    entries = [message(b"%d" % i * 500, i) for i in range(2_000)]
+    row = world.add(entries)
+    world.offload_v2([(row, 0, 1_999)], block_bytes=100_000)
+    world.free(row)
+    for first, last in [(0, 1_999), (7, 1_555), (300, 301)]:
+        runs = list(world.source.scan(row, first, last))
+        assert len(runs) == -(-sum(map(len, entries[first : last + 1])) // MIB)
+        assert ids_and_entries(runs) == list(enumerate(entries))[first : last + 1]
+        assert [bytes(each) for served in runs for each in served.run.entries()] == entries[first : last + 1]
+        rows = MessageBatches("t", Window())
+        published = [at for served in runs for batch in rows.of(served) for at in batch["publish_time"].to_pylist()]
+        assert [round(at.timestamp() * 1_000) for at in published] == list(range(first, last + 1))
+        raw = EntryBatches("t", Window(), ["data"])
+        assert [each for served in runs for batch in raw.of(served) for each in batch["data"].to_pylist()] == entries[
+            first : last + 1
+        ]
+        assert sum(served.run.frames.payload_bytes for served in runs) == sum(map(len, entries[first : last + 1]))
+    assert max(len(served.run.frames.joints) for served in world.source.scan(row, 0, 1_999)) > 5
+    world.tiers.close()
 
 
 def test_a_larger_read_buffer_brings_adjacent_pieces_with_one_request() -> None:

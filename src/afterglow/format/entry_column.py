@@ -27,7 +27,7 @@ def entry_column(data: Buffer, frames: Frames, low: int, high: int) -> pa.Array:
     """
     places = frames.offsets[low:high] + FRAME_BYTES
     ends = np.zeros(high - low + 1, np.int32)
-    np.cumsum(frames.offsets[low + 1 : high + 1] - places, out=ends[1:])
+    np.cumsum(frames.ends[low:high] - places, out=ends[1:])
     out = pa.allocate_buffer(int(ends[-1]))
     calls.gather(as_bytes_array(data), np.empty(0, np.uint8), places, ends, np.frombuffer(out, np.uint8))
     return pa.Array.from_buffers(pa.binary(), high - low, [None, pa.py_buffer(ends), out])

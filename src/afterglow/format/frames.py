@@ -49,6 +49,9 @@ class Frames:
     damage: str | None
     """What ends the frames before the stretch ends, or None. Entries before it are whole."""
 
+    joints: tuple[tuple[int, int], ...] = ()
+    """Where blocks meet: the number of a frame, from 0, and how many bytes that are none stand right before it."""
+
     def __len__(self) -> int:
         return self.offsets.size - 1
 
@@ -65,7 +68,28 @@ class Frames:
     @property
     def payload_bytes(self) -> int:
         """Bytes of all entries without their frames."""
-        return self.end - int(self.offsets[0]) - FRAME_BYTES * len(self)
+        gaps = sum(gap for _, gap in self.joints)
+        return self.end - int(self.offsets[0]) - gaps - FRAME_BYTES * len(self)
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Offset behind each entry."""
+        if not self.joints:
+            return self.offsets[1:]
+        ends = self.offsets[1:].copy()
+        for number, gap in self.joints:
+            ends[number - 1] -= gap
+        return ends
+
+    def part(self, low: int, high: int) -> Frames:
+        """The frames from number ``low`` on, before number ``high``."""
+        joints = tuple((number - low, gap) for number, gap in self.joints if low < number < high)
+        offsets = self.offsets[low : high + 1]
+        cut = next((gap for number, gap in self.joints if number == high), 0)
+        if cut:
+            offsets = offsets.copy()
+            offsets[-1] -= cut
+        return Frames(self.first_entry_id + low, offsets, None, joints)
 
     def span(self, entry_id: int) -> tuple[int, int]:
         """Start and end offset of one entry's own bytes.
@@ -76,7 +100,7 @@ class Frames:
         i = entry_id - self.first_entry_id
         if not 0 <= i < len(self):
             raise IndexError(f"entry {entry_id} is not in {self.first_entry_id}..{self.end_entry_id - 1}")
-        return int(self.offsets[i]) + FRAME_BYTES, int(self.offsets[i + 1])
+        return int(self.offsets[i]) + FRAME_BYTES, int(self.ends[i])
 
 
 def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
@@ -115,8 +139,8 @@ def frame_entries(entries: Iterable[Buffer], first_entry_id: int = 0) -> bytes:
 def iter_entries(data: Buffer, frames: Frames) -> Iterator[tuple[int, memoryview]]:
     """Each entry's id and bytes, without a copy. One Python object per entry: not for bulk."""
     view = memoryview(data).cast("B")
-    for i in range(len(frames)):
-        yield frames.first_entry_id + i, view[int(frames.offsets[i]) + FRAME_BYTES : int(frames.offsets[i + 1])]
+    for i, (start, end) in enumerate(zip(frames.offsets.tolist(), frames.ends.tolist(), strict=False)):
+        yield frames.first_entry_id + i, view[start + FRAME_BYTES : end]
 
 
 def check_whole(frames: Frames, what: str) -> None:

@@ -38,7 +38,7 @@ class FrameRun:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of the frames."""
+        """Bytes of the frames, and of what stands between blocks."""
         return self.frames.end - int(self.frames.offsets[0])
 
     def entries(self) -> list[memoryview]:
@@ -46,10 +46,10 @@ class FrameRun:
 
         One Python object per entry: not for bulk.
         """
-        offsets = self.frames.offsets.tolist()
+        offsets, ends = self.frames.offsets.tolist(), self.frames.ends.tolist()
         start = offsets[0]
         own = memoryview(bytes(self.data[start : offsets[-1]]))
-        return [own[offsets[i] - start + FRAME_BYTES : offsets[i + 1] - start] for i in range(len(offsets) - 1)]
+        return [own[at - start + FRAME_BYTES : end - start] for at, end in zip(offsets, ends, strict=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class LedgerPieces:
         else:
             self._sizes = np.full_like(lengths, max(buffer_bytes, _LEAST_PIECE))
         self._first_pieces = np.append(0, np.cumsum(-(-lengths // self._sizes)))
+        self._whole = int(self._first_pieces[-1]) == self._firsts.size
         self.times: NDArray[np.int64] | None = None
         """Of each block the least and greatest broker time, then publish time, -1 for none; None: not measured."""
         self._crcs: NDArray[np.uint32] | None = None
@@ -171,7 +172,7 @@ class LedgerPieces:
     @property
     def whole_blocks(self) -> bool:
         """Whether each piece is a block."""
-        return self.pieces == self._firsts.size
+        return self._whole
 
     @property
     def first_entries(self) -> NDArray[np.int64]:
@@ -204,7 +205,8 @@ class LedgerPieces:
 
     def block_of_piece(self, piece: int) -> BlockSpan:
         """The block of a piece."""
-        found = self.block(int(np.searchsorted(self._first_pieces, piece, side="right")) - 1)
+        number = piece if self._whole else int(np.searchsorted(self._first_pieces, piece, side="right")) - 1
+        found = self.block(number)
         assert found is not None
         return found
 

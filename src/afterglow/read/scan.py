@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from afterglow.errors import AfterglowError
 from afterglow.format.frames import FRAME, FRAME_BYTES, Frames
 from afterglow.read.copies import FrameRun
 from afterglow.read.fetch import cut_frames
@@ -62,7 +64,7 @@ class Scan:
         begin = block.first_piece + mark.offset // block.piece_bytes
         walk = _Walk(self, block, mark)
         for pieces, fetched in self._fetched(begin):
-            yield from walk.through(pieces, fetched)
+            yield from _joined(walk.through(pieces, fetched), fetched.data)
             if walk.entry_id > self.last:
                 return
         raise self.ledger.broken(walk.block, walk.mark.entry, "the blocks end before it")
@@ -116,8 +118,8 @@ class _Walk:
         """The next entry."""
         return self.block.first_entry_id + self.mark.entry
 
-    def through(self, pieces: range, fetched: Fetched) -> Iterator[FrameRun]:
-        """Go through what one request has brought."""
+    def through(self, pieces: range, fetched: Fetched) -> Iterator[tuple[FrameRun, int | None]]:
+        """Go through what one request has brought: runs, and where their buffers begin in it; None: not in it."""
         at = pieces.start
         while at < pieces.stop:
             block = self._ledger.pieces.block_of_piece(at)
@@ -127,7 +129,10 @@ class _Walk:
             end = block.bounds((stop if bad is None else bad) - 1 - block.first_piece)[1] if at != bad else start
             if block.number != self.block.number:
                 self._enter(block)
-            yield from self._stretch(fetched.data[start - fetched.start : end - fetched.start], start - block.start)
+            origin = start - fetched.start
+            data = fetched.data[origin : end - fetched.start]
+            for run in self._stretch(data, start - block.start):
+                yield run, origin if run.data is data else None
             if bad is not None and fetched.damage[bad].until > max(self.entry_id, self._scan.first):
                 raise fetched.damage[bad]
             if self.entry_id > self._scan.last:
@@ -201,5 +206,41 @@ class _Walk:
         last = min(self._scan.last, frames.end_entry_id - 1)
         if first <= last:
             skipped = first - frames.first_entry_id
-            wanted = Frames(first, frames.offsets[skipped : last - frames.first_entry_id + 2], None)
-            yield FrameRun(run.ledger_id, run.data, wanted)
+            yield FrameRun(run.ledger_id, run.data, frames.part(skipped, last - frames.first_entry_id + 1))
+
+
+def _joined(found: Iterator[tuple[FrameRun, int | None]], data: memoryview) -> Iterator[FrameRun]:
+    """Runs of one buffer as one, whatever stands between their blocks: the larger a run, the less it costs to decode.
+
+    Args:
+        found: Runs, each behind the last, and where in the buffer their own begin; None: they are not of it.
+        data: The buffer.
+    """
+    waiting: list[tuple[FrameRun, int]] = []
+    try:
+        for run, origin in found:
+            if origin is None:
+                yield from _join(waiting, data)
+                waiting.clear()
+                yield run
+            else:
+                waiting.append((run, origin))
+    except AfterglowError:
+        yield from _join(waiting, data)  # what stands before the damage is good
+        raise
+    yield from _join(waiting, data)
+
+
+def _join(runs: list[tuple[FrameRun, int]], data: memoryview) -> Iterator[FrameRun]:
+    if len(runs) < 2:
+        yield from (run for run, _ in runs)
+        return
+    parts = [run.frames.offsets + origin for run, origin in runs]
+    joints: list[tuple[int, int]] = []
+    number = 0
+    for before, behind in pairwise(parts):
+        number += before.size - 1
+        joints.append((number, int(behind[0] - before[-1])))
+    offsets = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
+    first = runs[0][0]
+    yield FrameRun(first.ledger_id, data, Frames(first.frames.first_entry_id, offsets, None, tuple(joints)))

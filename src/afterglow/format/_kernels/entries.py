@@ -172,7 +172,10 @@ def parse_entries(data, offsets, rows, count, check):
     flags = np.int64(0)
     for i in range(count):
         row = rows + 8 * layout.COLUMNS * i
-        status = parse_entry(data, get(offsets, i) + 12, get(offsets, i + 1), row, check != 0)
+        at = get(offsets, i)
+        # By its own length, since what stands before the next frame may be the header of a block.
+        end = min(at + 12 + be32(data, at), get(offsets, i + 1))
+        status = parse_entry(data, at + 12, end, row, check != 0)
         put(row, layout.STATUS, status)
         if status == layout.GOOD:
             flags |= get(row, layout.FLAGS)
