@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import pickle
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,6 +115,14 @@ def test_hot_skip_leaves_out_what_no_tier_has(served: Served) -> None:
         assert [ledger.entries for ledger in source.topic(TOPIC).ledgers()] == [EACH, EACH, EACH, 2]
     with pytest.raises(ConfigError, match="hot='never' is unknown; there are read and skip"):
         afterglow.connect(served.admin_url, hot="never")  # type: ignore[arg-type]
+
+
+def test_the_command_line_reads_by_the_admin_api(served: Served, source: Source) -> None:
+    command = [sys.executable, "-m", "afterglow", "read", served.admin_url, "t", "--format", "jsonl", "--hot", "skip"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = [row for row in rows(source) if row["tier"] == "tiered"]
+    assert [base64.b64decode(row["value_base64"]) for row in printed] == [row["value"] for row in expected]
 
 
 def test_a_missing_topic_is_told_with_near_names(source: Source) -> None:

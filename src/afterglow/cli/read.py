@@ -7,11 +7,12 @@ import sys
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.connection import CaFile, Token
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ class ReadFormat(StrEnum):
 
 @app.command()
 def read(
-    source: Annotated[str, typer.Argument(help="Home directory of an engine, which may be running.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Home directory of an engine, which may be running; http://HOST:8080, the admin API of a Pulsar or an "
+            "Afterglow; or zk://HOST:2181[/CHROOT], a Pulsar's ZooKeeper."
+        ),
+    ],
     topic: Annotated[
         str,
         typer.Argument(help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default."),
@@ -69,12 +76,24 @@ def read(
         str | None, typer.Option(help="Where all objects are, whatever metadata says: file:///path or s3://bucket.")
     ] = None,
     metadata: Annotated[
-        str | None, typer.Option(help="Where the engine's metadata is, if not in its home: sqlite:PATH.")
+        str | None,
+        typer.Option(
+            help="Where the engine's metadata is, if not in its home: sqlite:PATH; of an Afterglow that is attached to "
+            "a cluster: its own."
+        ),
     ] = None,
+    hot: Annotated[str, typer.Option(metavar="read|skip", help="skip leaves out what no tier has.")] = "read",
+    service_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The brokers of the hot rest, if the source is not to be asked.")
+    ] = None,
+    token: Token = None,
+    ca_file: CaFile = None,
 ) -> int:
     """Read a topic's messages from hot log and tier alike, without an engine and without Spark.
 
     Example: afterglow read ./home my-topic --since 15m --format jsonl
+
+    Example: afterglow read http://pulsar:8080 my-topic --hot skip
     """
     from afterglow.engine.source import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
 
@@ -86,7 +105,8 @@ def read(
         damaged = damaged or not isinstance(error, IncompleteMessage)  # which only its producer could have finished
         sys.stderr.write(f"afterglow: left out: {error}\n")
 
-    with connect(source, tier, metadata) as connected:
+    cluster: dict[str, Any] = {"hot": hot, "service_url": service_url, "token": token, "ca_file": ca_file}
+    with connect(source, tier, metadata, **cluster) as connected:
         found = connected.topic(topic)
         columns = _columns(found, output_format, entries=entries)
         batches = found.scan(

@@ -28,7 +28,7 @@ from afterglow.read.hot_places import HotPlace
 from afterglow.read.remote_hot import NoHot, RemoteHot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from afterglow.config import BrokerConfig
     from afterglow.format.schema_version import SchemaVersion
@@ -172,29 +172,29 @@ class AdminDirectory:
         return (secure or plain) if self._api.secure else (plain or secure)
 
     def _ask_policy(self, topic: TopicName) -> BrokerConfig:
-        try:
-            applied = self._api.offload_policies(topic.base)  # of a partition Pulsar tells nothing
-        except MetadataUnavailable as error:
-            # Where topics have no policies of their own, Pulsar refuses the question.
-            _log.debug("%s: %s", topic, error)
-            applied = None
+        # Of a partition Pulsar tells nothing; where topics have no policies of their own, it refuses the question.
+        applied = self._if_told(lambda: self._api.offload_policies(topic.base))
         if applied is not None:
             policy, problems = resolve_stored(self._config, {}, {TOPIC_FIELD: _unmasked(applied)})
         else:
-            namespace = self._api.namespace_policies(topic.namespace) or {}
+            namespace = self._if_told(lambda: self._api.namespace_policies(topic.namespace)) or {}
             policy, problems = resolve_stored(self._broker_settings(), namespace, {})
         for problem in problems:
             _log.info("policies of %s: passed over: %s", topic, problem)
         return policy
 
+    def _if_told(self, ask: Callable[[], Json | None]) -> Json | None:
+        """An answer, or None where we may not have it, or nobody has: what is needed may be known otherwise."""
+        try:
+            return ask()
+        except (AccessDenied, MetadataUnavailable) as error:
+            _log.info("%s does not tell: %s", self.source, error)
+            return None
+
     def _broker_settings(self) -> BrokerConfig:
         """The settings of this process under those that a broker shows to whoever may see them."""
         if self._broker is None:
-            try:
-                shown = self._api.runtime_configuration() or {}
-            except (AccessDenied, MetadataUnavailable) as error:
-                _log.info("the brokers of %s do not show their settings: %s", self.source, error)
-                shown = {}
+            shown = self._if_told(self._api.runtime_configuration) or {}
             told = {key: shown[key] for key in policy_json.POLICY_SETTINGS if key in shown}
             try:
                 self._broker = self._config.overridden(policy_json.read(_unmasked(told)).values, _RUNTIME)
