@@ -105,6 +105,18 @@ def test_what_began_before_is_looked_for_once_and_no_further_than_needed() -> No
     assert found == payloads
     assert watched.asked == [Position(1, 8)]
     assert watched.before_entries <= 8 + with_rest.run_entries
+    # The first that was looked for brought its payloads along, the others are read once more, two chunks each.
+    assert watched.after_entries <= 3 * 2 * with_rest.run_entries
+
+
+def test_a_range_without_the_last_chunk_looks_for_nothing() -> None:
+    topic, _ = interleaved(4, 10)
+    watched = Watched(topic)
+    chunked = ChunkedMessages(watched, payloads=True)
+    for served in topic.runs(Position(1, 4), Position(1, 8)):
+        chunked.enter(served.run)
+        assert chunked.take(served.run, find_marks(served.run.data, served.run.frames)) == {}
+    assert watched.asked == []
 
 
 def test_a_chunk_without_a_beginning_is_looked_for_as_far_as_chunks_reach() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,13 +93,26 @@ def test_a_marker_in_the_run_at_hand_is_not_fetched() -> None:
     assert watched.entries == 0
 
 
-def test_what_ends_before_it_is_needed_is_forgotten() -> None:
+def test_no_more_is_remembered_than_allowed() -> None:
     many = [each for number in range(1, 500) for each in (entry(number), entry(number, COMMIT))]
-    topic = OddTopic({1: many}, run_entries=3)
-    transactions = Transactions(topic)
+    topic = OddTopic({1: [entry(0), *many]}, run_entries=3)
+    transactions = Transactions(topic, 20)
     for served in topic.runs(EARLIEST, LATEST):
         transactions.left_out(served.run, find_marks(served.run.data, served.run.frames))
-        assert len(transactions._committed) == len(transactions._ahead) <= 4
+        assert len(transactions._known) <= 20
+
+
+def test_readers_side_by_side_share_what_one_of_them_has_seen() -> None:
+    many = [each for number in range(1, 100) for each in (entry(0), entry(number), entry(number, COMMIT))]
+    topic = OddTopic({1: [*many, entry(0, COMMIT)]}, run_entries=5)
+    watched = Watched(topic)
+    shared = Transactions(watched)
+    runs = list(topic.runs(EARLIEST, LATEST))
+    random.Random(3).shuffle(runs)
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda each: shared.left_out(each.run, find_marks(each.run.data, each.run.frames)), runs)
+        assert not any(len(entries) for entries in found)
+    assert watched.entries <= 2 * len(many)
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 1000])
@@ -118,15 +132,16 @@ def test_however_few_markers_are_kept_the_same_messages_count(seed: int, most: i
     expected = [at for at, (number, end) in enumerate(entries) if end is None and ends[number] != COMMIT]
     transactions = Transactions(topic, most)
     assert left_out(transactions, topic) == expected
-    assert len(transactions._ahead) <= most + topic.run_entries
+    assert len(transactions._known) <= most
 
 
 def test_an_end_that_is_not_the_topics_is_an_error_only_where_it_matters() -> None:
     topic = OddTopic({1: [entry(1), entry(1, COMMIT), entry(), entry(2)]}, run_entries=1)
     transactions = Transactions(Bounded(topic))
     assert left_out(transactions, topic, end=Position(1, 3)) == []
-    with pytest.raises(OutOfReach):
-        left_out(transactions, topic, Position(1, 3))
+    for _ in range(2):
+        with pytest.raises(OutOfReach):
+            left_out(transactions, topic, Position(1, 3))
 
 
 @pytest.mark.parametrize("seed", range(10))

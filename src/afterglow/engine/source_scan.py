@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from afterglow.errors import CorruptEntry
 from afterglow.read.around import ViewAround
 from afterglow.read.parallel import cores, in_order
+from afterglow.read.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,13 +25,27 @@ if TYPE_CHECKING:
     Told: TypeAlias = CorruptEntry
     """What is left out, and why."""
     Report: TypeAlias = Callable[[Told], None]
-    Make: TypeAlias = Callable[[Part, Around, Report], MessageBatches | TypedBatches | EntryBatches]
+    Make: TypeAlias = Callable[[Part, "Beside", Report], MessageBatches | TypedBatches | EntryBatches]
     """What turns runs of a part into rows; the report is told what is left out."""
 
 RANGE_BYTES: Final = 8 << 20
 """Of blocks that one thread takes at a time: one request, some milliseconds of decoding."""
 _AHEAD: Final = 1
 """Ranges beside those at work that may wait, decoded, for whoever takes the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What all who read one part share of it."""
+
+    around: Around
+    transactions: Transactions
+
+    @classmethod
+    def of(cls, pinned: Pinned, priority: ReadPriority | None) -> Beside:
+        """What stands in a pinned view."""
+        around = ViewAround(pinned.reader, priority)
+        return cls(around, Transactions(around))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,7 @@ class Rows:
         """The rows, read a few at a time by whoever takes them."""
         for part in self.parts:
             pinned = part.pin()
-            rows = self.make(part, ViewAround(pinned.reader, self.priority), self.report)
+            rows = self.make(part, Beside.of(pinned, self.priority), self.report)
             for served in part.runs(self.window, self.priority, scan=False, pinned=pinned):
                 yield from rows.of(served)
             rows.end()
@@ -66,18 +81,19 @@ class Rows:
         """One task per range of every part; the view of a part is pinned when its turn comes."""
         for part in self.parts:
             pinned = part.pin()
+            beside = Beside.of(pinned, self.priority)
             last: Range | None = None
             for each in part.ranges(self.window, self.priority, RANGE_BYTES, pinned):
                 if last is not None:
-                    yield _Task(part, pinned, last, ends=False)
+                    yield _Task(part, pinned, beside, last, ends=False)
                 last = each
             if last is not None:
-                yield _Task(part, pinned, last, ends=True)
+                yield _Task(part, pinned, beside, last, ends=True)
 
     def _rows(self, task: _Task) -> Iterable[pa.RecordBatch | Told]:
         told: list[Told] = []
         reader = task.pinned.reader
-        rows = self.make(task.part, ViewAround(reader, self.priority), told.append)
+        rows = self.make(task.part, task.beside, told.append)
         for served in reader.read(task.wanted.start, task.wanted.end, priority=self.priority):
             for batch in rows.of(served):
                 yield from _taken(told)
@@ -93,6 +109,7 @@ class _Task:
 
     part: Part
     pinned: Pinned
+    beside: Beside
     wanted: Range
     ends: bool
     """Whether it is the last of its part."""

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from afterglow.engine.source_part import Rooms
     from afterglow.engine.source_records import SourceLedger, SourceSegment
+    from afterglow.engine.source_scan import Beside
     from afterglow.errors import CorruptEntry
     from afterglow.format.position import Position
     from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
-    from afterglow.read.messages import Around
     from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
     from afterglow.read.window import Moment, Place
@@ -259,9 +259,11 @@ class SourceTopic:
         """Messages, with typed columns where they are to be."""
         skips = cache(Part.skips_damage)
 
-        def make(part: Part, around: Around, told: Callable[[CorruptEntry], None]) -> MessageBatches | TypedBatches:
+        def make(part: Part, beside: Beside, told: Callable[[CorruptEntry], None]) -> MessageBatches | TypedBatches:
             bad = told if skips(part) else None
-            messages = MessageBatches(part.name, window, columns, bad, around, incomplete=told)
+            messages = MessageBatches(
+                part.name, window, columns, bad, beside.around, incomplete=told, transactions=beside.transactions
+            )
             return messages if typed is None else TypedBatches(messages, typed, self.name)
 
         return Rows(self._parts, make, window, priority, report)

@@ -5,11 +5,12 @@ the other, with those of other producers between them. After a reconnect it may 
 for each message: chunk 0 begins it, also anew; the chunk that follows is taken; one that was taken before is passed
 over; any other ends it, and it will not be whole. That is how stock consumers see it.
 
-What began before the entries that are read is looked for behind their start, by going back. Chunks of one message are
-taken to follow each other within ``REACH_BYTES`` and ``MOST_CHUNKS``: no search goes further.
+What began before the entries that are read is looked for by going back from where they begin, when the last chunk has
+come. Chunks of one message are taken to follow each other within ``REACH_BYTES`` and ``MOST_CHUNKS``: no search goes
+further.
 
-Memory: payloads of messages that are not whole yet take ``HELD_BYTES`` at most. Beyond that, the message that waits
-longest keeps only the positions of its chunks, which are read again when its last one comes. A whole message takes its
+Memory: payloads of messages that are not whole yet take ``HELD_BYTES`` at most. Beyond that, the message that began
+first keeps only the positions of its chunks, which are read again when its last one comes. A whole message takes its
 stored bytes and, where it was compressed, its own, each ``MAX_UNCOMPRESSED_BYTES`` at most: a larger one is bad.
 """
 
@@ -24,14 +25,21 @@ from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES, decompress
 from afterglow.format.frames import Frames
 from afterglow.format.marks import find_marks
 from afterglow.format.position import Position
-from afterglow.read.chunk_search import MOST_CHUNKS, REACH_BYTES, ChunkSearch, OpenMessage, Part
+from afterglow.read.chunk_search import (
+    MOST_CHUNKS,
+    REACH_BYTES,
+    ChunkSearch,
+    OpenMessage,
+    follow,
+    part_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.format.compression import BytesLike
-    from afterglow.format.marks import Chunk, Marks
-    from afterglow.read.chunk_search import Key
+    from afterglow.format.marks import Marks
+    from afterglow.read.chunk_search import Key, Part
     from afterglow.read.copies import FrameRun
     from afterglow.read.messages import Around
 
@@ -44,7 +52,6 @@ class Whole:
     """A message of which all chunks are there."""
 
     parts: tuple[Part, ...]
-    last: Chunk
     around: Around
 
     def value(self) -> BytesLike:
@@ -55,26 +62,32 @@ class Whole:
             IncompleteMessage: A chunk is not there any more.
             AfterglowError: A chunk cannot be read.
         """
-        size_bytes = sum(part.size_bytes for part in self.parts)
+        size_bytes = sum(part.chunk.payload_bytes for part in self.parts)
         if size_bytes > MAX_UNCOMPRESSED_BYTES:
             raise CorruptEntry(
                 f"its {len(self.parts)} chunks take {size_bytes} bytes, above the limit of {MAX_UNCOMPRESSED_BYTES}"
             )
         joined = b"".join(self._payload(part) for part in self.parts)
-        if self.last.encrypted:
-            return joined
-        return decompress(self.last.codec, joined, self.last.uncompressed_bytes)
+        last = self.parts[-1].chunk
+        return joined if last.encrypted else decompress(last.codec, joined, last.uncompressed_bytes)
 
     def _payload(self, part: Part) -> bytes:
         if part.payload is not None:
             return part.payload
         served = next(self.around.after(part.position), None)
         if served is not None and _start(served.run) == part.position:
-            frames = served.run.frames
-            lone = Frames(frames.first_entry_id, frames.offsets[:2], None)
-            for chunk in find_marks(served.run.data, lone).chunks():
-                return _payload(served.run, chunk)
+            run = served.run
+            lone = Frames(run.frames.first_entry_id, run.frames.offsets[:2], None)
+            for chunk in find_marks(run.data, lone).chunks():
+                return part_of(run, chunk, 0, payload=True).payload or b""
         raise IncompleteMessage(f"its chunk in entry {part.position} is not there any more")
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Chunks of a message that may have begun before the entries that are read."""
+
+    parts: list[Part]
 
 
 class ChunkedMessages:
@@ -96,15 +109,20 @@ class ChunkedMessages:
         self._reach = reach_bytes
         self._next: Position | None = None
         """Behind the run that is read."""
-        self._base = 0
-        """Bytes from the origin to the run that is read."""
+        self._at = 0
+        """Where that run begins, in bytes from the origin: from there all runs follow each other."""
         self._run_bytes = 0
-        self._open: OrderedDict[Key, OpenMessage] = OrderedDict()
-        """By the position of their last chunks."""
-        self._held = 0
-        self._back: ChunkSearch | None = None
+        self._open: OrderedDict[Key, OpenMessage | _Tail] = OrderedDict()
+        """By the positions of their last chunks."""
+        self._held: dict[Key, int] = {}
+        """Bytes of payloads that are held of each of them, where any are."""
+        self._held_bytes = 0
+        """Of all together."""
+        self._before: ChunkSearch | None = None
+        self._near = True
+        """Whether messages may have begun before the origin of which no chunk has come since."""
         self._seen: set[Key] = set()
-        """Messages of which a chunk came since the origin: going back tells nothing of them."""
+        """Messages that are known to have begun, or not to have, whatever stands before the origin."""
         self._whole: OrderedDict[Key, None] = OrderedDict()
         """Of which all chunks have come, the newest: chunks of theirs that follow were sent again."""
 
@@ -114,18 +132,20 @@ class ChunkedMessages:
         Raises:
             AfterglowError: Entries before it cannot be read.
         """
-        start = _start(run)
-        if self._follows(start):
-            self._base += self._run_bytes
+        if self._follows(_start(run)):
+            self._at += self._run_bytes
         else:
             self._open.clear()
+            self._held.clear()
             self._seen.clear()
-            self._held = self._base = 0
-            self._back = ChunkSearch(self._around, start, self._reach)
+            self._held_bytes = self._at = 0
+            self._near = True
+            held = self._held_most if self._payloads else 0
+            self._before = ChunkSearch(self._around, _start(run), self._reach, held)
         self._next = _end(run)
         self._run_bytes = run.frame_bytes
-        if self._base > self._reach or len(self._seen) > MOST_CHUNKS:
-            self._back = None  # nothing before the origin is near enough
+        if self._at > self._reach or len(self._seen) > MOST_CHUNKS:
+            self._near = False
             self._seen.clear()
 
     def take(self, run: FrameRun, marks: Marks) -> dict[int, Whole | IncompleteMessage]:
@@ -140,78 +160,82 @@ class ChunkedMessages:
         """
         found: dict[int, Whole | IncompleteMessage] = {}
         for chunk in marks.chunks():
-            outcome = self._take(run, chunk)
+            part = part_of(run, chunk, self._at, payload=self._payloads)
+            outcome = self._take((chunk.uuid, chunk.transaction), part)
             if outcome is not None:
                 found[chunk.entry_id] = outcome
         return found
 
     def left_open(self) -> Iterator[IncompleteMessage]:
         """The messages of which the last chunk has not come, but for those of transactions."""
-        for (uuid, transaction), message in self._open.items():
+        for (_, transaction), message in self._open.items():
             if transaction is None:
-                yield _incomplete(message.parts[-1].position, uuid, len(message.parts), message.shape[0])
+                yield _incomplete(message.parts[-1], message.parts[-1].chunk.number + 1)
 
-    def _take(self, run: FrameRun, chunk: Chunk) -> Whole | IncompleteMessage | None:
-        key = (chunk.uuid, chunk.transaction)
-        position = Position(run.ledger_id, chunk.entry_id)
-        offsets, first = run.frames.offsets, run.frames.first_entry_id
-        at = self._base + int(offsets[chunk.entry_id - first] - offsets[0])
-        message = self._message(key, chunk, at)
-        if chunk.number == 0:
-            self._drop(key)
-            message = self._open[key] = OpenMessage.begun(chunk, at)
-        if message is not None and message.has(chunk):
-            return None
-        if message is None or not message.takes(chunk):
-            self._drop(key)
-            if chunk.number != chunk.count - 1 or key in self._whole:
+    def _take(self, key: Key, part: Part) -> Whole | IncompleteMessage | None:
+        followed = self._open.get(key)
+        before = 0 if followed is None else len(followed.parts)
+        is_last = part.chunk.number == part.chunk.count - 1
+        message: OpenMessage | None
+        if part.chunk.number and (isinstance(followed, _Tail) or (followed is None and self._may_have_begun(key))):
+            tail = _Tail([]) if followed is None else followed
+            tail.parts.append(part)
+            if not is_last:
+                self._hold(key, tail, part)
                 return None
-            return _incomplete(position, chunk.uuid, 0 if message is None else len(message.parts), chunk.count)
-        payload = _payload(run, chunk) if self._payloads else None
-        message.parts.append(Part(position, chunk.payload_bytes, payload))
-        message.at = at
-        self._held += len(payload or b"")
-        if len(message.parts) < chunk.count:
-            self._open.move_to_end(key)
-            self._let_go()
+            message, before = self._found(key, tail)
+        else:
+            message = follow(followed if isinstance(followed, OpenMessage) else None, part, self._reach)
+        if self._near:
+            self._seen.add(key)
+        if message is None or is_last or message is not followed:
+            self._drop(key)
+        if not is_last:
+            if message is not None:
+                self._hold(key, message, part)
             return None
-        self._drop(key)
+        if message is None:
+            return None if key in self._whole else _incomplete(part, before)
         self._whole[key] = None
         if len(self._whole) > MOST_CHUNKS:
             self._whole.popitem(last=False)
-        return Whole(tuple(message.parts), chunk, self._around)
+        return Whole(tuple(message.parts), self._around)
 
-    def _message(self, key: Key, chunk: Chunk, at: int) -> OpenMessage | None:
-        """The message that a chunk may belong to, as far as it has come."""
-        message = self._open.get(key)
-        if message is None and self._back is not None and key not in self._seen:
-            if chunk.number:
-                message = self._back.message(key, at)
-                if message is not None:
-                    self._open[key] = message
-                elif self._back.whole(key):
-                    self._whole[key] = None
-            self._seen.add(key)
-        if message is not None and at - message.at > self._reach:
+    def _may_have_begun(self, key: Key) -> bool:
+        return self._near and key not in self._seen
+
+    def _found(self, key: Key, tail: _Tail) -> tuple[OpenMessage | None, int]:
+        """A message with what came of it before the origin, and how many of its chunks were there in a row."""
+        assert self._before is not None
+        message, whole = self._before.message(key, tail.parts[0].at)
+        if whole:
+            self._whole[key] = None
+        row = 0
+        for part in tail.parts:
+            row = row if message is None else len(message.parts)
+            message = follow(message, part, self._reach)
+        return message, row
+
+    def _hold(self, key: Key, followed: OpenMessage | _Tail, part: Part) -> None:
+        """Keep what has come of a message, within what may be held: what began first goes first."""
+        self._open[key] = followed
+        self._open.move_to_end(key)
+        if part.payload and followed.parts[-1] is part:
+            self._held[key] = self._held.get(key, 0) + len(part.payload)
+            self._held_bytes += len(part.payload)
+        if len(followed.parts) > MOST_CHUNKS:
             self._drop(key)
-            return None
-        return message
-
-    def _drop(self, key: Key) -> None:
-        message = self._open.pop(key, None)
-        if message is not None:
-            self._held -= sum(len(part.payload or b"") for part in message.parts)
-
-    def _let_go(self) -> None:
-        """Keep within what may be held: the message that waits longest goes first."""
         if len(self._open) > MOST_CHUNKS:
             self._drop(next(iter(self._open)))
-        for message in self._open.values():
-            if self._held <= self._held_most:
-                return
-            for part in message.parts:
-                self._held -= len(part.payload or b"")
-                part.payload = None
+        while self._held_bytes > self._held_most:
+            oldest = next(iter(self._held))
+            self._held_bytes -= self._held.pop(oldest)
+            for each in self._open[oldest].parts:
+                each.payload = None
+
+    def _drop(self, key: Key) -> None:
+        self._open.pop(key, None)
+        self._held_bytes -= self._held.pop(key, 0)
 
     def _follows(self, start: Position) -> bool:
         """Whether no entry stands between the last run and a position."""
@@ -229,12 +253,8 @@ def _end(run: FrameRun) -> Position:
     return Position(run.ledger_id, run.frames.end_entry_id)
 
 
-def _payload(run: FrameRun, chunk: Chunk) -> bytes:
-    return bytes(run.data[chunk.payload_at : chunk.payload_at + chunk.payload_bytes])
-
-
-def _incomplete(position: Position, uuid: bytes, number: int, count: int) -> IncompleteMessage:
-    name = uuid.decode("utf-8", "replace")
+def _incomplete(part: Part, number: int) -> IncompleteMessage:
+    name = part.chunk.uuid.decode("utf-8", "replace")
     return IncompleteMessage(
-        f"entry {position}: message {name!r} came in {count} chunks, of which chunk {number} is missing"
+        f"entry {part.position}: message {name!r} came in {part.chunk.count} chunks, of which chunk {number} is missing"
     )

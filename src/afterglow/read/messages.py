@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from afterglow.errors import IncompleteMessage
     from afterglow.format.position import Position
     from afterglow.read.copies import FrameRun, ServedRun
+    from afterglow.read.transactions import Transactions
     from afterglow.read.window import Window
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class MessageBatches:
         report: Told of each entry that cannot be read and is left out; None: such an entry raises.
         around: The entries around the runs. None: chunks come as they are, and transactions are not looked at.
         incomplete: Told of each message of which a chunk is missing, and which is left out.
+        transactions: Of the topic, as all its readers know them; None: this one by itself.
 
     Raises:
         ConfigError: A column is unknown or named twice.
@@ -90,17 +92,19 @@ class MessageBatches:
         around: Around | None = None,
         *,
         incomplete: Callable[[IncompleteMessage], None] = warn,
+        transactions: Transactions | None = None,
     ) -> None:
         self.schema = choose(MESSAGES, columns)
         self._topic = topic
         self._window = window
         self._report = report
         self._own = [name for name in self.schema.names if name not in _BROUGHT]
-        self._whole = (
-            None
-            if around is None
-            else WholeMessages(around, report=report, incomplete=incomplete, values="value" in self._own)
-        )
+        self._whole = None
+        if around is not None:
+            values = "value" in self._own
+            self._whole = WholeMessages(
+                around, report=report, incomplete=incomplete, values=values, transactions=transactions
+            )
 
     def of(self, served: ServedRun) -> Iterator[pa.RecordBatch]:
         """The wanted messages of a run, in order; each entry's own checksum is verified.

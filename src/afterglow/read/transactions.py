@@ -2,16 +2,18 @@
 
 A message of a transaction counts once a marker says that it was committed. One that was aborted, and one of which the
 topic does not tell yet, does not. Entries are looked through ahead of those that are read, and only where there are
-transactions: as far as the markers of those, and each stretch once.
+transactions: as far as the markers of those, and each stretch once, whoever needs it first.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from afterglow.errors import AfterglowError
 from afterglow.format.marks import find_marks
 from afterglow.format.position import Position
 
@@ -24,43 +26,40 @@ if TYPE_CHECKING:
     from afterglow.read.copies import FrameRun, ServedRun
     from afterglow.read.messages import Around
 
-MOST_MARKERS: Final = 1 << 17
-"""Markers that are kept of what is read later: some 40 MB.
-
-Where one transaction stays open while more than so many others end, only its own marker is looked for from there on,
-and the stretch is looked through again when it is read.
-"""
+MOST_KNOWN: Final = 1 << 17
+"""Transactions whose end is remembered: some 40 MB. What is forgotten is looked for again."""
 
 
 class Transactions:
-    """Knows the transactions of one topic that is read forwards. Not thread-safe.
+    """Knows how the transactions of one pinned topic ended. Thread-safe: all who read the topic may share it.
+
+    Readers that go on side by side, each a little ahead of the other, find most in what one of them has seen.
 
     Args:
         around: The entries behind what is read.
-        most_markers: How many markers of what is read later are kept.
+        most_known: Transactions whose end is remembered.
     """
 
-    def __init__(self, around: Around, most_markers: int = MOST_MARKERS) -> None:
+    def __init__(self, around: Around, most_known: int = MOST_KNOWN) -> None:
         self._around = around
-        self._most = most_markers
-        self._committed: dict[int, bool] = {}
-        """By transaction, for the markers from where is read to ``_until``."""
-        self._ahead: deque[tuple[Position, int]] = deque()
-        """The same by position."""
-        self._far: dict[int, bool | None] = {}
-        """Of single ones whose markers are not before ``_until``; None: the topic does not tell."""
-        self._until: Position | None = None
-        """All before it has been looked through."""
+        self._most = most_known
+        self._lock = Lock()
+        self._known: OrderedDict[int, tuple[bool, Position]] = OrderedDict()
+        """Whether a transaction was committed, and where its marker stands; the newest last."""
+        self._undecided: set[int] = set()
+        """Of these the topic does not tell."""
+        self._from = self._until = Position(-1, -1)
+        """All markers between these are known."""
         self._runs: Iterator[ServedRun] | None = None
-        """From ``_until`` on."""
+        """From the second of them on."""
         self._ended = False
-        """Whether the topic ends at ``_until``."""
+        """Whether the topic ends there."""
 
     def left_out(self, run: FrameRun, marks: Marks) -> NDArray[np.int64]:
         """The entries of a run that hold messages of transactions that were not committed.
 
         Args:
-            run: What is read; runs come in the order of the topic.
+            run: What is read.
             marks: Of some of its entries.
 
         Raises:
@@ -69,62 +68,59 @@ class Transactions:
         transactions, entries, which = marks.transactions()
         if not transactions:
             return entries
-        self._pass(Position(run.ledger_id, int(entries[0])))
-        if len(self._far) > self._most:
-            self._far.clear()
-        wanted = set(transactions) - self._committed.keys() - self._far.keys()
-        if wanted:
-            self._look_ahead(wanted, run)
-        fates = self._far | self._committed if self._far else self._committed
-        open_or_aborted = np.array([not fates.get(each) for each in transactions])
-        return np.extract(open_or_aborted[which], entries)
+        with self._lock:
+            found = {each: self._known[each][0] for each in transactions if each in self._known}
+            wanted = set(transactions) - found.keys() - self._undecided
+            if wanted:
+                self._look_ahead(wanted, found, run, int(entries[0]))
+        not_committed = np.array([not found.get(each) for each in transactions])
+        return np.extract(not_committed[which], entries)
 
-    def _pass(self, position: Position) -> None:
-        """Forget markers before a position: of the transactions that they end nothing follows."""
-        while self._ahead and self._ahead[0][0] < position:
-            _, transaction = self._ahead.popleft()
-            self._committed.pop(transaction, None)
-        if self._until is None or self._until < position:
-            self._go_on(position)
-
-    def _go_on(self, position: Position) -> None:
-        self._until = position
-        self._runs = None
-        self._ended = False
-
-    def _look_ahead(self, wanted: set[int], run: FrameRun) -> None:
-        """Find how transactions ended; those that are not found then are open."""
-        assert self._until is not None
-        end = Position(run.ledger_id, run.frames.end_entry_id)
-        if self._until < end:  # what is at hand need not be fetched
-            self._note(run, self._until.entry_id, wanted)
-            self._go_on(end)
-        while wanted and not self._ended and len(self._ahead) < self._most:
-            if self._runs is None:
-                self._runs = self._around.after(self._until)
-            served = next(self._runs, None)
+    def _look_ahead(self, wanted: set[int], found: dict[int, bool], run: FrameRun, first: int) -> None:
+        """Find how transactions ended; those that are still wanted then are open."""
+        self._note(run, first, wanted, found)
+        at = _end(run)
+        if wanted and at < self._from:
+            self._look_before(at, wanted, found)
+        elif wanted and at > self._until:
+            self._from = self._until = at
+            self._runs, self._ended = None, False
+        while wanted and not self._ended:
+            self._runs = self._runs or self._around.after(self._until)
+            try:
+                served = next(self._runs, None)
+            except AfterglowError:
+                self._runs = None  # it would say from now on that the topic ends there
+                raise
             if served is None:
                 self._ended = True
             else:
-                self._note(served.run, None, wanted)
-                self._until = Position(served.run.ledger_id, served.run.frames.end_entry_id)
-        if wanted and not self._ended:
-            self._look_far(wanted)
+                self._until = _end(served.run)
+                self._note(served.run, None, wanted, found)
+        if len(self._undecided) > self._most:
+            self._undecided.clear()
+        self._undecided |= wanted
 
-    def _note(self, run: FrameRun, start: int | None, wanted: set[int]) -> None:
-        for entry_id, transaction, committed in find_marks(run.data, run.frames, start).endings():
-            self._committed[transaction] = committed
-            self._ahead.append((Position(run.ledger_id, entry_id), transaction))
-            wanted.discard(transaction)
-
-    def _look_far(self, wanted: set[int]) -> None:
-        """Look for single transactions behind so many markers that the others are not kept."""
-        assert self._until is not None
-        self._far.update(dict.fromkeys(wanted))
-        for served in self._around.after(self._until):
-            for _, transaction, committed in find_marks(served.run.data, served.run.frames).endings():
-                if transaction in wanted:
-                    self._far[transaction] = committed
-                    wanted.discard(transaction)
+    def _look_before(self, at: Position, wanted: set[int], found: dict[int, bool]) -> None:
+        """Look through what stands before the stretch that is known, as far as is needed."""
+        for served in self._around.after(at):
+            if Position(served.run.ledger_id, served.run.frames.first_entry_id) >= self._from:
+                return
+            self._note(served.run, None, wanted, found)
             if not wanted:
                 return
+
+    def _note(self, run: FrameRun, start: int | None, wanted: set[int], found: dict[int, bool]) -> None:
+        for entry_id, transaction, committed in find_marks(run.data, run.frames, start).endings():
+            self._known[transaction] = (committed, Position(run.ledger_id, entry_id))
+            if transaction in wanted:
+                found[transaction] = committed
+                wanted.discard(transaction)
+        while len(self._known) > self._most:
+            _, (_, gone) = self._known.popitem(last=False)
+            if self._from <= gone < self._until:
+                self._from = gone.next()
+
+
+def _end(run: FrameRun) -> Position:
+    return Position(run.ledger_id, run.frames.end_entry_id)

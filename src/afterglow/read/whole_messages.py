@@ -37,6 +37,7 @@ class WholeMessages:
         report: Told of each message whose payload does not expand; None: such a one raises.
         incomplete: Told of each message of which a chunk is missing.
         values: Whether values are wanted.
+        transactions: Of the topic, as all its readers know them; None: this one by itself.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class WholeMessages:
         report: Callable[[CorruptEntry], None] | None,
         incomplete: Callable[[IncompleteMessage], None],
         values: bool,
+        transactions: Transactions | None = None,
     ) -> None:
         self._report = report
         self._incomplete = incomplete
         self._chunks = ChunkedMessages(around, payloads=values)
-        self._transactions = Transactions(around)
+        self._transactions = transactions or Transactions(around)
 
     def enter(self, run: FrameRun) -> None:
         """Go on to a run, in the order of the topic.
