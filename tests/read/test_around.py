@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,6 +111,29 @@ def test_a_split_says_where_its_sight_ends(splits: list[Split]) -> None:
     assert next(before).run.ledger_id == at.ledger_id
     after = around.after(at)
     assert positions([next(after)])[0] == at
+
+
+def test_a_step_back_that_turns_out_to_be_large_is_not_held_whole() -> None:
+    world = ReadWorld()
+    row = world.add(random_entries([1 << 20] * 80 + [10] * 2_000))
+    view = TopicView.pin(WORLD_TOPIC, world.info, world.hot)
+    source = TieredSource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
+    around = ViewAround(TopicReader(view, source))
+    tracemalloc.start()
+    seen = [
+        (served.run.frames.first_entry_id, served.run.frames.end_entry_id)
+        for served in around.before(Position(row.ledgerId, 2_080))
+    ]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 40 << 20
+    assert seen[0][1] == 2_080
+    assert seen[-1][0] == 0
+    assert all(later[1] == earlier[0] for earlier, later in pairwise(seen))
+    assert sum(end - first for first, end in seen) == 2_080
+    ahead = list(around.after(Position(row.ledgerId, 0)))
+    assert positions(ahead) == [Position(row.ledgerId, at) for at in range(2_080)]
+    world.tiers.close()
 
 
 def test_steps_back_are_small_where_entries_are_large() -> None:

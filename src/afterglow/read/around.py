@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,10 @@ _STEP: Final = 4
 """Entries of the first step back: a chunk has some 5 MB, and as a rule the one before it stands near."""
 _STEP_BYTES: Final = 8 << 20
 """About of a further step."""
+_HELD_BYTES: Final = 16 << 20
+"""Of a step that turns out to be larger."""
+_NEAR_BYTES: Final = 16 << 20
+"""Of entries ahead that are read as they are needed: behind them, entries are read ahead too."""
 
 
 class ViewAround:
@@ -55,7 +60,14 @@ class ViewAround:
 
     def after(self, position: Position) -> Iterator[ServedRun]:
         """The entries from a position on; see :class:`~afterglow.read.messages.Around`."""
-        return self._reader.read(position, LATEST, priority=self._priority, scan=False)
+        size_bytes = 0
+        for served in self._reader.read(position, LATEST, priority=self._priority, scan=False):
+            yield served
+            size_bytes += served.run.frame_bytes
+            if size_bytes > _NEAR_BYTES:
+                position = Position(served.run.ledger_id, served.run.frames.end_entry_id)
+                yield from self._reader.read(position, LATEST, priority=self._priority)
+                return
 
     def _read(self, ledger_id: int, first: int, last: int) -> Iterator[ServedRun]:
         start, end = Position(ledger_id, first), Position(ledger_id, last + 1)
@@ -130,12 +142,24 @@ class SplitAround:
 
 
 def _backwards(read: Read, first: int, last: int) -> Iterator[ServedRun]:
-    """Entries of a ledger from ``last`` back to ``first``: the nearest run first."""
+    """Entries of a ledger from ``last`` back to ``first``: the nearest run first.
+
+    A step is read forwards. Where it is larger than those before it made expect, its nearest runs are kept, and the
+    others are read again.
+    """
     count = _STEP
     while last >= first:
         low = max(first, last - count + 1)
-        runs = list(read(low, last))
-        yield from reversed(runs)
-        size_bytes = sum(served.run.frame_bytes for served in runs)
-        count = min(max(_STEP_BYTES * (last - low + 1) // max(size_bytes, 1), 1), 4 * count)
+        held: deque[ServedRun] = deque()
+        size_bytes = 0
+        for served in read(low, last):
+            held.append(served)
+            size_bytes += served.run.frame_bytes
+            while size_bytes > _HELD_BYTES and len(held) > 1:
+                size_bytes -= held.popleft().run.frame_bytes
+                low = held[0].run.frames.first_entry_id
+        seen = last - low + 1
         last = low - 1
+        while held:
+            yield held.pop()
+        count = min(max(_STEP_BYTES * seen // max(size_bytes, 1), 1), 4 * count)
