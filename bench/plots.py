@@ -26,7 +26,7 @@ def main() -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     # Ids in the file are hashed with this, else at random; text stays text.
-    with mpl.rc_context({"svg.hashsalt": "afterglow", "svg.fonttype": "none", "font.size": 9}):
+    with mpl.rc_context({"svg.hashsalt": "afterglow", "svg.fonttype": "none", "font.size": 8}):
         for workload, (panels, draw) in PLOTS.items():
             path = RESULTS / f"{workload}.json"
             if not path.is_file():
@@ -110,4 +110,5 @@ def _pairs(
     panel.bar([at + WIDTH / 2 for at in places], yardstick[1], WIDTH, color=YARDSTICK, label=yardstick[0])
     panel.bar_label(bars, [f"{a / b:.2f}" for a, b in zip(ours[1], yardstick[1], strict=True)], fontsize=8)
     panel.set_xticks(places, names)
+    panel.set_ylim(0, 1.35 * max(*ours[1], *yardstick[1]))  # room for the legend
     panel.legend(frameon=False, fontsize=8)
