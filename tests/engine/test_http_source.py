@@ -7,13 +7,14 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import afterglow
 from afterglow.config import BrokerConfig
-from afterglow.errors import ConfigError, MetadataUnavailable, TopicMissing
+from afterglow.errors import ConfigError, HotLogUnavailable, MetadataUnavailable, NotSupported, TopicMissing
 from afterglow.read.split_reader import SplitReader
 from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
@@ -107,6 +108,27 @@ def test_splits_of_the_hot_rest_are_read_over_the_protocol_by_whoever_gets_them(
     found = [row for split in splits for batch in reader.batches(split) for row in batch.to_pylist()]
     reader.close()
     assert found == rows(source)
+
+
+def test_splits_of_a_home_that_is_not_on_this_machine_are_read_from_its_engine(home: Path, served: Served) -> None:
+    with afterglow.connect(home) as beside:
+        expected = rows(beside)
+        splits = list(beside.topic(TOPIC).splits())
+    reader = SplitReader(BrokerConfig())
+    places: list[dict[str, Any]] = [{"home": "/on/another/machine"}, {"home": str(home.parent)}]
+    for elsewhere in places:
+        far = [replace(split, hot=split.hot and replace(split.hot, **elsewhere)) for split in splits]
+        assert [row for split in far for batch in reader.batches(split) for row in batch.to_pylist()] == expected
+    # Another engine's home at the same path, and another engine at the same address: never read for this one's.
+    strangers: list[dict[str, Any]] = [{"instance": "0" * 32}, {"home": "/on/another/machine", "instance": "0" * 32}]
+    for wrong in strangers:
+        last = replace(splits[-1], hot=splits[-1].hot and replace(splits[-1].hot, **wrong))
+        with pytest.raises(NotSupported, match="0000"):
+            list(reader.batches(last))
+    alone = replace(splits[-1], hot=splits[-1].hot and replace(splits[-1].hot, home="/nowhere", service_url=""))
+    with pytest.raises(HotLogUnavailable, match="hot=skip"):
+        list(reader.batches(alone))
+    reader.close()
 
 
 def test_hot_skip_leaves_out_what_no_tier_has(served: Served) -> None:

@@ -160,7 +160,7 @@ class AdminDirectory:
         if service_url is None:
             reason = f"{self.source} names no broker that serves {topic}; give service_url, or hot=skip"
             return Look(info, NoHot(reason), None)
-        place = HotPlace("", str(topic), service_url, self._proof)
+        place = HotPlace(topic=str(topic), service_url=service_url, proof=self._proof)
         known = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
         newest = max(written, default=None)
         return Look(info, RemoteHot(place.address(), str(topic), {**known, **written}, newest), place)

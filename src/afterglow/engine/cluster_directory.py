@@ -109,7 +109,7 @@ class ClusterDirectory:
             return Look(
                 info, NoHot(f"no broker of {self._source} runs; start one, or leave it out with hot=skip"), None
             )
-        place = HotPlace("", str(topic), service_url, self._proof)
+        place = HotPlace(topic=str(topic), service_url=service_url, proof=self._proof)
         entries, written = _extents(info, end)
         return Look(info, RemoteHot(place.address(), str(topic), entries, written), place)
 

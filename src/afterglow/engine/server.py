@@ -15,6 +15,7 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.broker.tls import server_context
+from afterglow.engine.announcement import announce, withdraw
 from afterglow.engine.tiering import Tiering
 from afterglow.engine.upkeep import cancel, every, within
 from afterglow.hot.delivery import call_each
@@ -129,6 +130,8 @@ class Server:
             tls = server_context(config)
             await _listen(service, config, tls)
             tiering.reach.listening(service.service_url, service.service_url_tls)
+            announce(home, service.service_url or service.service_url_tls)
+            stack.callback(withdraw, home)
             admin_url = ""
             if admin is not None:
                 admin_url, stop = await admin(service, tiering.offload, tls)

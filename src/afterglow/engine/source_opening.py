@@ -97,7 +97,10 @@ def _open_home(
     held.callback(metadata.close)
     paths = AfterglowPaths(config.cluster_name)
     own = TierPlace(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
-    directory = HomeDirectory(address.source, home, metadata, paths, config)
+    proof = ClusterProof.of(address.token, address.ca_file)
+    directory = HomeDirectory(
+        address.source, home, metadata, paths, config, proof=proof, service_url=address.service_url
+    )
     return directory, Locator(metadata, paths, own=own, explicit=explicit)
 
 

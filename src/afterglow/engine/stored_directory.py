@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afterglow.engine.announcement import announced
 from afterglow.engine.source_directory import Look
 from afterglow.engine.source_records import SourceSegment
 from afterglow.errors import TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.hot.local.shared import read_instance
 from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.offload.policies import Policies
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.schema_version import SchemaVersion
+    from afterglow.metadata.cluster_proof import ClusterProof
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
@@ -33,18 +36,30 @@ class HomeDirectory:
         metadata: Its metadata; closed by whoever opened it.
         paths: Where records of ours are in it.
         config: The settings of this process.
+        proof: What the engine's broker is shown by those who do not find the home on their disk.
+        service_url: Where that broker is reached, if not where it says.
     """
 
     def __init__(
-        self, source: str, home: Path, metadata: MetadataStore, paths: AfterglowPaths, config: BrokerConfig
+        self,
+        source: str,
+        home: Path,
+        metadata: MetadataStore,
+        paths: AfterglowPaths,
+        config: BrokerConfig,
+        *,
+        proof: ClusterProof,
+        service_url: str | None = None,
     ) -> None:
         self._source = source
         self._metadata = metadata
         self._paths = paths
         self._catalog = Catalog(metadata, config.cluster_name)
         self._policies = Policies(config, self._catalog)
+        self._home = home
         self._hot = SharedHot(home)
-        self._hot_place = HotPlace(home=str(home.absolute()))
+        self._proof = proof
+        self._service_url = service_url
 
     @property
     def source(self) -> str:
@@ -85,7 +100,14 @@ class HomeDirectory:
         if value is None:
             raise TopicMissing(f"source {self._source} has no topic {topic} any more")
         self._policies.changed(None)
-        return Look(parse_managed_ledger(value), self._hot, self._hot_place)
+        place = HotPlace(
+            str(self._home.absolute()),
+            str(topic),
+            self._service_url or announced(self._home),
+            read_instance(self._home) or "",
+            self._proof,
+        )
+        return Look(parse_managed_ledger(value), self._hot, place)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
         """What holds for a topic; see the protocol."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afterglow.errors import HotLogUnavailable
+from afterglow.hot.local.shared import read_instance
 from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.metadata.cluster_proof import ClusterProof
 from afterglow.read.handle import SharedHot
@@ -26,11 +27,13 @@ class HotPlace:
     """Full name, with the partition."""
     service_url: str = ""
     """The brokers that serve it; empty where none is known."""
+    instance: str = ""
+    """Id of the hot log: another machine may have another engine's home at the same path. Empty: not known."""
     proof: ClusterProof | None = field(default=None, repr=False, compare=False)
     """What these brokers are shown. Stays in this process; others take theirs from their environment."""
 
-    def __reduce__(self) -> tuple[type[HotPlace], tuple[str, str, str]]:
-        return HotPlace, (self.home, self.topic, self.service_url)
+    def __reduce__(self) -> tuple[type[HotPlace], tuple[str, str, str, str]]:
+        return HotPlace, (self.home, self.topic, self.service_url, self.instance)
 
     def open(self, ledger_id: int | None = None, last: int = -1) -> HotReader:
         """The hot log, as it is reached from here.
@@ -43,15 +46,21 @@ class HotPlace:
             HotLogUnavailable: It cannot be reached from this machine.
             ConfigError: The token's file cannot be read.
         """
-        if self.home and Path(self.home).is_dir():
+        if self._is_here():
             return SharedHot(Path(self.home))
         if self.service_url:
-            address = self.address()
-            return RemoteHot(address, self.topic, {} if ledger_id is None else {ledger_id: last + 1})
+            entries = {} if ledger_id is None else {ledger_id: last + 1}
+            return RemoteHot(self.address(), self.topic, entries, instance=self.instance or None)
         raise HotLogUnavailable(
             f"the hot log in {self.home} cannot be reached from here: read it on the engine's machine, share its "
-            "disk, or leave it out (hot=skip)"
+            "disk, let the engine run and be reached (service_url), or leave it out (hot=skip)"
         )
+
+    def _is_here(self) -> bool:
+        home = Path(self.home)
+        if not self.home or not home.is_dir():
+            return False
+        return not self.instance or read_instance(home) == self.instance
 
     def address(self) -> PulsarAddress:
         """The brokers, and what they are shown.

@@ -31,15 +31,22 @@ class RemoteHot:
         topic: Full name, with the partition.
         entries: How many entries each ledger has that may be asked for.
         written: The ledger that is still written, whose entries these are not all; None: none.
+        instance: The hot log that the brokers must have, where they are ours; None: any.
     """
 
     def __init__(
-        self, address: PulsarAddress, topic: str, entries: Mapping[int, int], written: int | None = None
+        self,
+        address: PulsarAddress,
+        topic: str,
+        entries: Mapping[int, int],
+        written: int | None = None,
+        *,
+        instance: str | None = None,
     ) -> None:
         self.topic = topic
         self._entries = entries
         self._written = written
-        self._lines = _Lines(address, topic)
+        self._lines = _Lines(address, topic, instance)
         weakref.finalize(self, self._lines.close)
 
     def open(self, ledger_id: int) -> ReadableLedger:
@@ -111,9 +118,10 @@ class _Ledger:
 class _Lines:
     """Connections that no read uses at the moment, by the ledger that they were last used for."""
 
-    def __init__(self, address: PulsarAddress, topic: str) -> None:
+    def __init__(self, address: PulsarAddress, topic: str, instance: str | None) -> None:
         self._address = address
         self._topic = topic
+        self._instance = instance
         self._lock = Lock()
         self._idle: list[tuple[int, RemoteLedgers]] = []
         self._closed = False
@@ -124,7 +132,7 @@ class _Lines:
                 if ledger_id == wanted.ledger_id:
                     del self._idle[at]
                     return line
-        return RemoteLedgers(self._address, self._topic, (wanted,), deadline_s=_DEADLINE_S)
+        return RemoteLedgers(self._address, self._topic, (wanted,), deadline_s=_DEADLINE_S, instance=self._instance)
 
     def give(self, ledger_id: int, line: RemoteLedgers) -> None:
         with self._lock:
