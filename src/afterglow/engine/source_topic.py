@@ -12,7 +12,7 @@ import pyarrow as pa
 from afterglow.config.broker import SETTINGS
 from afterglow.config.choices import ReadPriority
 from afterglow.engine.source_part import Part
-from afterglow.engine.source_scan import Rows
+from afterglow.engine.source_scan import RANGE_BYTES, Rows
 from afterglow.errors import ConfigError, NotSupported
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.metadata.clock import wall_clock_ms
@@ -94,9 +94,22 @@ class SourceTopic:
             NotSupported: The topic is partitioned: each partition has a position of its own.
             AfterglowError: An entry that must be looked at cannot be read.
         """
-        if len(self._parts) != 1 or self.partitions != (self.name,):
-            raise NotSupported(f"{self.name} is partitioned: seek in one partition, such as {self.name}-partition-0")
-        return self._parts[0].seek(parse_time(time, wall_clock_ms()))
+        return self._only_part("seek").seek(parse_time(time, wall_clock_ms()))
+
+    def first_undecided(self, start: Position, end: Position) -> Position | None:
+        """The first message of a transaction that is still open: who reads on from offset to offset stops before it.
+
+        Reads the stretch, except where brokers take no transactions, and entries behind it while transactions are open.
+
+        Args:
+            start: First position, inclusive.
+            end: End position, exclusive.
+
+        Raises:
+            NotSupported: The topic is partitioned: each partition has positions of its own.
+            AfterglowError: Entries cannot be read.
+        """
+        return self._only_part("look").first_undecided(start, end)
 
     def entries(
         self,
@@ -248,6 +261,11 @@ class SourceTopic:
             )
         return pa.RecordBatchReader.from_batches(schema, rows.on_all_cores() if scan else rows.by_one())
 
+    def _only_part(self, verb: str) -> Part:
+        if len(self._parts) != 1 or self.partitions != (self.name,):
+            raise NotSupported(f"{self.name} is partitioned: {verb} in one partition, such as {self.name}-partition-0")
+        return self._parts[0]
+
     def _rows(
         self,
         window: Window,
@@ -262,7 +280,14 @@ class SourceTopic:
         def make(part: Part, beside: Beside, told: Callable[[CorruptEntry], None]) -> MessageBatches | TypedBatches:
             bad = told if skips(part) else None
             messages = MessageBatches(
-                part.name, window, columns, bad, beside.around, incomplete=told, transactions=beside.transactions
+                part.name,
+                window,
+                columns,
+                bad,
+                beside.around,
+                incomplete=told,
+                transactions=beside.transactions,
+                batch_bytes=RANGE_BYTES,
             )
             return messages if typed is None else TypedBatches(messages, typed, self.name)
 

@@ -8,6 +8,7 @@ are left out; stretches that have neither go by as they are. Markers give no row
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -36,6 +37,8 @@ _BROUGHT = ("topic", "tier")
 """Columns that the bytes do not know."""
 _TIMES = ("broker_time", "publish_time")
 _PLACES = ("entry_id", "batch_index")
+_SHARED_ROWS = 16_384
+"""Longest column of one text that is kept, a megabyte or so; 4 MiB of usual messages are fewer."""
 
 
 class Around(Protocol):
@@ -78,6 +81,7 @@ class MessageBatches:
         around: The entries around the runs. None: chunks come as they are, and transactions are not looked at.
         incomplete: Told of each message of which a chunk is missing, and which is left out.
         transactions: Of the topic, as all its readers know them; None: this one by itself.
+        batch_bytes: Stored bytes of a batch, unless a single entry is larger.
 
     Raises:
         ConfigError: A column is unknown or named twice.
@@ -93,7 +97,9 @@ class MessageBatches:
         *,
         incomplete: Callable[[IncompleteMessage], None] = warn,
         transactions: Transactions | None = None,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
+        self._batch_bytes = batch_bytes
         self.schema = choose(MESSAGES, columns)
         self._topic = topic
         self._window = window
@@ -124,7 +130,14 @@ class MessageBatches:
             self._whole.enter(run)
             marked = needed if "entry_id" in needed else [*needed, "entry_id"]
         for messages in decode_messages(
-            run.data, run.frames, run.ledger_id, columns=needed, check=True, strict=self._report is None, marked=marked
+            run.data,
+            run.frames,
+            run.ledger_id,
+            columns=needed,
+            check=True,
+            strict=self._report is None,
+            batch_bytes=self._batch_bytes,
+            marked=marked,
         ):
             if self._report is not None:
                 for bad in messages.bad:
@@ -244,6 +257,13 @@ def _united(batches: Iterable[pa.RecordBatch]) -> pa.Array:
 
 
 def _repeated(text: str, rows: int) -> pa.Array:
+    """A text so many times. All batches of a topic have the same ones: the memory is shared."""
+    room = 1 << max(rows - 1, 0).bit_length()
+    return (_shared(text, room) if room <= _SHARED_ROWS else pa.repeat(pa.scalar(text), rows)).slice(0, rows)
+
+
+@lru_cache(maxsize=32)
+def _shared(text: str, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(text), rows)
 
 
