@@ -73,6 +73,17 @@ def test_committed_ones_count_and_aborted_and_open_ones_do_not() -> None:
     assert left_out(Transactions(topic), topic) == [1, 2, 6]
 
 
+def test_only_open_ones_are_undecided() -> None:
+    topic = OddTopic({1: [entry(1), entry(2), entry(3), entry(), entry(1, COMMIT), entry(2, ABORT), entry(3)]})
+    transactions = Transactions(topic)
+    found = [
+        entry_id
+        for served in topic.runs(EARLIEST, LATEST)
+        for entry_id in transactions.undecided(served.run, find_marks(served.run.data, served.run.frames)).tolist()
+    ]
+    assert found == [2, 6]
+
+
 def test_other_markers_tell_nothing() -> None:
     topic = OddTopic({1: [entry(1), entry(1, 20), entry(None, COMMIT), entry(1, 10), entry(2), entry(2, COMMIT)]})
     assert left_out(Transactions(topic), topic) == [0]

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from afterglow.config.choices import DamagePolicy
 from afterglow.engine.source_directory import Look
 from afterglow.engine.source_records import source_ledgers
+from afterglow.format.marks import find_marks
+from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import records
+from afterglow.read.around import ViewAround
 from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.remote_hot import NoHot
 from afterglow.read.seek import seek
@@ -21,6 +24,7 @@ from afterglow.read.splits import WHOLE, Cutter
 from afterglow.read.tiered import TieredSource
 from afterglow.read.tiered_only import tiered_only
 from afterglow.read.time_index import TimeIndex
+from afterglow.read.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     from afterglow.config.choices import ReadPriority
     from afterglow.engine.source_directory import TopicDirectory
     from afterglow.engine.source_records import SourceLedger, SourceSegment
-    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
@@ -51,6 +54,8 @@ class Rooms:
     counters: ReadCounters
     skips_hot: bool = False
     """Whether what no tier has is left out."""
+    transactional: bool = True
+    """Whether topics may hold messages of transactions: the brokers of an engine's own home take none."""
 
     def look(self, topic: TopicName) -> Look:
         """A topic as it is now, without its hot log where that is left out.
@@ -133,6 +138,18 @@ class Part:
         cutter = self._cutter(pinned)
         for start, end in window.stretches(records(pinned.info)):
             yield from cutter.splits(start, end, window, priority=priority, split_bytes=split_bytes)
+
+    def first_undecided(self, start: Position, end: Position) -> Position | None:
+        """The first entry in a stretch whose transaction is still open; reads the stretch."""
+        if not self._rooms.transactional:
+            return None
+        reader = self.pin().reader
+        transactions = Transactions(ViewAround(reader))
+        for served in reader.read(start, end):
+            entries = transactions.undecided(served.run, find_marks(served.run.data, served.run.frames))
+            if len(entries):
+                return Position(served.run.ledger_id, int(entries[0]))
+        return None
 
     def _cutter(self, pinned: Pinned) -> Cutter:
         rooms = self._rooms

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MOST_KNOWN: Final = 1 << 17
 """Transactions whose end is remembered: some 40 MB. What is forgotten is looked for again."""
 
+_COMMITTED: Final = 1
+_UNDECIDED: Final = -1
+
 
 class Transactions:
     """Knows how the transactions of one pinned topic ended. Thread-safe: all who read the topic may share it.
@@ -65,16 +68,33 @@ class Transactions:
         Raises:
             AfterglowError: An entry that may tell cannot be read.
         """
+        committed, entries, which = self._looked_up(run, marks)
+        return np.extract((committed != _COMMITTED)[which], entries)
+
+    def undecided(self, run: FrameRun, marks: Marks) -> NDArray[np.int64]:
+        """The entries of a run that hold messages of transactions of which the topic does not tell how they ended.
+
+        Args:
+            run: What is read.
+            marks: Of some of its entries.
+
+        Raises:
+            AfterglowError: An entry that may tell cannot be read.
+        """
+        committed, entries, which = self._looked_up(run, marks)
+        return np.extract((committed == _UNDECIDED)[which], entries)
+
+    def _looked_up(self, run: FrameRun, marks: Marks) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
+        """How each transaction ended; entries with messages of one; for each of these the place of its transaction."""
         transactions, entries, which = marks.transactions()
         if not transactions:
-            return entries
+            return np.zeros(0, np.int8), entries, which
         with self._lock:
             found = {each: self._known[each][0] for each in transactions if each in self._known}
             wanted = set(transactions) - found.keys() - self._undecided
             if wanted:
                 self._look_ahead(wanted, found, run, int(entries[0]))
-        not_committed = np.array([not found.get(each) for each in transactions])
-        return np.extract(not_committed[which], entries)
+        return np.array([found.get(each, _UNDECIDED) for each in transactions], np.int8), entries, which
 
     def _look_ahead(self, wanted: set[int], found: dict[int, bool], run: FrameRun, first: int) -> None:
         """Find how transactions ended; those that are still wanted then are open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,10 @@ import pytest
 
 import afterglow
 from afterglow.config import load_conf
+from afterglow.engine.source_part import Rooms
 from afterglow.errors import EntriesMissing
+from afterglow.format.entry import encode_entry
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.hot.local.shared import open_shared
 from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.metadata.names import TopicName
@@ -299,3 +303,35 @@ def test_offsets_of_another_topic_are_refused(engine: EngineHome) -> None:
     stream.committed = {TOPIC: "99:0:0"}
     with pytest.raises(EntriesMissing, match="another checkpointLocation"):
         stream.batch()
+
+
+# --- transactions ---
+
+
+def in_transaction(transaction: int, value: bytes = b"", marker: int | None = None) -> bytes:
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=0, marker_type=marker, txnid_most_bits=0,
+        txnid_least_bits=transaction,
+    )  # fmt: skip
+    return encode_entry(metadata, value)
+
+
+def test_a_batch_ends_before_a_transaction_that_is_open(engine: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A home's own broker takes no transactions, so that nobody looks for them there.
+    monkeypatch.setattr(
+        "afterglow.engine.source.Rooms", lambda *args, **named: replace(Rooms(*args, **named), transactional=True)
+    )
+    write(engine, "t", [message(b"a"), in_transaction(1, b"b"), message(b"c")])
+    stream = Stream(engine.path)
+    assert [row[-1] for row in stream.batch()] == [b"a"]
+    assert stream.batch() == []
+    write(engine, "t", [in_transaction(2, b"d"), in_transaction(2, marker=22), message(b"e")])
+    assert stream.batch(Limit(entries=1)) == []
+    stream.restart()
+    assert stream.batch() == []
+    write(engine, "t", [in_transaction(1, marker=21), in_transaction(3, b"f")])
+    assert [row[-1] for row in stream.batch()] == [b"b", b"c", b"e"]
+    assert stream.batch() == []
+    write(engine, "t", [in_transaction(3, marker=21)])
+    assert [row[-1] for row in stream.batch(fails=True)] == [b"f"]
+    stream.plan.close()

@@ -17,7 +17,7 @@ from afterglow.engine.dataframes.schemas import schemas_for
 from afterglow.engine.dataframes.topics import connected, topics_of
 from afterglow.errors import EntriesMissing, TopicMissing
 from afterglow.format.position import LATEST
-from afterglow.spark.source_points import START
+from afterglow.spark.source_points import START, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from afterglow.engine.source import SourceTopic
     from afterglow.read.splits import Split
     from afterglow.spark.source_options import SourceOptions
-    from afterglow.spark.source_points import Point
     from afterglow.spark.source_schema import Shape
     from afterglow.spark.source_tasks import Schemas
 
@@ -111,7 +110,8 @@ class StreamPlan:
                 limit,
                 self._turn,
             )
-        return {**begin, **ahead}
+        decided = {name: self._decided(topics[name], begin.get(name, START), end) for name, end in ahead.items()}
+        return {**begin, **decided}
 
     def splits(self, begin: Mapping[str, Point], end: Mapping[str, Point]) -> Iterator[Split]:
         """What stands between two offsets, in the order of topic and position.
@@ -138,6 +138,12 @@ class StreamPlan:
     def schemas(self, shape: Shape) -> Schemas | None:
         """What values are decoded by, in all topics alike; see :func:`schemas_for`."""
         return schemas_for(self._options, self._topics().values(), shape) if self._options.decode else None
+
+    @staticmethod
+    def _decided(topic: SourceTopic, begin: Point, end: Point) -> Point:
+        """An end that stands before all messages of transactions that are open: once committed, they must follow."""
+        first = topic.first_undecided(begin.position, end.position.next() if end.batch else end.position)
+        return end if first is None else max(begin, min(end, Point(first)))
 
     def _cut(self, topic: SourceTopic, begin: Point, end: Point) -> Iterator[Split]:
         options = self._options
