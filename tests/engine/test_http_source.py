@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import afterglow
+from afterglow.cli import main
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, HotLogUnavailable, MetadataUnavailable, NotSupported, TopicMissing
 from afterglow.read.split_reader import SplitReader
@@ -139,10 +138,13 @@ def test_hot_skip_leaves_out_what_no_tier_has(served: Served) -> None:
         afterglow.connect(served.admin_url, hot="never")  # type: ignore[arg-type]
 
 
-def test_the_command_line_reads_by_the_admin_api(served: Served, source: Source) -> None:
-    command = [sys.executable, "-m", "afterglow", "read", served.admin_url, "t", "--format", "jsonl", "--hot", "skip"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    printed = [json.loads(line) for line in done.stdout.splitlines()]
+def test_the_command_line_reads_by_the_admin_api(
+    served: Served, source: Source, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["read", served.admin_url, "t", "--format", "jsonl", "--hot", "skip"])
+    assert ended.value.code == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     expected = [row for row in rows(source) if row["tier"] == "tiered"]
     assert [base64.b64decode(row["value_base64"]) for row in printed] == [row["value"] for row in expected]
 
