@@ -261,6 +261,7 @@ def test_parquet_has_the_columns_that_spark_has(
         assert table.schema.names == schema.names
         assert table.schema.field("ledger_id").type == schema.field("ledger_id").type
         assert table.num_rows == rows
+        assert pq.ParquetFile(target).num_row_groups == 1  # though the rows come from several ledgers
     assert sorted(file.name for file in tmp_path.iterdir()) == ["12.parquet", "6.parquet"]
 
 

@@ -1,6 +1,7 @@
 """Where ``afterglow read`` puts Arrow batches of messages or entries: lines of JSON, a table for people, or Parquet.
 
-Each sink takes batch after batch and holds no more than one. A file appears under its name when it is whole.
+Each sink takes batch after batch and holds one, or of Parquet one row group. A file appears under its name when it is
+whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+_ROW_GROUP_BYTES: Final = 64 << 20
+"""Of Arrow columns in one row group: what readers of Parquet like to take at a time."""
 _WIDEST: Final = 60
 """Characters of a table's column; what is longer is cut."""
 
@@ -67,20 +70,37 @@ class Table:
 
 
 class Parquet:
-    """A Parquet file with the columns as they are."""
+    """A Parquet file with the columns as they are, in row groups that are worth reading by themselves."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - only who wants it waits for it
 
         self._writer: Any = ParquetWriter(file, schema, compression="zstd")
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Put one batch."""
-        self._writer.write_batch(batch)
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self._write_group()
 
     def close(self) -> None:
-        """Write what a file of this kind ends with."""
-        self._writer.close()
+        """Write what waits, and what a file of this kind ends with."""
+        try:
+            if self._waiting:
+                self._write_group()
+        finally:
+            self._writer.close()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - as above
+
+        group = pa.Table.from_batches(self._waiting, self._schema)
+        self._waiting, self._waiting_bytes = [], 0
+        self._writer.write_table(group, row_group_size=max(group.num_rows, 1))
 
 
 @contextmanager
