@@ -1,0 +1,76 @@
+"""The view of a cluster through its admin API: what is asked, and what odd answers become."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from afterglow.errors import ConfigError, CorruptMetadata, NotThere
+from afterglow.metadata.admin_rest import AdminRest
+from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.names import Domain, NamespaceName, TopicName
+from afterglow.testing.recorded_admin import recorded_admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.testing.recorded_admin import RecordedAdmin
+
+TOPIC = NamespaceName("a", "b").topic("c d%é", Domain.PERSISTENT)
+
+
+@pytest.fixture
+def admin() -> Iterator[RecordedAdmin]:
+    with recorded_admin() as admin:
+        yield admin
+
+
+@pytest.fixture
+def api(admin: RecordedAdmin) -> AdminRest:
+    return AdminRest(f"{admin.url}/", ClusterProof())
+
+
+def test_names_are_encoded_once_and_what_is_not_there_is_none(admin: RecordedAdmin, api: AdminRest) -> None:
+    admin.answers["persistent/a/b/c+d%25%C3%A9/internalStats"] = {"ledgers": []}
+    assert api.internal_stats(TOPIC) == {"ledgers": []}
+    assert api.internal_info(TOPIC) is None
+    assert api.partitions(TOPIC) == 0
+    assert api.schemas(TOPIC) is None
+    assert api.lookup(TOPIC) is None
+    assert admin.asked == [
+        "persistent/a/b/c+d%25%C3%A9/internalStats",
+        "persistent/a/b/c+d%25%C3%A9/internal-info",
+        "persistent/a/b/c+d%25%C3%A9/partitions",
+        "schemas/a/b/c+d%25%C3%A9/schemas",
+        "/lookup/v2/topic/persistent/a/b/c+d%25%C3%A9",
+    ]
+
+
+def test_lists_of_names_are_given(admin: RecordedAdmin, api: AdminRest) -> None:
+    admin.answers |= {"tenants": ["a"], "namespaces/a": ["a/b"], "persistent/a/b": ["persistent://a/b/t"]}
+    assert api.tenants() == ("a",)
+    assert api.namespaces("a") == (NamespaceName("a", "b"),)
+    assert api.topics(NamespaceName("a", "b")) == ("persistent://a/b/t",)
+    with pytest.raises(NotThere, match="nothing is recorded of clusters"):
+        api.clusters()
+
+
+@pytest.mark.parametrize("answer", [[1], {"a": 1}, "a", 7])
+def test_an_answer_that_is_no_list_of_names_is_told(admin: RecordedAdmin, api: AdminRest, answer: Any) -> None:
+    admin.answers["tenants"] = answer
+    with pytest.raises(CorruptMetadata, match=r"source http.*tenants is .*is it the admin API of a Pulsar cluster\?"):
+        api.tenants()
+
+
+@pytest.mark.parametrize("answer", [[1], "a", 7, {"partitions": "two"}])
+def test_an_answer_that_is_no_object_is_told(admin: RecordedAdmin, api: AdminRest, answer: Any) -> None:
+    admin.answers["persistent/public/default/t/partitions"] = answer
+    with pytest.raises(CorruptMetadata, match="is it the admin API"):
+        api.partitions(TopicName.parse("t"))
+
+
+@pytest.mark.parametrize("url", ["pulsar://h:6650", "http://", "http://h:0", "http://h:port"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="http://HOST:PORT"):
+        AdminRest(url, ClusterProof())
