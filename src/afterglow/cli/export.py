@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from contextlib import ExitStack
 from threading import Event
@@ -46,6 +47,7 @@ def export(
     """
     from afterglow.engine.exporting import ExportOrder, export_topic  # noqa: PLC0415 - not needed for --help
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints the stack of what is told in one line
     every_ms = read_milliseconds(every)
     if continuous and not every_ms:
         raise ConfigError("--every 0 would look without a pause; give a time such as 10s")

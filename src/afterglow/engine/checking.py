@@ -95,10 +95,10 @@ class HomeChecker:
             ConfigError: The master is malformed.
         """
         from afterglow.engine.tiering import spark_properties  # noqa: PLC0415 - with much that a short check needs not
-        from afterglow.spark.session import local_session  # noqa: PLC0415
+        from afterglow.spark.session import QUIET, local_session  # noqa: PLC0415
         from afterglow.spark.verify_jobs import SparkChecker  # noqa: PLC0415
 
-        properties = spark_properties(self._config)
+        properties = {**QUIET, **spark_properties(self._config)}
         with local_session(master or self._config.spark_master, **properties) as session:
             yield SparkChecker(session, self._stores, self._instance, progress)
 

@@ -15,7 +15,7 @@ from afterglow.errors import ConfigError
 from afterglow.format.schema import MESSAGES, choose
 from afterglow.spark.export import ExportRecord, TopicExport
 from afterglow.spark.export_files import HadoopFiles, LocalFiles
-from afterglow.spark.session import local_session
+from afterglow.spark.session import QUIET, local_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def export_topic(
     given = {"tier": order.tier, "metadata": order.metadata}
     options = {name: value for name, value in given.items() if value is not None}
     options["failOnDataLoss"] = str(order.fail_on_data_loss).lower()
-    with local_session(master or config.spark_master, **spark_properties(config)) as session:
+    with local_session(master or config.spark_master, **{**QUIET, **spark_properties(config)}) as session:
         export = TopicExport(session, _files(session, target), record, options)
         return export.run(every_s=every_s, stopped=stopped, progress=progress)
 

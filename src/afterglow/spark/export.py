@@ -85,6 +85,7 @@ class TopicExport:
         self._record = record
         self._options = options
         self._rows: dict[int, int] = {}
+        self._error: AfterglowError | None = None
 
     def run(
         self,
@@ -172,9 +173,17 @@ class TopicExport:
 
     def _write(self, frame: DataFrame, number: int) -> None:
         """Write a batch, on a thread of Spark's."""
-        files, staging = self._files, f"{_STAGING}/{number}"
-        frame.write.mode("overwrite").option("compression", "zstd").parquet(f"{files.url}/{staging}")
-        prefix = f"{_PREFIX}{number:08}-"
+        staging = f"{_STAGING}/{number}"
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(f"{self._files.url}/{staging}")
+        try:
+            self._publish(staging, f"{_PREFIX}{number:08}-")
+        except (AfterglowError, OSError) as error:
+            self._error = AfterglowError(f"{self._files.url}: {error}")
+            raise
+
+    def _publish(self, staging: str, prefix: str) -> None:
+        """Put files of a batch in the place of those that an earlier attempt at it has left."""
+        files = self._files
         for name in files.names():
             if name.startswith(prefix):
                 files.delete(name)
@@ -188,7 +197,7 @@ class TopicExport:
         try:
             return bool(query.awaitTermination(_LOOK_S))
         except Exception as error:  # see above
-            raise _failed(self._record.topic, error) from error
+            raise _failed(self._record.topic, self._error or error) from error
 
     @staticmethod
     def _stop(query: StreamingQuery) -> None:

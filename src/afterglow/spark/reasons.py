@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_OURS: Final = re.compile(r"(?:Caused by: )?(?:\S+: )?afterglow\.errors\.\w+: (.+)")
+_ERROR: Final = re.compile(r"(?:Caused by: )?[\w.]*(?:Error|Exception|Interrupt): .+")
+
 
 def reason(error: BaseException) -> str:
-    """Of stacks of Python and Java, the line that tells most: the last one that is not indented."""
+    """Of stacks of Python and Java, the line that tells most.
+
+    That is the message of an error of ours, else the last line that names an error, else the last one that is not
+    indented.
+    """
     lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
-    return lines[-1] if lines else type(error).__name__
+    for line in reversed(lines):
+        if found := _OURS.fullmatch(line):
+            return found[1]
+    named = [line for line in lines if _ERROR.fullmatch(line)]
+    return (named or lines or [type(error).__name__])[-1]

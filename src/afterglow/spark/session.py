@@ -34,6 +34,10 @@ _ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXIT_TIMEOUT_SECONDS: Final = 20.0  # the JVM's own shutdown hooks take about one
 
 
+QUIET: Final = {"spark.log.level": "OFF"}
+"""For whoever tells all that goes wrong in words of its own: Spark prints stacks beside them."""
+
+
 @dataclass(slots=True)
 class _Shared:
     """The running session and who uses it."""

@@ -1,0 +1,246 @@
+"""A topic as Parquet: every message once, whatever moment an export was killed at."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import afterglow
+from afterglow.cli.app import main
+from afterglow.errors import AfterglowError, ConfigError
+from afterglow.spark.export import ExportRecord, TopicExport
+from afterglow.spark.export_files import HadoopFiles, LocalFiles
+from afterglow.spark.session import QUIET, local_session
+from afterglow.testing.homes import EngineHome, batch
+from afterglow.testing.ledgers import message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from afterglow.spark.export import Exported
+    from afterglow.spark.export_files import ExportFiles
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+TOPIC = "persistent://public/default/t"
+COLUMNS = ("ledger_id", "entry_id", "batch_index", "value")
+SMALL = {"maxBytesPerTrigger": "40000", "maxPartitionBytes": "9000"}
+"""Batches of several files, and several of them."""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_session(**QUIET) as session:
+        yield session
+
+
+def entries(first: int, count: int) -> list[bytes]:
+    return [
+        batch([b"%d.%d" % (i, k) for k in range(3)]) if i % 2 else message(b"%d" % i * 300)
+        for i in range(first, first + count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic of two ledgers in the tier and one in the hot log."""
+    path = tmp_path_factory.mktemp("home")
+    with EngineHome(path) as engine:
+        for ledger_id in engine.write(TOPIC, entries(0, 50), entries(50, 50), entries(100, 20))[:2]:
+            engine.offload(TOPIC, ledger_id, block_bytes=8 << 10)
+    return path
+
+
+def scanned(home: Path) -> pa.Table:
+    with afterglow.connect(home) as source:
+        return source.topic(TOPIC).scan().read_all()
+
+
+def rows(table: pa.Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.select(COLUMNS).to_pylist()
+    return found
+
+
+def files_of(out: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+
+
+def export(spark: SparkSession, home: Path, files: ExportFiles, **options: str) -> TopicExport:
+    return TopicExport(spark, files, ExportRecord(str(home), TOPIC, None, decode=False), options)
+
+
+def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    with EngineHome(home) as engine:
+        for ledger_id in engine.write(TOPIC, entries(0, 50), entries(50, 50)):
+            engine.offload(TOPIC, ledger_id, block_bytes=8 << 10)
+
+    def run(*args: str) -> dict[str, int]:
+        with pytest.raises(SystemExit) as ended:
+            main(["export", str(home), "t", "--to", f"parquet:{out}", "--master", "local[2]", "--json", *args])
+        assert ended.value.code == 0
+        told: dict[str, int] = json.loads(capsys.readouterr().out)
+        return told
+
+    assert run() == {"messages": 200, "batches": 1}
+    first = files_of(out)
+    assert pq.read_table(out).equals(scanned(home), check_metadata=False)
+    assert run() == {"messages": 0, "batches": 0}
+    assert files_of(out) == first
+    with EngineHome(home) as engine:
+        engine.write(TOPIC, entries(100, 10))
+    assert run() == {"messages": 20, "batches": 1}
+    assert first.items() < files_of(out).items()
+    assert rows(pq.read_table(out)) == rows(scanned(home))
+    assert spark.read.parquet(str(out)).count() == 220
+
+
+class Killed(AfterglowError):
+    """As if the process had ended."""
+
+
+class Dying(LocalFiles):
+    """A directory whose user is killed before the change of some number."""
+
+    def __init__(self, root: Path, alive: int) -> None:
+        super().__init__(root)
+        self.alive = alive
+
+    def move(self, name: str, target: str) -> None:
+        self._live()
+        super().move(name, target)
+
+    def delete(self, name: str) -> None:
+        self._live()
+        super().delete(name)
+
+    def _live(self) -> None:
+        if not self.alive:
+            raise Killed("killed")
+        self.alive -= 1
+
+
+def test_killed_anywhere_and_run_again_it_ends_with_every_message_once(
+    spark: SparkSession, home: Path, tmp_path: Path
+) -> None:
+    expected = rows(scanned(home))
+    out = tmp_path / "out"
+    # The first run dies before anything of its first batch is there, the next ones amid renaming and before the end of
+    # a batch, each time with files of other sizes.
+    for alive, partition in ((0, "9000"), (2, "9000"), (4, "20000")):
+        dying = Dying(out, alive)
+        with pytest.raises(AfterglowError, match="killed"):
+            export(spark, home, dying, maxBytesPerTrigger="40000", maxPartitionBytes=partition).run()
+        assert not dying.alive
+        found = rows(pq.read_table(out)) if files_of(out) else []
+        positions = [tuple(row.values())[:3] for row in found]
+        assert len(set(positions)) == len(positions)
+    done = export(spark, home, LocalFiles(out), **SMALL).run()
+    assert done.batches > 1
+    assert rows(pq.read_table(out)) == expected
+    assert {path.name for path in (out / "_export").iterdir()} == {"checkpoint", "export.json", "lock"}
+
+
+def test_a_continuous_export_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    with EngineHome(home) as engine:
+        engine.write(TOPIC, entries(0, 10))
+        told = [0]
+
+        def progress(now: Exported) -> None:
+            if now.rows == 20 != told[-1]:
+                engine.write(TOPIC, entries(10, 10))
+            told.append(now.rows)
+
+        going = export(spark, home, LocalFiles(out))
+        done = going.run(every_s=0.1, stopped=lambda: told[-1] == 40, progress=progress)
+    assert done.rows == 40
+    assert rows(pq.read_table(out)) == rows(scanned(home))
+    assert not spark.streams.active
+
+
+def test_only_the_columns_asked_for_are_written(spark: SparkSession, home: Path, tmp_path: Path) -> None:
+    record = ExportRecord(str(home), TOPIC, COLUMNS, decode=False)
+    TopicExport(spark, LocalFiles(tmp_path / "out"), record, {}).run()
+    assert pq.read_table(tmp_path / "out").equals(scanned(home).select(COLUMNS), check_metadata=False)
+
+
+def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    files = LocalFiles(out)
+    export(spark, home, files).run()
+    before = files_of(out)
+    other = TopicExport(spark, files, ExportRecord(str(home), TOPIC, ("value",), decode=False), {})
+    with pytest.raises(ConfigError, match="columns None, not"):
+        other.run()
+    with files.alone(), pytest.raises(AfterglowError, match="another export"):
+        export(spark, home, files).run()
+    (out / "_export" / "checkpoint").rename(tmp_path / "away")
+    with pytest.raises(AfterglowError, match="checkpoint is gone"):
+        export(spark, home, files).run()
+    assert files_of(out) == before
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "a.txt").touch()
+    with pytest.raises(ConfigError, match=r"holds a\.txt"):
+        export(spark, home, LocalFiles(tmp_path / "theirs")).run()
+
+
+def test_what_a_stream_says_is_one_line(spark: SparkSession, home: Path, tmp_path: Path) -> None:
+    record = ExportRecord(str(home), "persistent://public/default/nowhere", None, decode=False)
+    with pytest.raises(AfterglowError, match="nowhere") as failed:
+        TopicExport(spark, LocalFiles(tmp_path / "out"), record, {}).run()
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("kind", [LocalFiles, HadoopFiles])
+def test_directories_are_alike_wherever_they_are(spark: SparkSession, tmp_path: Path, kind: type) -> None:
+    files: ExportFiles
+    files = LocalFiles(tmp_path / "d") if kind is LocalFiles else HadoopFiles(spark, (tmp_path / "d").as_uri())
+    assert (files.names(), files.read("a/b")) == ([], None)
+    with files.alone():
+        files.write("a/b", b"one")
+        assert files.read("a/b") == b"one"
+        files.move("a/b", "c")
+        assert (files.read("a/b"), files.read("c")) == (None, b"one")
+        assert {"a", "c"} <= set(files.names())
+        files.write("a/d/e", b"two")
+        files.delete("a")
+        files.delete("a")
+        assert "a" not in files.names()
+        files.delete("c")
+        assert files.read("c") is None
+        with pytest.raises((AfterglowError, OSError)):
+            files.move("c", "d")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("{home}", "t", "--to", "csv:x"), "parquet:PATH"),
+        (("{home}", "t", "--to", "parquet:"), "parquet:PATH"),
+        (("{home}", "t", "--to", "parquet:{out}", "--columns", "valeu"), "valeu"),
+        (("{home}", "nowhere", "--to", "parquet:{out}"), "nowhere"),
+        (("{home}", "t", "--to", "parquet:{out}", "--continuous", "--every", "0s"), "--every"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_before_spark_starts(
+    home: Path, tmp_path: Path, args: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", *(arg.format(home=home, out=tmp_path / "out") for arg in args)])
+    assert ended.value.code in {1, 2}
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert words in told
+    assert not (tmp_path / "out").exists()
