@@ -73,7 +73,7 @@ def export_topic(
         AfterglowError: The topic cannot be read, or the files not written.
     """
     target = _target(order.to)
-    if order.columns is not None:
+    if order.columns is not None and not order.decode:  # schemas add columns, which the source alone knows
         choose(MESSAGES, order.columns)
     with connect(order.source, order.tier, order.metadata) as source:
         topic = source.topic(order.topic).name
