@@ -139,9 +139,10 @@ class StreamPlan:
         """What values are decoded by, in all topics alike; see :func:`schemas_for`."""
         return schemas_for(self._options, self._topics().values(), shape) if self._options.decode else None
 
-    @staticmethod
-    def _decided(topic: SourceTopic, begin: Point, end: Point) -> Point:
+    def _decided(self, topic: SourceTopic, begin: Point, end: Point) -> Point:
         """An end that stands before all messages of transactions that are open: once committed, they must follow."""
+        if self._options.include == "entries":
+            return end  # these come as they are
         first = topic.first_undecided(begin.position, end.position.next() if end.batch else end.position)
         return end if first is None else max(begin, min(end, Point(first)))
 
