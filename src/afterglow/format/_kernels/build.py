@@ -16,7 +16,12 @@ from numba import njit, types
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SOURCES = ("frames", "values", "entries", "expand", "rows", "gather", "marks", "messages", "typed_rows")
+_SOURCES = {
+    "kernels": ("frames", "values", "entries", "expand", "rows", "gather", "marks", "messages"),
+    "typed": ("typed_rows",),
+}
+"""By image what its kernels are defined in; an image is compiled and loaded when it is first needed."""
+
 _KERNELS: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 # What machine code may call: memory functions of the C library, and LLVM's own operations.
 _ALLOWED = re.compile(r"llvm\..*|memcpy|memmove|memset")
@@ -37,17 +42,20 @@ def kernel(arguments: int) -> Callable[[Callable[..., Any]], Any]:
     return mark
 
 
-def compile_kernels(machine: llvm.TargetMachine) -> tuple[dict[str, tuple[str, int]], bytes]:
-    """Compile all kernels for a machine.
+def compile_kernels(machine: llvm.TargetMachine, image: str) -> tuple[dict[str, tuple[str, int]], bytes]:
+    """Compile the kernels of an image for a machine.
 
     Returns:
         For each kernel its symbol and number of arguments, and one object file with them all.
     """
-    for source in _SOURCES:
-        importlib.import_module(f"{__package__}.{source}")
+    sources = [f"{__package__}.{source}" for source in _SOURCES[image]]
+    for source in sources:
+        importlib.import_module(source)
     symbols: dict[str, tuple[str, int]] = {}
     whole = llvm.parse_assembly("")
     for name, (function, signature) in _KERNELS.items():
+        if function.py_func.__module__ not in sources:
+            continue
         function.compile(types.int64(*signature))
         symbols[name] = (function.overloads[signature].fndesc.llvm_func_name, len(signature))
         whole.link_in(llvm.parse_assembly(function.inspect_llvm(signature)))

@@ -15,7 +15,6 @@ import os
 import struct
 import tempfile
 import threading
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,42 +70,46 @@ class _Kernel:
 
 
 _loading = threading.Lock()
-_loaded: list[Kernels] = []
+_loaded: dict[str, Kernels] = {}
 
 
-def kernels() -> Kernels:
-    """The kernels; the first call on a machine compiles them, which takes about twenty seconds."""
-    if not _loaded:
+def kernels(image: str = "kernels") -> Kernels:
+    """The kernels of an image; the first call on a machine compiles them, which takes about twenty seconds.
+
+    Args:
+        image: ``kernels``, which everyone needs, or ``typed``, which only those do who decode values.
+    """
+    if image not in _loaded:
         with _loading:
             # Once: an engine that another takes the place of would be freed under the feet of those who run its code.
-            if not _loaded:
-                _loaded.append(_find())
-    return _loaded[0]
+            if image not in _loaded:
+                _loaded[image] = _find(image)
+    return _loaded[image]
 
 
-def _find() -> Kernels:
-    name = f"kernels-{_digest()}.bin"
+def _find(image: str) -> Kernels:
+    name = f"{image}-{_digest()}.bin"
     for directory in _directories():
         found = _load(directory / name)
         if found is not None:
             return found
-    return _compile(name)
+    return _compile(image, name)
 
 
-def _compile(name: str) -> Kernels:
+def _compile(image: str, name: str) -> Kernels:
     from afterglow.format._kernels.build import compile_kernels  # noqa: PLC0415 - the one place that needs numba
 
     directory = next((place for place in _directories() if _writable(place)), None)
     if directory is None:
-        return Kernels(*compile_kernels(_machine()))
+        return Kernels(*compile_kernels(_machine(), image))
     with (directory / "kernels.lock").open("w") as lock:
         # Of several processes that start at once one compiles and the others wait for its file.
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = _load(directory / name)
         if found is None:
-            symbols, code = compile_kernels(_machine())
+            symbols, code = compile_kernels(_machine(), image)
             _save(directory / name, symbols, code)
-            _prune(directory)
+            _prune(directory, image)
             found = Kernels(symbols, code)
     return found
 
@@ -118,9 +121,9 @@ def _save(path: Path, symbols: dict[str, tuple[str, int]], code: bytes) -> None:
     Path(file.name).replace(path)
 
 
-def _prune(directory: Path) -> None:
+def _prune(directory: Path, image: str) -> None:
     """Keep the newest few: machines of several kinds may share a directory, and old releases leave theirs behind."""
-    found = sorted(directory.glob("kernels-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = sorted(directory.glob(f"{image}-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found[_KEPT:]:
         path.unlink(missing_ok=True)
 
@@ -166,8 +169,8 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
-@cache
 def _machine() -> Any:
+    """A machine to compile for; an engine that is given one owns it, and frees it when it goes."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()

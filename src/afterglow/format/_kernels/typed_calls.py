@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Longs = NDArray[np.int64]
 
 
+_IMAGE = "typed"
+
+
 def _at(array: NDArray[np.generic], kind: type[np.generic]) -> int:
     assert array.flags.c_contiguous
     assert array.dtype == kind
@@ -37,7 +40,7 @@ def decode_values(
 ) -> int:
     """Append rows from ``row`` on; returns the one that a column had no room for, or their number."""
     stack = np.empty(v.FRAME * (v.DEEPEST + 1), np.int64)
-    return kernels().decode_values(
+    return kernels(_IMAGE).decode_values(
         _at(data, np.uint8),
         _at(places, np.int64),
         _at(lengths, np.int64),
@@ -58,7 +61,7 @@ def decode_values(
 def split_pairs(data: Bytes, places: Longs, lengths: Longs) -> Longs:
     """Places and lengths of the keys, then those of the values; the place of the key is -1 where a row is damaged."""
     found = np.empty((4, places.size), np.int64)
-    kernels().split_pairs(
+    kernels(_IMAGE).split_pairs(
         _at(data, np.uint8),
         _at(places, np.int64),
         _at(lengths, np.int64),
