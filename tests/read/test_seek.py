@@ -24,6 +24,8 @@ from afterglow.testing.ledgers import message
 from afterglow.testing.read_world import TOPIC, ReadWorld
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.metadata.store import Versioned
 
@@ -194,13 +196,33 @@ def test_where_the_tier_does_not_serve_the_hot_log_is_searched(what: str) -> Non
     assert Looked(world).indexed(333) == Position(row.ledgerId, 34)
 
 
-def test_blocks_of_several_pieces_are_searched_entry_by_entry() -> None:
+@pytest.mark.parametrize(
+    ("pace", "most"), [pytest.param(lambda at: 10 * at, 1, id="even"), pytest.param(lambda at: at**3, 7, id="uneven")]
+)
+def test_large_blocks_are_searched_by_few_gets(pace: Callable[[int], int], most: int) -> None:
     world = ReadWorld()
-    row = world.add([stamped(10 * at, 200_000) for at in range(60)])
-    set_text(row, BROKER_TIME, "590")
-    world.offload_v1(row, block_bytes=5 << 20)
+    row = world.add([stamped(pace(at), 100_000) for at in range(250)])
+    set_text(row, BROKER_TIME, str(pace(249)))
+    world.offload_v1(row, block_bytes=12 << 20)
+    world.free(row)
+    for entry_id in range(250):
+        looked = Looked(world)
+        assert looked.indexed(pace(entry_id)) == Position(row.ledgerId, entry_id)
+        assert looked.counters.counts().requests <= most, entry_id
+        assert looked.indexed(pace(entry_id) + 1) == Position(row.ledgerId, min(entry_id + 1, 250))
+
+
+def test_bursts_and_markers_in_large_blocks_do_not_mislead() -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    rng = random.Random(seed)
+    world = ReadWorld()
+    now, stamps = 1_000, []
+    for at in range(120):
+        now += rng.choice([0, 0, 0, 1, 50, 5_000])
+        stamps.append(None if at and at < 119 and rng.random() < 0.3 else now)
+    row = world.add([stamped(time, rng.randint(1, 300_000)) for time in stamps])
+    world.offload_v1(row, block_bytes=8 << 20)
     world.free(row)
     looked = Looked(world)
-    assert [looked.indexed(moment) for moment in range(0, 591, 7)] == [
-        Position(row.ledgerId, -(-moment // 10)) for moment in range(0, 591, 7)
-    ]
+    for moment in [rng.randrange(900, now + 10) for _ in range(40)] + [time for time in stamps if time is not None]:
+        assert looked.indexed(moment) == looked.plain(moment), (seed, moment)

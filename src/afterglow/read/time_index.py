@@ -2,8 +2,9 @@
 
 Records of segments tell up to which time each goes, and are in metadata; the one that holds the moment is found by
 bisection. Its index tells the same of each block, and that block is fetched. So a search costs one index and one ranged
-get, however many segments there are. Blocks of whole ledgers are large, and are searched entry by entry. Where no times
-are known, as of objects that Apache Pulsar wrote, the first entries of blocks are looked at, by bisection again.
+get, however many segments there are. Blocks of whole ledgers are large: of these a piece or two is fetched, as a rule
+the right one at once. Where no times are known, as of objects that Apache Pulsar wrote, the first entries of blocks are
+looked at, by bisection again.
 
 A search need not know any of this: it is told less to look at, and what it finds is the same.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from afterglow.read.stretches import stretch_at
 from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from afterglow.config import BrokerConfig
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
     from afterglow.read.pieces import BlockSpan
     from afterglow.read.stretches import Stretch
     from afterglow.read.tier_source import TierSource
+
+_GUESSES: Final = 3
+"""At where entries are if they came evenly; then halves, which end soon whatever came."""
+_TOGETHER: Final = 2
+"""Pieces that one look fetches: an entry that ends behind the first of them is seen whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,55 +141,95 @@ def _by_first_entries(copy: TierCopy, entries: range, blocks: range, time_ms: in
 
 
 def _in_block(copy: TierCopy, entries: range, time_ms: int) -> range:
-    """The entry itself, where they are in a block that is fetched as one."""
-    block = copy.ledger.pieces.find(entries.start)
-    if block is None or block.pieces > 1 or block.entries is None:
+    """The entry itself, where they are in one block whose index tells in which piece each of them begins.
+
+    Blocks of segments are fetched as one. Of larger ones the piece is fetched in which the moment would be if entries
+    came evenly, and the one behind it; where they did not, the rest is guessed at again, then halved.
+    """
+    pieces = copy.ledger.pieces
+    block = pieces.find(entries.start)
+    if block is None or block.entries is None or pieces.times is None or not (pieces.located or block.pieces == 1):
         return entries
-    if entries.stop > block.first_entry_id + block.entries:
-        return entries
-    frames = _Frames.of(copy, block)
-    low, high = entries.start - block.first_entry_id, entries.stop - block.first_entry_id
-    while low < high:
-        middle = (low + high) // 2
-        found = frames.stamped(middle)
-        if found is not None and found[1] < time_ms:
-            low = found[0] + 1 - block.first_entry_id
+    start, stop = entries.start, min(entries.stop, block.first_entry_id + block.entries)
+    low_ms, high_ms = (int(time) for time in pieces.times[block.number, :2])
+    guesses = _GUESSES
+    margin = block.entries // block.pieces // 2  # so that the guess stands within what is fetched, not at its border
+    candidate: int | None = None  # of entries at or after the moment the first that was seen, at ``stop`` or behind it
+    while start < stop:
+        part = 0.5
+        if guesses and low_ms < high_ms:
+            part = min(max((time_ms - low_ms) / (high_ms - low_ms), 0.0), 1.0)
+            guesses -= 1
+        guess = max(start + int((stop - 1 - start) * part) - margin, start)
+        frames = _Frames.of(copy, block, guess - block.first_entry_id)
+        skipped = max(start - frames.first_entry_id, 0)
+        first, last = frames.stamped(skipped), frames.last_stamped(skipped)
+        if first is None or last is None:
+            return range(start, entries.stop if candidate is None else candidate + 1)
+        if last[1] < time_ms:
+            start, low_ms = last[0] + 1, last[1]
+        elif first[1] < time_ms or frames.first_entry_id <= start:
+            found = frames.first_at_or_after(skipped, time_ms)
+            return range(found, found + 1)
         else:
-            high = middle
-    found = frames.stamped(low)
-    return entries if found is None else range(found[0], found[0] + 1)
+            stop, candidate, high_ms = frames.first_entry_id, *first
+    return entries if candidate is None else range(candidate, candidate + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """The frames that begin and end in the first piece of a block."""
+    """The frames that begin and end in one or two pieces of a block."""
 
     data: memoryview
     offsets: NDArray[np.int64]
     first_entry_id: int
 
     @classmethod
-    def of(cls, copy: TierCopy, block: BlockSpan) -> Self:
-        """Fetch them: past the cache, since whoever reads on from here will scan.
+    def of(cls, copy: TierCopy, block: BlockSpan, entry: int = 0) -> Self:
+        """Fetch those around an entry of a block: past the cache, since whoever reads on from here will scan.
 
         Raises:
             AfterglowError: They cannot be read, or are damaged.
         """
         ledger = copy.ledger
-        fetched = ledger.fetch(range(block.first_piece, block.first_piece + 1))
+        mark = ledger.pieces.nearest(block, entry)
+        number, start = divmod(mark.offset, block.piece_bytes)
+        begin = block.first_piece + number
+        fetched = ledger.fetch(range(begin, min(begin + _TOGETHER, block.first_piece + block.pieces)))
         for damage in fetched.damage.values():
             raise damage
-        ledger.check_header(block, fetched.data)
-        cut = cut_frames(fetched.data, block.first_entry_id, ledger.pieces.header_bytes)
+        if not number:
+            ledger.check_header(block, fetched.data)
+        cut = cut_frames(fetched.data, block.first_entry_id + mark.entry, start)
         if isinstance(cut, str):
-            raise ledger.broken(block, 0, cut)
-        return cls(fetched.data, cut.offsets, block.first_entry_id)
+            raise ledger.broken(block, mark.entry, cut)
+        return cls(fetched.data, cut.offsets, block.first_entry_id + mark.entry)
 
     def stamped(self, at: int) -> tuple[int, int] | None:
         """The first entry from one on, counted from 0, that has a broker time, and that time; None: none has."""
-        for number in range(at, self.offsets.size - 1):
+        return next(self._stamps(range(at, self.offsets.size - 1)), None)
+
+    def last_stamped(self, at: int) -> tuple[int, int] | None:
+        """The last entry that has a broker time, and that time; None: none from ``at`` on has."""
+        return next(self._stamps(range(self.offsets.size - 2, at - 1, -1)), None)
+
+    def first_at_or_after(self, at: int, time_ms: int) -> int:
+        """The first entry from one on, counted from 0, whose broker time is at or after a moment; there is one."""
+        low, high = at, self.offsets.size - 1
+        while low < high:
+            middle = (low + high) // 2
+            found = self.stamped(middle)
+            if found is not None and found[1] < time_ms:
+                low = found[0] + 1 - self.first_entry_id
+            else:
+                high = middle
+        found = self.stamped(low)
+        assert found is not None
+        return found[0]
+
+    def _stamps(self, numbers: range) -> Iterator[tuple[int, int]]:
+        for number in numbers:
             with suppress(CorruptEntry):  # what is no message has no time
                 found = entry_time(self.data[self.offsets[number] + FRAME_BYTES : self.offsets[number + 1]])
                 if found.by_broker:
-                    return self.first_entry_id + number, found.time_ms
-        return None
+                    yield self.first_entry_id + number, found.time_ms
