@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import CorruptEntry, IncompleteMessage
 from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES, decompress
-from afterglow.format.frames import Frames
 from afterglow.format.marks import find_marks
 from afterglow.format.position import Position
 from afterglow.read.chunk_search import (
@@ -77,8 +76,7 @@ class Whole:
         served = next(self.around.after(part.position), None)
         if served is not None and _start(served.run) == part.position:
             run = served.run
-            lone = Frames(run.frames.first_entry_id, run.frames.offsets[:2], None)
-            for chunk in find_marks(run.data, lone).chunks():
+            for chunk in find_marks(run.data, run.frames.part(0, 1)).chunks():
                 return part_of(run, chunk, 0, payload=True).payload or b""
         raise IncompleteMessage(f"its chunk in entry {part.position} is not there any more")
 
