@@ -42,6 +42,8 @@ from afterglow.testing.strategies import envelope, sized, varint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.format.marks import Marks
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # Where the decoder refuses what the oracle reads: protobuf takes an unknown codec for none and passes over groups,
@@ -209,11 +211,24 @@ def mutate(rng: random.Random, data: bytes, chance: float) -> bytes:
 def decode(data: memoryview, first: int, **options: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
     rows: list[dict[str, Any]] = []
     bad: dict[int, str] = {}
-    for messages in columns.decode_messages(data, scan_frames(data, first), 1, **options):
+    marked = options.get("columns") or columns.BLOCK_COLUMNS
+    for messages in columns.decode_messages(data, scan_frames(data, first), 1, marked=marked, **options):
         messages.batch.validate(full=True)
+        if messages.marks is not None:
+            check_marks(messages.marks, data.nbytes)
         rows += batch_rows(messages.batch)
         bad |= {item.entry_id: item.reason for item in messages.bad}
     return rows, bad
+
+
+def check_marks(marks: Marks, size: int) -> None:
+    """Marks name places in the data, whatever it is."""
+    for chunk in marks.chunks():
+        assert 0 <= chunk.payload_at <= chunk.payload_at + chunk.payload_bytes <= size
+        assert chunk.count > 1
+    entries = set(marks.table[:, 0].tolist())
+    assert {entry for entry, _, _ in marks.endings()} <= entries
+    assert set(marks.transactions()[1].tolist()) <= entries
 
 
 def check_entries(rng: random.Random) -> None:
