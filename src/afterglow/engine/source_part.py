@@ -111,6 +111,10 @@ class Part:
         policy = self._rooms.directory.policy(self._topic)
         return policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
 
+    def read_threads(self) -> int:
+        """Reads from the tier that may be under way at a time."""
+        return self._rooms.directory.policy(self._topic).managed_ledger_offload_read_threads
+
     def runs(
         self, window: Window, priority: ReadPriority | None, *, scan: bool, pinned: Pinned | None = None
     ) -> Iterator[ServedRun]:

@@ -70,7 +70,8 @@ class Rows:
 
     def on_all_cores(self) -> Iterator[pa.RecordBatch]:
         """The rows, read and decoded ahead of whoever takes them."""
-        threads = cores()
+        # While some wait for a store, others decode.
+        threads = cores() + max((part.read_threads() for part in self.parts), default=0)
         for found in in_order(self._tasks(), self._rows, threads=threads, ahead=threads + _AHEAD):
             if isinstance(found, CorruptEntry):
                 self.report(found)

@@ -9,6 +9,7 @@ The columns are those of the outside contract except ``topic`` and ``tier``, whi
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ _BATCH_BYTES_MAX = 1 << 30
 
 _EXPANDED_MAX = MAX_UNCOMPRESSED_BYTES
 """Expanded bytes, and bytes of repeated names, per record batch: with ``MOST_MESSAGES`` bounds the memory of a step."""
+
+_KEPT_BYTES = 64 << 20
+"""Of scratch that a thread keeps: what 8 MiB of batches expand to as a rule."""
 
 REASONS = {
     layout.TORN_BROKER_METADATA: "its broker metadata reaches beyond the entry",
@@ -160,16 +164,31 @@ def decode_messages(
 
 def _decode(step: _Step, low: int, high: int, batch_bytes: int, *, strict: bool) -> Iterator[Messages]:
     offsets = step.frames.offsets
-    while low < high:
-        # At least one entry, then as many as batch_bytes holds.
-        stop = int(np.searchsorted(offsets, offsets[low] + batch_bytes, side="right")) - 1
-        stop = min(max(stop, low + 1), high)
-        for messages in step.run(low, stop):
-            if strict and messages.bad:
-                bad = messages.bad[0]
-                raise CorruptEntry(f"entry {step.ledger_id}:{bad.entry_id}: {bad.reason}")
-            yield messages
-        low = stop
+    try:
+        while low < high:
+            # At least one entry, then as many as batch_bytes holds.
+            stop = int(np.searchsorted(offsets, offsets[low] + batch_bytes, side="right")) - 1
+            stop = min(max(stop, low + 1), high)
+            for messages in step.run(low, stop):
+                if strict and messages.bad:
+                    bad = messages.bad[0]
+                    raise CorruptEntry(f"entry {step.ledger_id}:{bad.entry_id}: {bad.reason}")
+                yield messages
+            low = stop
+    finally:
+        step.end()
+
+
+class _Scratch:
+    """Memory to work in, kept from stretch to stretch: fresh pages would cost more than parsing into them."""
+
+    def __init__(self) -> None:
+        self.rows = np.empty((0, layout.COLUMNS), np.int64)
+        self.arena = np.empty(0, np.uint8)
+
+
+_idle = threading.local()
+"""The scratch that a thread has used last and needs no more."""
 
 
 class _Step:
@@ -191,15 +210,20 @@ class _Step:
         self.chosen = chosen
         self.marked = marked
         self.check = check
-        # Kept from stretch to stretch: fresh pages would cost more than parsing into them.
-        self.rows = np.empty((0, layout.COLUMNS), np.int64)
-        self.arena = np.empty(0, np.uint8)
+        self._scratch: _Scratch = _idle.__dict__.pop("scratch", None) or _Scratch()
+
+    def end(self) -> None:
+        """Leave the scratch to the next who decodes in this thread, unless it is larger than is worth keeping."""
+        scratch = self._scratch
+        if scratch.rows.nbytes + scratch.arena.nbytes <= _KEPT_BYTES:
+            _idle.scratch = scratch
 
     def run(self, low: int, high: int) -> Iterator[Messages]:
         first = self.frames.first_entry_id + low
-        if len(self.rows) < high - low:
-            self.rows = np.empty((high - low, layout.COLUMNS), np.int64)
-        rows = self.rows[: high - low]
+        scratch = self._scratch
+        if len(scratch.rows) < high - low:
+            scratch.rows = np.empty((high - low, layout.COLUMNS), np.int64)
+        rows = scratch.rows[: high - low]
         flags = calls.parse_entries(self.data, self.frames.offsets[low : high + 1], rows, check=self.check)
         marked = self.marked if flags & layout.MARKED else None
         chosen = self.chosen if marked is None else marked
@@ -209,9 +233,9 @@ class _Step:
         if much and high - low > 1:
             yield from self._halves(low, high)
             return
-        if self.arena.size < expanded:
-            self.arena = np.empty(expanded, np.uint8)
-        arena = self.arena
+        if scratch.arena.size < expanded:
+            scratch.arena = np.empty(expanded, np.uint8)
+        arena = scratch.arena
         if expanded > layout.SLACK:
             calls.expand_lz4(self.data, rows, arena)
         if others:
