@@ -22,7 +22,7 @@ from afterglow.read.remote_hot import NoHot
 from afterglow.read.seek import seek
 from afterglow.read.splits import WHOLE, Cutter
 from afterglow.read.tiered import TieredSource
-from afterglow.read.tiered_only import tiered_only
+from afterglow.read.tiered_only import tiered_end, tiered_only
 from afterglow.read.time_index import TimeIndex
 from afterglow.read.transactions import Transactions
 
@@ -105,6 +105,10 @@ class Part:
         policy = rooms.directory.policy(self._topic)
         index = TimeIndex(pinned.reader.view, rooms.tiers, policy, rooms.counters)
         return seek(pinned.reader, records(pinned.info), time_ms, index)
+
+    def tiered_end(self) -> Position | None:
+        """Where its first entry stands that no tier has; None where there is none."""
+        return tiered_end(self._rooms.directory.look(self._topic).info)
 
     def skips_damage(self) -> bool:
         """Whether damaged entries are left out and reported."""

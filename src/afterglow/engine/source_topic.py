@@ -111,6 +111,18 @@ class SourceTopic:
         """
         return self._only_part("look").first_undecided(start, end)
 
+    def tiered_end(self) -> Position | None:
+        """Where the first entry stands that no tier has: who reads tiers alone from offset to offset stops before it.
+
+        None where a tier has every ledger whole.
+
+        Raises:
+            NotSupported: The topic is partitioned: each partition has positions of its own.
+            TopicMissing: It was deleted.
+            MetadataError: The metadata cannot be read.
+        """
+        return self._only_part("look").tiered_end()
+
     def entries(
         self,
         start: Place = None,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import OffloadContext
@@ -27,6 +29,14 @@ def tiered_only(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
             kept.entries = entries
             kept.offloadContext.bookkeeperDeleted = True
     return left
+
+
+def tiered_end(info: ManagedLedgerInfo) -> Position | None:
+    """Where the first entry of a topic stands that no tier has; None where a tier has every ledger whole."""
+    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
+        if not offloaded_whole(row):
+            return Position(row.ledgerId, _covered(row.offloadContext))
+    return None
 
 
 def _covered(context: OffloadContext) -> int:

@@ -266,6 +266,18 @@ def test_data_that_was_read_may_be_trimmed(engine: EngineHome) -> None:
     assert [row[-1] for row in stream.batch()] == [b"2"]
 
 
+def test_a_stream_of_tiers_alone_waits_for_what_none_has_yet(engine: EngineHome) -> None:
+    first, second, third, _ = write(engine, "t", *([message(b"%d" % number)] * 2 for number in range(4)))
+    stream = Stream(engine.path, hot="skip")
+    assert stream.batch() == []
+    engine.offload("t", first)
+    engine.offload("t", third)
+    assert [row[1] for row in stream.batch()] == [first] * 2
+    engine.offload("t", second)
+    assert [row[1] for row in stream.batch()] == [second] * 2 + [third] * 2
+    assert stream.batch() == []
+
+
 def test_a_new_query_begins_with_what_is_left(engine: EngineHome) -> None:
     first, second = write(engine, "t", [message(b"0")], [message(b"1")])
     drop(engine, "t", first)

@@ -70,13 +70,14 @@ class StreamPlan:
         """
         topics = self._topics()
         if self._options.start.position == LATEST:
-            self._began = {name: extent.end for name, extent in self._extents(topics).items()}
+            self._began = self._ends(topics, self._extents(topics))
             return dict(self._began)
         return dict.fromkeys(topics, self._options.start)
 
     def stop_growing(self) -> None:
         """Read what is there now, and nothing that comes later."""
-        self._target = self._ends(self._extents(self._topics()))
+        topics = self._topics()
+        self._target = self._ends(topics, self._extents(topics))
 
     def end(self, begin: Mapping[str, Point], limit: Limit | None) -> dict[str, Point]:
         """Where a micro-batch ends that begins at an offset: there where nothing is to be read.
@@ -87,7 +88,7 @@ class StreamPlan:
         """
         topics = self._topics()
         extents = self._extents(topics)
-        self.latest = self._ends(extents)
+        self.latest = self._ends(topics, extents)
         if self._began is not None:
             began, self._began = self._began, None
             if began == begin:
@@ -167,9 +168,16 @@ class StreamPlan:
     def _extents(topics: Mapping[str, SourceTopic]) -> dict[str, Extent]:
         return {name: Extent.of(name, topic.ledgers()) for name, topic in topics.items()}
 
-    def _ends(self, extents: Mapping[str, Extent]) -> dict[str, Point]:
-        """Where topics end: not behind the option, nor behind what was there if the query is to end there."""
+    def _ends(self, topics: Mapping[str, SourceTopic], extents: Mapping[str, Extent]) -> dict[str, Point]:
+        """Where topics end: not behind the option, nor behind what was there if the query is to end there.
+
+        Where tiers alone are read, not behind an entry that none has either: it may come there, and a stream does not
+        go back.
+        """
         ends = {name: extent.end for name, extent in extents.items()}
+        if self._options.hot == "skip":
+            gaps = {name: topics[name].tiered_end() for name in ends}
+            ends = {name: end if (gap := gaps[name]) is None else min(end, Point(gap)) for name, end in ends.items()}
         if self._options.end is not None:
             ends = {name: min(end, self._options.end) for name, end in ends.items()}
         if self._target is not None:
