@@ -18,8 +18,19 @@ SMALL_BYTES: Final = 1 << 20
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Columns as Spark sees them."""
-    return from_arrow_schema(schema, prefer_timestamp_ntz=False)
+    """Columns as Spark sees them. Times of day are nanoseconds: its own type for them is off unless switched on."""
+    known = pa.schema([pa.field(field.name, _without_clocks(field.type)) for field in schema])
+    return from_arrow_schema(known, prefer_timestamp_ntz=True)
+
+
+def _without_clocks(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_time(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _without_clocks(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _without_clocks(kind.item_type))
+    return pa.list_(_without_clocks(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def check_asked(asked: StructType, offered: pa.Schema) -> None:

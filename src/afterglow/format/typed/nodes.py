@@ -138,7 +138,7 @@ _TYPES = {
     Kind.BYTES: pa.binary(),
     Kind.STRING: pa.string(),
     Kind.DATE: pa.date32(),
-    Kind.TIME: pa.time64("ns"),  # Spark takes nanoseconds and nothing else
+    Kind.TIME: pa.time64("ns"),  # what Pulsar's plain type has
     Kind.MOMENT: TIME,
     Kind.LOCAL: pa.timestamp("us"),
 }
