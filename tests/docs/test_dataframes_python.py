@@ -47,8 +47,9 @@ def run(place: Path, *command: str) -> str:
 
 
 def program(marker: str) -> str:
-    (found,) = [text for text in PROGRAMS if marker in text]
-    return found
+    found: list[str] = [text for text in PROGRAMS if marker in text]
+    assert len(found) == 1
+    return found[0]
 
 
 def test_every_program_is_run_here() -> None:

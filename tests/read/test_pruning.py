@@ -11,9 +11,10 @@ import pytest
 from afterglow.format.entry import encode_broker_metadata
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.properties import BROKER_TIME, set_text
+from afterglow.read.cutter import Cutter
 from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.pruning import TimeBounds
-from afterglow.read.splits import WHOLE, Cutter
+from afterglow.read.splits import WHOLE
 from afterglow.read.window import Window
 from afterglow.testing.ledgers import message
 from afterglow.testing.read_world import TOPIC, ReadWorld

@@ -17,10 +17,11 @@ from afterglow.format.marks import find_marks
 from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import records
 from afterglow.read.around import ViewAround
+from afterglow.read.cutter import Cutter
 from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.remote_hot import NoHot
 from afterglow.read.seek import seek
-from afterglow.read.splits import WHOLE, Cutter
+from afterglow.read.splits import WHOLE
 from afterglow.read.tiered import TieredSource
 from afterglow.read.tiered_only import tiered_end, tiered_only
 from afterglow.read.time_index import TimeIndex
