@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import _pulsar
@@ -13,6 +15,7 @@ import pytest
 from pulsar.schema import Array, Double, Integer, JsonSchema, Long, Map, Record, Schema, String, StringSchema
 
 import afterglow
+from afterglow.cli import main
 from afterglow.errors import ConfigError
 from afterglow.format.schema_version import SchemaVersion
 from afterglow.testing import golden
@@ -21,8 +24,6 @@ from afterglow.testing.serving import serving
 from afterglow.testing.typed import encode_avro
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from afterglow.engine.source import Source
 
 CASES = golden.cases()
@@ -161,3 +162,33 @@ def test_entries_are_not_decoded(produced: tuple[Path, dict[str, list[Any]]]) ->
     home, _ = produced
     with afterglow.connect(home) as source, pytest.raises(ConfigError, match="decode is for messages"):
         source.topic("texts").scan(include="entries", decode=True)
+
+
+def test_the_command_line_shows_decoded_values(
+    produced: tuple[Path, dict[str, list[Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = produced
+    with pytest.raises(SystemExit) as ended:
+        main(["read", str(home), "records", "--decode", "--format", "jsonl"])
+    assert ended.value.code == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["value"]["name"], row["_corrupt"], row["value_base64"]) for row in rows] == [
+        ("n0", None, None),
+        ("n1", None, None),
+    ]
+    assert rows[1]["value"]["scores"] == {"a": 0.1}
+    with pytest.raises(SystemExit):
+        main(["read", str(home), "points", "--decode"])
+    assert '{"x": 2, "y": 0.5}' in capsys.readouterr().out
+
+
+def test_the_program_in_the_docs_runs(
+    produced: tuple[Path, dict[str, list[Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "home").symlink_to(produced[0])
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "dataframes.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page.split("\n## Typed values\n")[1].split("\n## ")[0], re.DOTALL)
+    exec(program.replace("orders", "points"), {})
+    assert capsys.readouterr().out == "struct<x: int32, y: double>\n2 of 2 decoded\n"

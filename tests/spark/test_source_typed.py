@@ -46,7 +46,7 @@ RECORD = {
         {"name": "either", "type": ["null", "string", "long"]},
     ],
 }
-VALUE = {
+VALUE: dict[str, Any] = {
     "flag": True,
     "int": -1,
     "float": 0.5,
@@ -127,7 +127,7 @@ def test_values_are_what_was_sent_and_what_a_scan_gives(spark: SparkSession, hom
         "clock": nanos,
         "pairs": list(VALUE["pairs"].items()),
         "either": {"member_string": None, "member_long": 7},
-    }  # type: ignore[attr-defined]
+    }
     assert table["value"].to_pylist() == [whole, None, whole]
     assert table["_corrupt"].to_pylist() == [None, "schema version 0: either.member_long: it ends too early", None]
 

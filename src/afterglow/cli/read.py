@@ -30,6 +30,8 @@ _TABLE_COLUMNS: Final = (
     "value", "tier",
 )  # fmt: skip
 """Of messages, what people see."""
+CORRUPT: Final = "_corrupt"
+"""Why a value could not be decoded."""
 
 
 class ReadFormat(StrEnum):
@@ -72,6 +74,7 @@ def read(
     ] = ReadFormat.TABLE,
     output: Annotated[Path | None, typer.Option(metavar="PATH", help="A file instead of standard output.")] = None,
     entries: Annotated[bool, typer.Option("--entries", help="Raw entries instead of messages.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Values as their schemas describe them.")] = False,
     tier: Annotated[
         str | None, typer.Option(help="Where all objects are, whatever metadata says: file:///path or s3://bucket.")
     ] = None,
@@ -108,7 +111,7 @@ def read(
     cluster: dict[str, Any] = {"hot": hot, "service_url": service_url, "token": token, "ca_file": ca_file}
     with connect(source, tier, metadata, **cluster) as connected:
         found = connected.topic(topic)
-        columns = _columns(found, output_format, entries=entries)
+        columns = _columns(found, output_format, entries=entries, decode=decode)
         batches = found.scan(
             start,
             end,
@@ -117,6 +120,7 @@ def read(
             columns,
             read_priority,
             "entries" if entries else "messages",
+            decode=decode,
             scan=limit is None or limit > _FEW,
             report=report,
         )
@@ -125,11 +129,13 @@ def read(
     return FAILED if damaged or left_out else DONE
 
 
-def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool) -> tuple[str, ...] | None:
+def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool, decode: bool) -> tuple[str, ...] | None:
     """Which columns to read; None: all."""
     if output_format is not ReadFormat.TABLE:
         return None
     shown = ("topic", "ledger_id", "entry_id", "data", "tier") if entries else _TABLE_COLUMNS
+    if decode:
+        shown = (*shown, CORRUPT)
     return shown if topic.partitions != (topic.name,) else shown[1:]
 
 

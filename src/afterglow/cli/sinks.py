@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from afterglow.errors import ConfigError
-from afterglow.read.jsonl import entry_rows, message_rows
+from afterglow.read.jsonl import entry_rows, message_rows, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -165,16 +165,18 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     shown["position"] = ":".join(map(str, place))
     if "publish_time" in row:
         shown["time"] = f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z" if time else ""
-    for name in ("producer", "key", "properties", "value", "data", "tier"):
+    for name in ("producer", "key", "properties", "value", "data", "tier", "_corrupt"):
         if name in row:
-            shown[name] = _text(row[name])
+            shown[name] = _text(name, row[name])
     return shown
 
 
-def _text(value: bytes | str | Sequence[tuple[str, str]] | None) -> str:
+def _text(name: str, value: Any) -> str:
     """A value on one line; bytes that are no text as hexadecimal digits."""
     if value is None:
         return ""
+    if name in {"key", "value"} and not isinstance(value, bytes | str):
+        value = json.dumps(plain(value), ensure_ascii=False)
     if isinstance(value, list):
         value = ", ".join(f"{name}={text}" for name, text in value)
     if isinstance(value, bytes):

@@ -26,6 +26,7 @@ def message_rows(
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in _TIMES:
         columns[name] = columns[name].cast(pa.int64())
+    binary = {name: pa.types.is_binary(columns[name].type) for name in ("key", "value")}
     lists = {name: column.to_pylist() for name, column in columns.items()}
     for i in range(batch.num_rows):
         row = {name: values[i] for name, values in lists.items()}
@@ -39,15 +40,16 @@ def message_rows(
             "sequence_id": row["sequence_id"],
             **times,
             "index": row["index"],
-            "key": _text(row["key"]),
-            "key_base64": _base64(row["key"]),
+            "key": _text(row["key"]) if binary["key"] else plain(row["key"]),
+            "key_base64": _base64(row["key"]) if binary["key"] else None,
             "ordering_key_base64": _base64(row["ordering_key"]),
             "properties": dict(row["properties"]),
             "schema_version_base64": _base64(row["schema_version"]),
             "encrypted": row["encrypted"],
             "null_value": row["value"] is None,
-            "value_base64": _base64(row["value"]),
+            "value_base64": _base64(row["value"]) if binary["value"] else None,
             "tier": row.get("tier", tier),
+            **_decoded(row),
         }
 
 
@@ -61,6 +63,24 @@ def entry_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def entry_row(ledger_id: int | None, entry_id: int, data: bytes | memoryview, tier: str) -> dict[str, Any]:
     """One raw entry as a JSON object."""
     return {"ledger_id": ledger_id, "entry_id": entry_id, "data_base64": _base64(data), "tier": tier}
+
+
+def plain(value: Any) -> Any:
+    """A typed value as JSON can hold it: bytes as base64, times and decimals as text."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) for item in value):  # a map
+            return {name: plain(item) for name, item in value}
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return _base64(value)
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _decoded(row: dict[str, Any]) -> dict[str, Any]:
+    """What a row has beyond the others where values were decoded."""
+    return {"value": plain(row["value"]), "_corrupt": row["_corrupt"]} if "_corrupt" in row else {}
 
 
 def _base64(data: bytes | memoryview | None) -> str | None:
