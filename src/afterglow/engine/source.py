@@ -66,7 +66,7 @@ def connect(
         directory, locator = open_source(address, config, explicit, stack)
         tiers = TierSource(Tiers(), config, locator)
         stack.callback(tiers.close)
-        rooms = Rooms(directory, tiers, ReadCounters(), skips_hot=not reads_hot, transactional="://" in str(source))
+        rooms = Rooms(directory, tiers, ReadCounters(), skips_hot=not reads_hot)
         return Source(rooms, stack.pop_all())
     raise AssertionError("unreachable: the block returns or raises")
 

@@ -8,7 +8,7 @@ meanwhile is an error.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from afterglow.config.choices import DamagePolicy
 from afterglow.engine.source_directory import Look
@@ -16,6 +16,7 @@ from afterglow.engine.source_records import source_ledgers
 from afterglow.format.marks import find_marks
 from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import records
+from afterglow.metadata.names import TopicName
 from afterglow.read.around import ViewAround
 from afterglow.read.cutter import Cutter
 from afterglow.read.handle import TopicReader, TopicView
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
     from afterglow.engine.source_records import SourceLedger, SourceSegment
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.format.schema_version import SchemaVersion
-    from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
     from afterglow.read.counters import ReadCounters
     from afterglow.read.hot_places import HotPlace
     from afterglow.read.splits import Range, Split
     from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
+
+
+_SNAPSHOTS: Final = ("__transaction_buffer_snapshot", "__transaction_buffer_snapshot_segments")
+"""Topics of which Pulsar makes one in a namespace before it takes the first message of a transaction there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,6 @@ class Rooms:
     counters: ReadCounters
     skips_hot: bool = False
     """Whether what no tier has is left out."""
-    transactional: bool = True
-    """Whether topics may hold messages of transactions: the brokers of an engine's own home take none."""
 
     def look(self, topic: TopicName) -> Look:
         """A topic as it is now, without its hot log where that is left out.
@@ -150,7 +152,7 @@ class Part:
 
     def first_undecided(self, start: Position, end: Position) -> Position | None:
         """The first entry in a stretch whose transaction is still open; reads the stretch."""
-        if not self._rooms.transactional:
+        if not self._may_hold_transactions():
             return None
         reader = self.pin().reader
         transactions = Transactions(ViewAround(reader))
@@ -159,6 +161,11 @@ class Part:
             if len(entries):
                 return Position(served.run.ledger_id, int(entries[0]))
         return None
+
+    def _may_hold_transactions(self) -> bool:
+        directory = self._rooms.directory
+        snapshots = [TopicName(self._topic.namespace, name) for name in _SNAPSHOTS]
+        return any(directory.exists(topic) or directory.partitions(topic) for topic in snapshots)
 
     def _cutter(self, pinned: Pinned) -> Cutter:
         rooms = self._rooms

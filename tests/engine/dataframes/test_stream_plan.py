@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,14 @@ import pytest
 
 import afterglow
 from afterglow.config import load_conf
-from afterglow.engine.source_part import Rooms
 from afterglow.errors import EntriesMissing
 from afterglow.format.entry import encode_entry
+from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.hot.local.shared import open_shared
 from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.metadata.names import TopicName
+from afterglow.read.counters import ReadCounts
 from afterglow.read.split_reader import SplitReader
 from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
@@ -328,11 +328,8 @@ def in_transaction(transaction: int, value: bytes = b"", marker: int | None = No
     return encode_entry(metadata, value)
 
 
-def test_a_batch_ends_before_a_transaction_that_is_open(engine: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A home's own broker takes no transactions, so that nobody looks for them there.
-    monkeypatch.setattr(
-        "afterglow.engine.source.Rooms", lambda *args, **named: replace(Rooms(*args, **named), transactional=True)
-    )
+def test_a_batch_ends_before_a_transaction_that_is_open(engine: EngineHome) -> None:
+    write(engine, "__transaction_buffer_snapshot", [message(b"")])  # as Pulsar does before the first transaction
     write(engine, "t", [message(b"a"), in_transaction(1, b"b"), message(b"c")])
     stream = Stream(engine.path)
     assert [row[-1] for row in stream.batch()] == [b"a"]
@@ -347,3 +344,12 @@ def test_a_batch_ends_before_a_transaction_that_is_open(engine: EngineHome, monk
     write(engine, "t", [in_transaction(3, marker=21)])
     assert [row[-1] for row in stream.batch(fails=True)] == [b"f"]
     stream.plan.close()
+
+
+def test_no_entry_is_read_in_search_of_transactions_where_there_can_be_none(engine: EngineHome) -> None:
+    write(engine, "t", [message(b"a"), in_transaction(1, b"b")])
+    with afterglow.connect(engine.path) as source:
+        assert source.topic("t").first_undecided(EARLIEST, LATEST) is None
+        assert source.counters.counts() == ReadCounts()
+        write(engine, "__transaction_buffer_snapshot", [message(b"")])
+        assert source.topic("t").first_undecided(EARLIEST, LATEST) is not None
