@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.7
 
+# Tests and Spark start hundreds of Python processes: compiling each import anew would cost three seconds in every one.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 ## -- Set-up
