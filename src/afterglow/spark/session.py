@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import ConfigError, MissingDependency
+from afterglow.spark.hush import hushed_stderr
 from afterglow.spark.java import find_java
 from afterglow.spark.master import is_local, with_attempts
 
@@ -35,7 +36,7 @@ _EXIT_TIMEOUT_SECONDS: Final = 20.0  # the JVM's own shutdown hooks take about o
 
 
 QUIET: Final = {"spark.log.level": "OFF"}
-"""For whoever tells all that goes wrong in words of its own: Spark prints stacks beside them."""
+"""For whoever tells all that goes wrong in words of its own: Spark prints stacks beside them, also where nothing is."""
 
 
 @dataclass(slots=True)
@@ -183,6 +184,8 @@ def _start(settings: dict[str, str]) -> SparkSession:
         with _environment(variables), _undisturbed(), warnings.catch_warnings():
             # Not a matter of ours, and it would come with every command that uses Spark.
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            if settings.items() >= QUIET.items():
+                _start_hushed_jvm(settings)
             started = session.Builder().config(map=settings).getOrCreate()
     except BaseException:
         if started is not None:
@@ -191,6 +194,22 @@ def _start(settings: dict[str, str]) -> SparkSession:
         raise
     assert started is not None
     return started
+
+
+def _start_hushed_jvm(settings: dict[str, str]) -> None:
+    """Start the JVM as PySpark does, but for where it prints to."""
+    from pyspark import SparkConf  # noqa: PLC0415 - see below
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    context, _ = _pyspark()
+    stderr = hushed_stderr()
+    try:
+        asked = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        launched: Any = launch_gateway
+        # Not public; it is what the first context does itself.
+        context._ensure_initialized(gateway=launched(asked, {"stderr": stderr}))  # noqa: SLF001
+    finally:
+        os.close(stderr)
 
 
 @contextlib.contextmanager
