@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
 
+from pyspark.errors import StreamingQueryException
+
+_SLOW_START = "Python worker failed to connect back"
 COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index", "value")
 
 
@@ -54,11 +57,18 @@ class Query:
 
         reader = self._spark.readStream.format("afterglow").options(**(self._options | options))
         writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            self.progress += [json.loads(each.json) for each in query.recentProgress]
+        for attempts_left in reversed(range(6)):
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                # Spark gives the process of a source ten seconds to start: on a busy machine that may be too short.
+                if not attempts_left or _SLOW_START not in str(error):
+                    raise
+            else:
+                return
+            finally:
+                self.progress += [json.loads(each.json) for each in query.recentProgress]
 
 
 def scan(home: Path) -> list[tuple[Any, ...]]:
