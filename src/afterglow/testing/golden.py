@@ -89,6 +89,10 @@ class GoldenCase:
             {key: value for key, value in item.items() if key not in _CLIENTS_OWN} for item in self.messages() or ()
         ]
 
+    def sent(self) -> list[dict[str, Any]] | None:
+        """``sent.jsonl``: what the producer knows of each message; None where the case has no such file."""
+        return self._lines("sent.jsonl")
+
     def entries(self) -> list[dict[str, Any]] | None:
         """``entries.jsonl``: ledger, entry, size and digest of each raw entry; None where there is no such file."""
         return self._lines("entries.jsonl")
@@ -101,7 +105,7 @@ class GoldenCase:
             text = gzip.decompress(packed.read_bytes()).decode()
         else:
             return None
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in text.splitlines() if line]
 
     def _bytes(self, key: str) -> bytes:
         plain, packed = self.path / "objects" / key, self.path / "objects" / f"{key}.gz"
