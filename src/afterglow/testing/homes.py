@@ -115,18 +115,18 @@ class EngineHome:
             if opened.layout.total_entries:
                 opened.roll()
             for entry in entries:
-                position = self._append(opened, entry)
+                position = _append(opened, entry, 1)
                 self.clock.advance(APART_MS / 1000)
             found.append(position.ledger_id)
         return found
 
-    def _append(self, opened: ManagedLedger, entry: bytes) -> Position:
-        outcome: Future[Position | AfterglowError] = Future()
-        opened.append((entry,), 1, outcome.set_result)
-        position = outcome.result(_WAIT_S)
-        if isinstance(position, AfterglowError):
-            raise position
-        return position
+    def append(self, topic: str, entry: bytes, messages: int = 1) -> Position:
+        """Append one entry of so many messages where the topic is; no time passes. Returns where it stands.
+
+        Raises:
+            AfterglowError: The append failed.
+        """
+        return _append(self.open(topic), entry, messages)
 
     def offload(self, topic: str, ledger_id: int, *, block_bytes: int | None = None) -> str:
         """Copy a closed ledger to the tier, and say so in the list; returns the data object's key."""
@@ -146,12 +146,18 @@ class EngineHome:
         return str(ObjectKey(uuid, ledger_id))
 
     def offload_segment(
-        self, topic: str, *stretches: tuple[int, int, int], block_bytes: int = 1 << 20, recorded: bool = True
+        self,
+        topic: str,
+        *stretches: tuple[int, int, int],
+        block_bytes: int = 1 << 20,
+        recorded: bool = True,
+        statistics: bool = True,
     ) -> str:
         """Copy stretches (ledger, first and last entry) to the tier as one segment; returns the data object's key.
 
         A ledger's segments must be given in order. ``recorded``: its place stands in a record of ours, else in the
-        list, as Pulsar would put it.
+        list, as Pulsar would put it. ``statistics``: its index tells of the times in its blocks, which Pulsar's does
+        not.
         """
         uuid, out, groups = uuid4(), bytearray(), []
         for ledger_id, first, last in stretches:
@@ -161,7 +167,7 @@ class EngineHome:
             data, measured = assemble_blocks(frames, offsets, plans)
             out += data
             row = ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
-            groups.append((row, plans, measured))
+            groups.append((row, plans, measured if statistics else ()))
         key = str(ObjectKey(uuid))
         store = Tiers().store(self.place, self.config)
         for name, content, role in ((key, out, "data"), (key + INDEX_SUFFIX, encode_index(index_v2(groups)), "index")):
@@ -171,6 +177,10 @@ class EngineHome:
         record.begin.ledger_id, record.begin.entry_id = stretches[0][:2]
         record.end.ledger_id, record.end.entry_id = stretches[-1][0], stretches[-1][2]
         record.entries = sum(last - first + 1 for _, first, last in stretches)
+        for name in ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time"):
+            known = [time for _, _, blocks in groups for block in blocks if (time := getattr(block, name)) is not None]
+            if known:
+                setattr(record, name, min(known) if name.startswith("min") else max(known))
         if recorded:
             name = TopicName.parse(topic).managed_ledger_name
             path = AfterglowPaths(self.config.cluster_name).segment(name, uuid)
@@ -194,3 +204,12 @@ class EngineHome:
         """Delete the hot copy of an offloaded ledger."""
         self.open(topic).free([ledger_id])
         assert ledger_id not in self.hot.ledgers()
+
+
+def _append(opened: ManagedLedger, entry: bytes, messages: int) -> Position:
+    outcome: Future[Position | AfterglowError] = Future()
+    opened.append((entry,), messages, outcome.set_result)
+    position = outcome.result(_WAIT_S)
+    if isinstance(position, AfterglowError):
+        raise position
+    return position
