@@ -61,6 +61,8 @@ class RandomTopics:
         self._producers = [Producer(f"producer-{number}", draw) for number in range(3)]
         for part in self.parts:
             self._engine.open(part.name)
+        if transactions:  # as a Pulsar that takes some has it
+            self._engine.open("persistent://public/default/__transaction_buffer_snapshot")
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +133,11 @@ class RandomTopics:
             told = self._draw.choices(calls, weights)[0]()
             self.story += [] if told is None else [told]
         self._engine.hot.flush()  # others see at once what they would see a little later
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a transaction was not ended."""
+        return any(part.open for part in self.parts)
 
     def decide(self) -> None:
         """End every transaction, and finish or give up what is in chunks."""
