@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import AfterglowError
@@ -20,6 +22,7 @@ from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     from afterglow.config import BrokerConfig
     from afterglow.read.counters import ReadCounters
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from afterglow.read.stretches import Stretch
     from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
+
+_AHEAD: Final = 16
+"""Objects opened at once while splits are cut: one behind the other, thousands of segments would take minutes."""
 
 
 @runtime_checkable
@@ -93,20 +99,22 @@ class Cutter:
         """
         skips = self.policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
         surroundings = _Surroundings(self)
-        for each in self.ranges(start, end, window, priority=priority, split_bytes=split_bytes):
-            yield Split(
-                self.topic,
-                each.ledger_id,
-                each.first,
-                each.last,
-                window,
-                each.wanted,
-                self.locate(each.stretch),
-                self.hot if self.has_hot(each.ledger_id) else None,
-                each.size_bytes,
-                skips,
-                surroundings.of(each.ledger_id, each.first),
-            )
+        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="cut") as executor:
+            wholes = self._opened_ahead(self._wholes(start, end, priority), window, executor)
+            for each in self._ranges(wholes, window, priority, split_bytes):
+                yield Split(
+                    self.topic,
+                    each.ledger_id,
+                    each.first,
+                    each.last,
+                    window,
+                    each.wanted,
+                    self.locate(each.stretch),
+                    self.hot if self.has_hot(each.ledger_id) else None,
+                    each.size_bytes,
+                    skips,
+                    surroundings.of(each.ledger_id, each.first),
+                )
 
     def ranges(
         self,
@@ -118,13 +126,38 @@ class Cutter:
         split_bytes: int = SPLIT_BYTES,
     ) -> Iterator[Range]:
         """The same for whoever reads them in this process; arguments as of :meth:`splits`."""
+        return self._ranges(self._wholes(start, end, priority), window, priority, split_bytes)
+
+    def _ranges(
+        self, wholes: Iterable[Range], window: Window, priority: ReadPriority | None, split_bytes: int
+    ) -> Iterator[Range]:
         probe = TimeProbe(self.reader, priority)
+        for whole in wholes:
+            for timely in self._timely(whole, window, probe) if window.prunes else (whole,):
+                yield from self._cut(timely, split_bytes)
+
+    def _wholes(self, start: Position, end: Position, priority: ReadPriority | None) -> Iterator[Range]:
+        """What one object holds of a ledger, or the hot log alone, in order."""
         for span in self.view.spans(start, end):
             for stretch, first, last in self.stretches(span.ledger_id, span.first, span.last):
                 wanted = self._wanted(span.ledger_id, stretch, priority)
-                whole = Range(span.ledger_id, first, last, stretch, wanted, 0)
-                for timely in self._timely(whole, window, probe) if window.prunes else (whole,):
-                    yield from self._cut(timely, split_bytes)
+                yield Range(span.ledger_id, first, last, stretch, wanted, 0)
+
+    def _opened_ahead(self, wholes: Iterable[Range], window: Window, executor: Executor) -> Iterator[Range]:
+        """The same, with the objects behind each being opened meanwhile."""
+
+        def open_object(whole: Range, stretch: Stretch) -> None:
+            if not self._ruled_out(whole, stretch, window):
+                self._pieces(whole.ledger_id, stretch)
+
+        waiting: deque[Range] = deque()
+        for whole in wholes:
+            if whole.wanted is Tier.TIERED and whole.stretch is not None:
+                executor.submit(open_object, whole, whole.stretch)
+            waiting.append(whole)
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()
+        yield from waiting
 
     def stretches(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[Stretch | None, int, int]]:
         """Entries of a ledger by what holds them: the stretch in a tier, None for the hot log alone; both inclusive."""
@@ -167,12 +200,8 @@ class Cutter:
     def _times(self, whole: Range, window: Window, probe: TimeProbe) -> Iterable[range] | None:
         """The same as ranges of entries; None: all."""
         ledger_id, first, last, stretch = whole.ledger_id, whole.first, whole.last, whole.stretch
-        stamped = get_number(self.view.rows[ledger_id], BROKER_TIME) is not None
-        bounds = None
-        if stretch is not None:
-            with suppress(AfterglowError):  # no record is needed where the list says where the object is
-                bounds = self.tiers.times(self.view.name, stretch)
-        if bounds is not None and not bounds.may_match(window, stamped=stamped):
+        stamped = self._stamped(ledger_id)
+        if stretch is not None and self._ruled_out(whole, stretch, window):
             return ()
         borders: Sequence[int]
         if whole.wanted is Tier.TIERED:
@@ -194,6 +223,19 @@ class Cutter:
                 return None
         narrowed = probe.narrow(ledger_id, borders, last, window)
         return None if narrowed is None else (narrowed,)
+
+    def _stamped(self, ledger_id: int) -> bool:
+        """Whether every entry of a ledger has a broker time."""
+        return get_number(self.view.rows[ledger_id], BROKER_TIME) is not None
+
+    def _ruled_out(self, whole: Range, stretch: Stretch, window: Window) -> bool:
+        """Whether the record of an object tells that it has nothing of a window of time."""
+        if not window.prunes:
+            return False
+        with suppress(AfterglowError):  # no record is needed where the list says where the object is
+            bounds = self.tiers.times(self.view.name, stretch)
+            return bounds is not None and not bounds.may_match(window, stamped=self._stamped(whole.ledger_id))
+        return False
 
     def _older(self, ledger_id: int, window: Window, probe: TimeProbe) -> bool:
         """Whether all of a ledger was written before a window begins, as the first entry behind it tells."""
