@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("library", ["starlette", "uvicorn"])
+@pytest.mark.parametrize("library", ["starlette", "uvicorn", "prometheus_client"])
 def test_a_library_that_is_absent_is_named_with_the_command_that_brings_it(library: str) -> None:
     script = (
         f"import sys; sys.modules[{library!r}] = None\n"

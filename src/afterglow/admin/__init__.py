@@ -11,6 +11,6 @@ from importlib.util import find_spec
 
 from afterglow.errors import MissingDependency
 
-for _library in ("starlette", "uvicorn"):
+for _library in ("starlette", "uvicorn", "prometheus_client"):
     if find_spec(_library) is None:
         raise MissingDependency(f"the admin API needs {_library}: pip install 'afterglow[serve]'")

@@ -14,6 +14,7 @@ from afterglow.admin import (
     brokers,
     clusters,
     lookup,
+    metrics,
     namespaces,
     non_persistent,
     offload,
@@ -28,6 +29,7 @@ from afterglow.admin import (
 from afterglow.admin.access import Gate
 from afterglow.admin.call import Call
 from afterglow.admin.resource import failure, json_response
+from afterglow.engine.metrics.collector import MetricsCollector
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -69,7 +71,10 @@ def admin_app(service: BrokerService, authenticator: Authenticator, offload: Off
     gate = Gate(service, authenticator)
     make = partial(Call, service, offload)
     app = Starlette(
-        routes=[route for resources in ALL_RESOURCES for route in resources.routes(gate, make)],
+        routes=[
+            *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
+            *metrics.resources(MetricsCollector(service, offload)).routes(gate, make),
+        ],
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _unknown, Exception: _fault},
     )

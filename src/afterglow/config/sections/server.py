@@ -118,3 +118,9 @@ class Server:
     expose_managed_ledger_metrics_in_prometheus: bool = setting(
         flag(), default=True, doc="Whether metrics of managed ledgers and offloaders are exposed."
     )
+    metrics_max_topics: int = setting(
+        integer(0),
+        default=1000,
+        doc="Topics that have metrics of their own, and likewise subscriptions; the figures of further ones are summed "
+        "under the name `other`.",
+    )

@@ -1,0 +1,60 @@
+"""Metrics for Prometheus.
+
+A scrape needs the proof of a role that every other call needs: Pulsar with ``authenticateMetricsEndpoint=true``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from afterglow.admin.access import Access
+from afterglow.admin.resource import Resources
+from afterglow.engine.metrics.declared import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.admin.call import Call
+    from afterglow.engine.metrics.collector import MetricsCollector
+    from afterglow.engine.metrics.samples import Samples
+
+
+def resources(collector: MetricsCollector) -> Resources:
+    """The resource that gives what a collector finds."""
+    found = Resources("")
+
+    @found.on("GET", "/metrics", Access.KNOWN)
+    async def get_metrics(call: Call) -> Response:
+        samples = await collector.collect()
+        body = await call.service.blocking(exposition, samples, call.service.config.cluster_name)
+        return Response(body, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return found
+
+
+def exposition(samples: Samples, cluster: str) -> bytes:
+    """Samples in the text format of Prometheus."""
+    return generate_latest(_Families(samples, cluster))
+
+
+class _Families(Collector):
+    """Samples as families of the library."""
+
+    def __init__(self, samples: Samples, cluster: str) -> None:
+        self._samples = samples
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Every metric that has a value."""
+        for metric, values in self._samples:
+            labels = ["cluster", *self._samples.labels_of(metric)]
+            make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            family = make(metric.name, metric.help, labels=labels)
+            for given, value in values.items():
+                family.add_metric([self._cluster, *given], value)
+            yield family

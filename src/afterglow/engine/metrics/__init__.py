@@ -1,0 +1,1 @@
+"""What a running engine tells about itself in numbers: declared once, collected on request."""

@@ -1,0 +1,133 @@
+"""Collects every metric of an engine: what belongs to the event loop there, all else on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from afterglow.engine.metrics.declared import GROUPS
+from afterglow.engine.metrics.offload import add_offload, add_reads
+from afterglow.engine.metrics.rates import Rates
+from afterglow.engine.metrics.samples import Samples
+from afterglow.engine.metrics.topics import add_topics, figures_of
+from afterglow.errors import MetadataError, TopicMissing
+from afterglow.ledger.offload_buffer import BufferStatistics
+from afterglow.read.copies import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from afterglow.broker.service import BrokerService
+    from afterglow.engine.metrics.topics import TopicFigures
+    from afterglow.offload.service import OffloadService
+    from afterglow.offload.statistics import OffloadStatistics
+    from afterglow.read.counters import ReadCounts
+
+_AT_ONCE: Final = 50
+"""Topics between which nothing else runs in the event loop: about a millisecond."""
+_NO_TOPICS: Final = frozenset({"topic", "subscription"})
+
+
+class MetricsCollector:
+    """Collects on request, one request at a time.
+
+    Args:
+        service: The broker.
+        offload: Who offloads; None: nobody does.
+        monotonic: Seconds from any origin.
+    """
+
+    def __init__(
+        self, service: BrokerService, offload: OffloadService | None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._service = service
+        self._offload = offload
+        self._alone = asyncio.Lock()
+        config = service.config
+        self._traffic_rates = Rates(config.stats_update_frequency_in_secs, monotonic)
+        self._tier_rates = Rates(config.managed_ledger_stats_period_seconds, monotonic)
+        self._hidden = frozenset(
+            metric.name
+            for group in GROUPS
+            if group.managed_ledgers and not config.expose_managed_ledger_metrics_in_prometheus
+            for metric in group.metrics
+        )
+
+    async def collect(self) -> Samples:
+        """All metrics as of now. To be called in the broker's event loop, which it never holds up."""
+        async with self._alone:
+            topics = await self._topics(self._service.config.metrics_max_topics)
+            connections = len(self._service.connections)
+            return await self._service.blocking(self._gather, topics, connections)
+
+    async def _topics(self, most: int) -> list[TopicFigures]:
+        """The figures of all open topics; namespaces count instead of topics where these are not told apart."""
+        by_topic = self._service.config.expose_topic_level_metrics_in_prometheus
+        own: set[object] = set()
+        found = []
+        for number, (name, topic) in enumerate(self._service.open_topics.items()):
+            key = name if by_topic else name.namespace
+            if len(own) < most:
+                own.add(key)
+            found.append(figures_of(topic, own=key in own))
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return found
+
+    def _gather(self, topics: Sequence[TopicFigures], connections: int) -> Samples:
+        config = self._service.config
+        by_topic = config.expose_topic_level_metrics_in_prometheus
+        samples = Samples(frozenset() if by_topic else _NO_TOPICS, self._hidden)
+        add_topics(samples, topics, self._traffic_rates, config.metrics_max_topics)
+        self._add_tiers(samples, topics)
+        self._add_memory(samples)
+        samples.add("pulsar_active_connections", connections)
+        samples.add("afterglow_topics_without_series", sum(not topic.own for topic in topics))
+        return samples
+
+    def _add_tiers(self, samples: Samples, topics: Sequence[TopicFigures]) -> None:
+        counts: dict[object, int] = {}
+        told: list[tuple[TopicFigures, OffloadStatistics | None, ReadCounts | None]] = []
+        for topic in topics:
+            statistics, reads = self._statistics(topic), self._service.reads(topic.ledger_name)
+            told.append((topic, statistics, reads))
+            if statistics is not None:
+                counts[topic.ledger_name, "offload"] = statistics.read_bytes.files + statistics.read_bytes.protocol
+            if reads is not None:
+                counts[topic.ledger_name, "read"] = reads.bytes.get(Tier.TIERED, 0)
+        per_second = self._tier_rates.look(counts)
+        for topic, statistics, reads in told:
+            labels = topic.namespace, topic.topic
+            if statistics is not None:
+                add_offload(samples, topic, statistics, self._service.store)
+                rate = per_second[topic.ledger_name, "offload"]
+                samples.add("brk_ledgeroffloader_offload_rate", rate, *labels)
+            if reads is not None:
+                add_reads(samples, topic, reads)
+                samples.add("brk_ledgeroffloader_read_offload_rate", per_second[topic.ledger_name, "read"], *labels)
+
+    def _statistics(self, topic: TopicFigures) -> OffloadStatistics | None:
+        if self._offload is None or self._hidden:
+            return None
+        try:
+            return self._offload.statistics(topic.ledger_name)
+        except (TopicMissing, MetadataError):  # gone since, or not to be had: it has no series then
+            return None
+
+    def _add_memory(self, samples: Samples) -> None:
+        store = self._service.store
+        cache = store.cache.statistics
+        samples.add("pulsar_ml_cache_used_size", cache.bytes_held)
+        samples.add("pulsar_ml_cache_entries", cache.entries)
+        samples.add("pulsar_ml_cache_evicted_entries_total", cache.evictions)
+        samples.add("afterglow_cache_hits_total", cache.hits)
+        samples.add("afterglow_cache_misses_total", cache.misses)
+        samples.add("afterglow_hot_pending_bytes", store.hot.pending_bytes)
+        buffer = store.cache.buffer
+        held = BufferStatistics(0, 0, 0) if buffer is None else buffer.statistics
+        budget_bytes = 0 if buffer is None else self._service.config.offload_buffer_max_bytes
+        samples.add("afterglow_offload_buffer_bytes", held.bytes_held)
+        samples.add("afterglow_offload_buffer_budget_bytes", budget_bytes)
+        samples.add("afterglow_offload_buffer_entries", held.entries)
+        samples.add("afterglow_offload_buffer_dropped_entries_total", held.dropped)

@@ -1,0 +1,226 @@
+"""Every metric that is emitted. The exposition, the page of the docs and the check of the dashboard read this table.
+
+What Pulsar measures has Pulsar's name and labels; what only Afterglow has begins with ``afterglow_``. Each series has
+the label ``cluster`` besides those that are named here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OTHER: Final = "other"
+"""Stands for all that has no series of its own."""
+TOPIC_LABELS: Final = ("namespace", "topic")
+"""The labels that tell topics apart."""
+
+
+class Kind(StrEnum):
+    """What a value means."""
+
+    COUNTER = "counter"
+    """Grows from the start of the process, or from when the topic was opened."""
+    GAUGE = "gauge"
+    """As of now."""
+
+
+class Merge(StrEnum):
+    """How values of several topics become one."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    """As it is emitted; counters end in ``_total``."""
+    kind: Kind
+    labels: tuple[str, ...]
+    """Besides ``cluster``."""
+    help: str
+    merge: Merge = Merge.SUM
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Metrics that belong together."""
+
+    title: str
+    metrics: tuple[Metric, ...]
+    managed_ledgers: bool = False
+    """Whether ``exposeManagedLedgerMetricsInPrometheus`` switches them."""
+
+
+def _counter(name: str, labels: str, text: str) -> Metric:
+    return Metric(name, Kind.COUNTER, tuple(labels.split()), text)
+
+
+def _gauge(name: str, labels: str, text: str, merge: Merge = Merge.SUM) -> Metric:
+    return Metric(name, Kind.GAUGE, tuple(labels.split()), text, merge)
+
+
+_TOPIC: Final = "namespace topic"
+_SUBSCRIPTION: Final = "namespace topic subscription"
+
+GROUPS: Final = (
+    Group(
+        "Topics",
+        (
+            _gauge("pulsar_topics_count", "namespace", "Topics that are open."),
+            _gauge("pulsar_producers_count", _TOPIC, "Producers that are connected."),
+            _gauge("pulsar_consumers_count", _TOPIC, "Consumers that are connected."),
+            _gauge("pulsar_subscriptions_count", _TOPIC, "Subscriptions, readers included."),
+            _gauge("pulsar_rate_in", _TOPIC, "Messages per second from producers."),
+            _gauge("pulsar_rate_out", _TOPIC, "Messages per second to consumers."),
+            _gauge("pulsar_throughput_in", _TOPIC, "Bytes per second from producers."),
+            _gauge("pulsar_throughput_out", _TOPIC, "Bytes per second to consumers."),
+            _counter("pulsar_in_messages_total", _TOPIC, "Messages from producers."),
+            _counter("pulsar_in_bytes_total", _TOPIC, "Bytes from producers."),
+            _counter("pulsar_out_messages_total", _TOPIC, "Messages to consumers."),
+            _counter("pulsar_out_bytes_total", _TOPIC, "Bytes to consumers."),
+            _gauge("pulsar_msg_backlog", _TOPIC, "Entries that are not acknowledged, summed over subscriptions."),
+            _gauge("pulsar_storage_size", _TOPIC, "Bytes of all entries, in whichever tier."),
+            _gauge("pulsar_storage_logical_size", _TOPIC, "The same: entries are not replicated here."),
+            _gauge("pulsar_storage_backlog_size", _TOPIC, "Bytes behind the slowest subscription, estimated."),
+        ),
+    ),
+    Group(
+        "Subscriptions",
+        (
+            _gauge("pulsar_subscription_back_log", _SUBSCRIPTION, "Entries that are not acknowledged."),
+            _gauge("pulsar_subscription_unacked_messages", _SUBSCRIPTION, "Messages sent and not acknowledged."),
+            _gauge("pulsar_subscription_consumers_count", _SUBSCRIPTION, "Consumers that are connected."),
+            _gauge("pulsar_subscription_msg_rate_out", _SUBSCRIPTION, "Messages per second to consumers."),
+            _gauge("pulsar_subscription_msg_throughput_out", _SUBSCRIPTION, "Bytes per second to consumers."),
+        ),
+    ),
+    Group(
+        "Offload",
+        (
+            _gauge("pulsar_storage_offloaded_size", _TOPIC, "Bytes of entries that are in the tier."),
+            _gauge("brk_ledgeroffloader_offload_rate", _TOPIC, "Bytes per second that tasks have uploaded."),
+            _gauge(
+                "afterglow_offload_lag_bytes",
+                _TOPIC,
+                "Bytes of entries that are not in the tier yet, whether or not a policy wants them there.",
+            ),
+            _gauge(
+                "afterglow_offload_lag_seconds",
+                _TOPIC,
+                "Age of the oldest entry that is not in the tier; 0 where all are.",
+                Merge.MAX,
+            ),
+            _gauge(
+                "afterglow_segments",
+                "namespace topic status",
+                "Segments of streaming offload: Assigned, Failed (to be tried again) and Offloaded.",
+            ),
+            _gauge(
+                "afterglow_open_segment_age_seconds",
+                _TOPIC,
+                "Time since the oldest segment was assigned that is not offloaded yet; 0 where there is none.",
+                Merge.MAX,
+            ),
+            _gauge("afterglow_offload_ledgers_running", _TOPIC, "Whole ledgers that are being offloaded."),
+            _gauge(
+                "afterglow_offload_ledgers_stalled",
+                _TOPIC,
+                "Those of them that have not come further for offloadStallWarningSeconds.",
+            ),
+            _gauge(
+                "afterglow_offload_last_success_timestamp_seconds",
+                _TOPIC,
+                "When an offload last succeeded since the start; 0: none has.",
+                Merge.MAX,
+            ),
+            _gauge(
+                "afterglow_offload_last_failure_timestamp_seconds",
+                _TOPIC,
+                "When one last failed since the start; 0: none has.",
+                Merge.MAX,
+            ),
+            _counter(
+                "afterglow_offload_task_bytes_total",
+                "namespace topic route",
+                "Bytes that tasks have read and uploaded, by where they read them: files or protocol.",
+            ),
+        ),
+        managed_ledgers=True,
+    ),
+    Group(
+        "Reads",
+        (
+            _counter("brk_ledgeroffloader_read_bytes_total", _TOPIC, "Bytes of entries that the tier has served."),
+            _gauge("brk_ledgeroffloader_read_offload_rate", _TOPIC, "Bytes per second that the tier has served."),
+            _counter(
+                "afterglow_read_bytes_total",
+                "namespace topic tier",
+                "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it.",
+            ),
+            _counter("afterglow_read_entries_total", "namespace topic tier", "Entries, likewise."),
+            _counter(
+                "afterglow_read_fallbacks_total",
+                "namespace topic wanted reason",
+                "Reads that the wanted tier did not serve, and the other one did.",
+            ),
+            _counter(
+                "afterglow_read_left_out_entries_total",
+                "namespace topic reason",
+                "Entries that no copy could give and that were left out.",
+            ),
+            _counter("afterglow_tier_reads_total", _TOPIC, "Ranged reads of data objects."),
+            _counter(
+                "afterglow_tier_fetched_bytes_total",
+                _TOPIC,
+                "Bytes that came with them. Divided by brk_ledgeroffloader_read_bytes_total it says how much was "
+                "fetched for each byte that was delivered.",
+            ),
+        ),
+        managed_ledgers=True,
+    ),
+    Group(
+        "Memory",
+        (
+            _gauge("pulsar_ml_cache_used_size", "", "Bytes that the tail cache holds, overhead included."),
+            _gauge("pulsar_ml_cache_entries", "", "Entries that it holds."),
+            _counter("pulsar_ml_cache_evicted_entries_total", "", "Entries that it has dropped for newer ones."),
+            _counter("afterglow_cache_hits_total", "", "Entries that were asked of it and there."),
+            _counter("afterglow_cache_misses_total", "", "Reads that it could not begin."),
+            _gauge("afterglow_offload_buffer_bytes", "", "Bytes that the offload buffer holds, overhead included."),
+            _gauge(
+                "afterglow_offload_buffer_budget_bytes",
+                "",
+                "Bytes that it may hold: offloadBufferMaxBytes, or 0 where tasks read files and there is no buffer.",
+            ),
+            _gauge("afterglow_offload_buffer_entries", "", "Entries that it holds."),
+            _counter(
+                "afterglow_offload_buffer_dropped_entries_total",
+                "",
+                "Entries that it has dropped before a task took them, which are read from the hot log then.",
+            ),
+            _gauge("afterglow_hot_pending_bytes", "", "Bytes appended to the hot log that its disk does not have yet."),
+        ),
+        managed_ledgers=True,
+    ),
+    Group(
+        "Broker",
+        (
+            _gauge("pulsar_active_connections", "", "Connections of clients."),
+            _gauge(
+                "afterglow_topics_without_series",
+                "",
+                'Topics whose figures are in the series "other": more are open than metricsMaxTopics.',
+            ),
+        ),
+    ),
+)
+
+METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for group in GROUPS for metric in group.metrics}
+"""All of them by name."""
