@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from afterglow.config import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS
 from afterglow.config.known import is_pulsar_key
+from afterglow.engine.metrics.declared import GROUPS, OTHER, Merge
 
 if TYPE_CHECKING:
     from afterglow.config import Setting
+    from afterglow.engine.metrics.declared import Metric
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,7 +74,60 @@ def _table_row(row: Setting) -> str:
     return f"| `{row.key}`{mark} | {row.kind.description} | {default} | {row.scope} | {row.doc}{aliases} |"
 
 
-PAGES = {"docs/configuration.md": configuration_page}
+_METRICS_HEAD = f"""\
+# Metrics
+
+<!-- Generated from src/afterglow/engine/metrics/declared.py by `make docs`; edit there. -->
+
+`GET /metrics` on the port of the admin API (`webServicePort`) answers in the text format of Prometheus. Figures are
+gathered for each scrape, on a thread, so that none holds up messages. Where authentication is on, a scrape needs a token
+as every other call does (`authorization` in Prometheus' `scrape_configs`), as in Pulsar with
+`authenticateMetricsEndpoint=true`.
+
+```yaml
+scrape_configs:
+  - job_name: afterglow
+    static_configs:
+      - targets: ["localhost:8080"]
+```
+
+- **Names**: what Pulsar measures has Pulsar's name, so that dashboards and alerts made for Pulsar go on working; what
+  only Afterglow has begins with `afterglow_`.
+- **Labels**: every series has `cluster` besides the labels below. `topic` is the full name, of a partition with its
+  number.
+- **Bounds**: `metricsMaxTopics` topics have series of their own, in the order in which they were opened, and so have as
+  many subscriptions; the figures of all others are summed under the name `{OTHER}`. With
+  `exposeTopicLevelMetricsInPrometheus=false` the labels `topic` and `subscription` are left out, and figures are those
+  of namespaces.
+- **Rates** are averages over the last `statsUpdateFrequencyInSecs` seconds, of offload over
+  `managedLedgerStatsPeriodSeconds`, and up to twice as long, depending on when scrapes come.
+- **Counters** grow from the start of the process, those of messages from when the topic was opened.
+- **Of several topics in one series** figures are summed; those marked ‡ are the largest instead.
+- Only topics that are open have series.
+"""
+
+
+def metrics_page() -> str:
+    """Every metric, group by group."""
+    parts = [_METRICS_HEAD]
+    for group in GROUPS:
+        switched = "Switched by `exposeManagedLedgerMetricsInPrometheus`.\n"
+        parts += [
+            f"## {group.title}\n",
+            *([switched] if group.managed_ledgers else []),
+            "| Metric | Type | Labels | Meaning |\n|---|---|---|---|",
+            "\n".join(map(_metric_row, group.metrics)) + "\n",
+        ]
+    return "\n".join(parts)
+
+
+def _metric_row(metric: Metric) -> str:
+    mark = " ‡" if metric.merge is Merge.MAX else ""
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}`{mark} | {metric.kind} | {labels} | {metric.help} |"
+
+
+PAGES = {"docs/configuration.md": configuration_page, "docs/metrics.md": metrics_page}
 
 
 def main() -> int:

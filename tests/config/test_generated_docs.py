@@ -27,7 +27,8 @@ def test_a_stale_page_is_named_with_the_command_that_cures_it(tmp_path: Path) ->
     page.write_text("stale")
     checked = generate(tmp_path, "--check")
     assert (checked.returncode, page.read_text()) == (1, "stale")
-    assert "stale: docs/configuration.md; run `make docs`" in checked.stderr
+    assert "stale: docs/configuration.md, docs/metrics.md; run `make docs`" in checked.stderr
     assert generate(tmp_path).returncode == 0
     assert generate(tmp_path, "--check").returncode == 0
     assert "streamingOffloadEnabled" in page.read_text("utf-8")
+    assert "pulsar_storage_offloaded_size" in (tmp_path / "docs" / "metrics.md").read_text("utf-8")
