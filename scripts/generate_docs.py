@@ -80,8 +80,8 @@ _METRICS_HEAD = f"""\
 <!-- Generated from src/afterglow/engine/metrics/declared.py by `make docs`; edit there. -->
 
 `GET /metrics` on the port of the admin API (`webServicePort`) answers in the text format of Prometheus. Figures are
-gathered for each scrape, on a thread, so that none holds up messages. Where authentication is on, a scrape needs a token
-as every other call does (`authorization` in Prometheus' `scrape_configs`), as in Pulsar with
+gathered for each scrape, on a thread, so that none holds up messages. Where authentication is on, a scrape needs a
+token as every other call does (`authorization` in Prometheus' `scrape_configs`), as in Pulsar with
 `authenticateMetricsEndpoint=true`.
 
 ```yaml

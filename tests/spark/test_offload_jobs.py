@@ -27,6 +27,7 @@ from afterglow.storage import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from afterglow.offload.job_counts import JobCounts
     from afterglow.offload.task import PartResult, Task
 
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
@@ -140,9 +141,17 @@ def gone(pid: int) -> bool:
     return False
 
 
+def settled(runner: SparkRunner) -> JobCounts:
+    """The counts once every job has ended."""
+    while (counts := runner.counts()).running:
+        pass
+    return counts
+
+
 def test_every_task_of_a_job_is_done_and_reported_once(runner: SparkRunner, home: Home) -> None:
     tasks = [home.task(number) for number in range(1, 8)]
     results = Results()
+    before = settled(runner)
 
     runner.submit(tasks, results)
     for _ in tasks:
@@ -158,6 +167,9 @@ def test_every_task_of_a_job_is_done_and_reported_once(runner: SparkRunner, home
         assert result.part is not None
         assert result.part.crc32c == home.stored(task)
         assert [len(of_ledger) for of_ledger in result.statistics] == [len(home.plans)]
+    counts = settled(runner)
+    assert (counts.succeeded - before.succeeded, counts.failed - before.failed) == (2, 0)
+    assert counts.seconds > before.seconds
 
 
 def test_a_task_is_reported_while_another_of_its_job_still_runs(runner: SparkRunner, home: Home, other: Home) -> None:
@@ -288,6 +300,8 @@ def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_anoth
         other.release()
         runner.submit([other.task()], results)
         assert results.next()[1].error is None
+        counts = settled(runner)
+        assert (counts.succeeded, counts.failed) == (1, 1)
 
 
 def test_closing_ends_spark_and_its_workers_while_a_task_runs(home: Home, other: Home) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from afterglow.errors import ObjectExists, ObjectMissing
 from afterglow.storage import CountingStore, MemoryStore, OperationCount
+from afterglow.storage.counting import RequestCounters
 
 
 def test_requests_bytes_and_time_are_counted_by_operation() -> None:
@@ -50,3 +51,11 @@ def test_uploaded_parts_count_as_sent() -> None:
     store.complete_upload(upload, [store.upload_part(upload, 1, b"123")])
     assert store.counts()["upload_part"].sent_bytes == 3
     assert set(store.counts()) == {"create_upload", "upload_part", "complete_upload"}
+
+
+def test_several_stores_can_be_counted_together() -> None:
+    counters = RequestCounters()
+    for _ in range(3):
+        CountingStore(MemoryStore(), counters=counters).put("a", b"12")
+    put = counters.counts()["put"]
+    assert (put.requests, put.sent_bytes) == (3, 6)

@@ -16,10 +16,11 @@ from afterglow.broker.topic import Topic
 from afterglow.config.choices import TopicType
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.offload.job_counts import JobCounts
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.names import NamespaceName, TopicName
     from afterglow.read.counters import ReadCounts
+    from afterglow.storage.counting import OperationCount
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,10 @@ class BrokerService:
         """Called after each change of policies of a namespace or its topics, in the event loop; not to wait."""
         self.reads: Callable[[str], ReadCounts | None] = lambda _name: None
         """Which tier served reads of a topic, by managed-ledger name; None where the hot log alone can."""
+        self.tier_requests: Callable[[], Mapping[str, OperationCount]] = dict
+        """What this process has asked of tiers so far, by operation."""
+        self.offload_jobs: Callable[[], JobCounts] = JobCounts
+        """How jobs of offload went so far."""
         self._authenticator = authenticator
         self._pool = pool
         self._far_pool = far_pool or pool

@@ -126,6 +126,8 @@ class Server:
             service.on_policies_changed.append(tiering.policies.changed)
             service.hot_instance = hot.instance
             service.reads = tiering.sources.counts
+            service.tier_requests = tiering.requests
+            service.offload_jobs = tiering.jobs
             stack.push_async_callback(service.close)
             tls = server_context(config)
             await _listen(service, config, tls)

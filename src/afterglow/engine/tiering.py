@@ -21,8 +21,10 @@ from afterglow.read.places import Tiers
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.spark.offload_jobs import SparkRunner
+from afterglow.storage.counting import CountingStore, RequestCounters
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from afterglow.config import BrokerConfig
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from afterglow.ledger.offload_buffer import OffloadBuffer
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
+    from afterglow.offload.job_counts import JobCounts
     from afterglow.read.places import TierPlace
+    from afterglow.storage.counting import OperationCount
 
 _THREADS: Final = 4
 """For what waits for the tier on behalf of offload. Their own, so that a slow tier never holds up the broker's."""
@@ -52,6 +56,10 @@ class Tiering:
     """How tasks come to the hot log; to be told once the broker's ports are open."""
     buffer: OffloadBuffer | None
     """For entries that wait for their upload."""
+    jobs: Callable[[], JobCounts]
+    """How jobs of tasks went so far."""
+    requests: Callable[[], dict[str, OperationCount]]
+    """What this process has asked of tiers so far, by operation; tasks ask on their own."""
     _tier_source: TierSource
     _stack: ExitStack
 
@@ -77,7 +85,8 @@ class Tiering:
         place = own_tier(home, tier, config)
         policies = Policies(config, catalog)
         reach = TaskReach(config, place)
-        tiers = Tiers()
+        requests = RequestCounters()
+        tiers = Tiers(partial(CountingStore, counters=requests))
         tiers.store(place, config)  # so that a tier that can never be opened is told now, not at the first offload
         with ExitStack() as stack:
             runner = SparkRunner(
@@ -105,7 +114,18 @@ class Tiering:
                 flush=hot.flush,
             )
             sources = TopicSources(hot, tier_source, policies)
-            return cls(place, policies, sources, offload, reach, reach.buffer, tier_source, stack.pop_all())
+            return cls(
+                place,
+                policies,
+                sources,
+                offload,
+                reach,
+                reach.buffer,
+                runner.counts,
+                requests.counts,
+                tier_source,
+                stack.pop_all(),
+            )
         raise AssertionError("unreachable: the block returns or raises")
 
     def drop_idle(self) -> None:

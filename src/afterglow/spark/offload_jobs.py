@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from afterglow.errors import AfterglowError, MissingDependency
+from afterglow.offload.job_counts import JobCounters
 from afterglow.offload.task import failed
 from afterglow.spark.master import is_local
 from afterglow.spark.session import local_session
@@ -28,6 +30,7 @@ from afterglow.spark.session import local_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from afterglow.offload.job_counts import JobCounts
     from afterglow.offload.task import PartResult, Task
     from afterglow.spark.handover import Landed
 
@@ -49,6 +52,7 @@ class _Job:
     number: int
     tasks: Sequence[Task]
     done: Callable[[Task, PartResult], None]
+    begun_s: float = field(default_factory=time.monotonic)
     open: set[int] = field(init=False)
     """Places of tasks that nothing was reported of yet. Only the reporting thread touches it."""
 
@@ -100,6 +104,7 @@ class SparkRunner:
         self._threads = ThreadPoolExecutor(max_jobs, thread_name_prefix="offload-job")
         self._reports = ThreadPoolExecutor(1, thread_name_prefix="offload-report")
         self._jobs: dict[int, _Job] = {}
+        self._counters = JobCounters()
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._closed = False
@@ -108,7 +113,12 @@ class SparkRunner:
         """Run tasks as one job; see the protocol."""
         job = _Job(next(self._numbers), tuple(tasks), done)
         self._jobs[job.number] = job
+        self._counters.begun()
         self._hand(self._threads, self._run, job)
+
+    def counts(self) -> JobCounts:
+        """How jobs went so far."""
+        return self._counters.counts()
 
     def close(self) -> None:
         """Run no further task and end Spark with its workers; tasks under way end where they are, unreported."""
@@ -172,6 +182,7 @@ class SparkRunner:
             return
         for _, place, outcome in landed:
             job.report(place, outcome)
+        self._counters.ended(time.monotonic() - job.begun_s, failed=bool(job.open))
         if not job.open:
             return
         reason = explain(error)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from afterglow.storage.store import ObjectStore
     from afterglow.storage.wrapper import Call
 
-__all__ = ["CountingStore", "OperationCount"]
+__all__ = ["CountingStore", "OperationCount", "RequestCounters"]
 
 T = TypeVar("T")
 
@@ -35,24 +35,24 @@ class OperationCount:
     """Requests that raised, by the name of the error's class."""
 
 
-class CountingStore(StoreWrapper):
-    """A store that counts its requests. A pickled copy counts from zero.
+class RequestCounters:
+    """Counts of one store, or of several together. Thread-safe."""
 
-    Args:
-        inner: The store.
-        clock: Seconds from any origin.
-    """
-
-    def __init__(self, inner: ObjectStore, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__(inner)
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = Lock()
         self._sums: Counter[tuple[str, str]] = Counter()
         self._seconds: dict[str, float] = {}
         self._errors: Counter[tuple[str, str]] = Counter()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.inner,)
+    def add(self, call: Call, *, received_bytes: int, seconds: float, error: str) -> None:
+        """Count a request that has ended; ``error`` is empty where it succeeded."""
+        with self._lock:
+            self._sums[call.operation, "requests"] += 1
+            self._sums[call.operation, "sent"] += call.sent_bytes
+            self._sums[call.operation, "received"] += received_bytes
+            self._seconds[call.operation] = self._seconds.get(call.operation, 0.0) + seconds
+            if error:
+                self._errors[call.operation, error] += 1
 
     def counts(self) -> dict[str, OperationCount]:
         """Tell the counts of every operation that was asked for so far."""
@@ -68,6 +68,34 @@ class CountingStore(StoreWrapper):
                 for operation, seconds in self._seconds.items()
             }
 
+
+class CountingStore(StoreWrapper):
+    """A store that counts its requests. A pickled copy counts from zero.
+
+    Args:
+        inner: The store.
+        clock: Seconds from any origin.
+        counters: Where requests are counted; by default counters of its own.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        counters: RequestCounters | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._counters = RequestCounters() if counters is None else counters
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.inner,)
+
+    def counts(self) -> dict[str, OperationCount]:
+        """Tell the counts of every operation that was asked for so far."""
+        return self._counters.counts()
+
     def _call(self, call: Call, perform: Callable[[], T]) -> T:
         began = self._clock()
         received_bytes = 0
@@ -80,11 +108,5 @@ class CountingStore(StoreWrapper):
             error = type(raised).__name__
             raise
         finally:
-            with self._lock:
-                self._sums[call.operation, "requests"] += 1
-                self._sums[call.operation, "sent"] += call.sent_bytes
-                self._sums[call.operation, "received"] += received_bytes
-                self._seconds[call.operation] = self._seconds.get(call.operation, 0.0) + self._clock() - began
-                if error:
-                    self._errors[call.operation, error] += 1
+            self._counters.add(call, received_bytes=received_bytes, seconds=self._clock() - began, error=error)
         return result

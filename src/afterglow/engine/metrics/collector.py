@@ -81,6 +81,7 @@ class MetricsCollector:
         samples = Samples(frozenset() if by_topic else _NO_TOPICS, self._hidden)
         add_topics(samples, topics, self._traffic_rates, config.metrics_max_topics)
         self._add_tiers(samples, topics)
+        self._add_work(samples)
         self._add_memory(samples)
         samples.add("pulsar_active_connections", connections)
         samples.add("afterglow_topics_without_series", sum(not topic.own for topic in topics))
@@ -114,6 +115,20 @@ class MetricsCollector:
             return self._offload.statistics(topic.ledger_name)
         except (TopicMissing, MetadataError):  # gone since, or not to be had: it has no series then
             return None
+
+    def _add_work(self, samples: Samples) -> None:
+        for operation, count in self._service.tier_requests().items():
+            succeeded = count.requests - sum(count.errors.values())
+            for result, requests in (("ok", succeeded), *count.errors.items()):
+                samples.add("afterglow_store_requests_total", requests, operation, result)
+            samples.add("afterglow_store_request_seconds_total", count.seconds, operation)
+            samples.add("afterglow_store_sent_bytes_total", count.sent_bytes, operation)
+            samples.add("afterglow_store_received_bytes_total", count.received_bytes, operation)
+        jobs = self._service.offload_jobs()
+        samples.add("afterglow_spark_jobs_running", jobs.running)
+        samples.add("afterglow_spark_jobs_total", jobs.succeeded, "succeeded")
+        samples.add("afterglow_spark_jobs_total", jobs.failed, "failed")
+        samples.add("afterglow_spark_job_seconds_total", jobs.seconds)
 
     def _add_memory(self, samples: Samples) -> None:
         store = self._service.store

@@ -186,6 +186,28 @@ GROUPS: Final = (
         managed_ledgers=True,
     ),
     Group(
+        "Tier and Spark",
+        (
+            _counter(
+                "afterglow_store_requests_total",
+                "operation result",
+                "Requests of this process to tiers, by operation and result: ok, or the name of the error. Tasks on "
+                "Spark's workers make theirs on their own, and are not in it.",
+            ),
+            _counter("afterglow_store_request_seconds_total", "operation", "Time that they took."),
+            _counter("afterglow_store_sent_bytes_total", "operation", "Bytes of objects that went with them."),
+            _counter("afterglow_store_received_bytes_total", "operation", "Bytes of objects that came with them."),
+            _gauge("afterglow_spark_jobs_running", "", "Jobs of offload that were handed in and have not ended."),
+            _counter("afterglow_spark_jobs_total", "result", "Jobs that have ended: succeeded or failed."),
+            _counter(
+                "afterglow_spark_job_seconds_total",
+                "",
+                "Time from handing in to the end of those, the start of Spark with the first included.",
+            ),
+        ),
+        managed_ledgers=True,
+    ),
+    Group(
         "Memory",
         (
             _gauge("pulsar_ml_cache_used_size", "", "Bytes that the tail cache holds, overhead included."),
