@@ -91,6 +91,9 @@ scrape_configs:
       - targets: ["localhost:8080"]
 ```
 
+`dashboards/grafana.json` is a dashboard over these metrics, to be imported into Grafana; a test holds each of its
+queries against what is emitted.
+
 - **Names**: what Pulsar measures has Pulsar's name, so that dashboards and alerts made for Pulsar go on working; what
   only Afterglow has begins with `afterglow_`.
 - **Labels**: every series has `cluster` besides the labels below. `topic` is the full name, of a partition with its

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from afterglow.engine.metrics.declared import METRICS
+from afterglow.errors import ObjectMissing
+from afterglow.read.copies import Tier
+from afterglow.read.counters import ReadCounters
+from afterglow.storage import CountingStore, MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.admin.conftest import Admin
+
+DASHBOARD = Path(__file__).parents[2] / "dashboards" / "grafana.json"
+
+_STRING = re.compile(r'"[^"]*"')
+_GROUPING = re.compile(r"\bby \(([^)]*)\)")
+_NAME = re.compile(r"\b(?:pulsar|brk|afterglow)_\w+")
+
+
+def queries(node: Any) -> Iterator[str]:
+    """Every query of the dashboard, of panels and of variables."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in {"expr", "query"} and isinstance(value, str) and value != "prometheus":
+                yield value
+            else:
+                yield from queries(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from queries(value)
+
+
+@pytest.fixture
+def emitted(start: Callable[..., Admin]) -> dict[str, set[str]]:
+    """The labels of every metric that a broker emits to which everything has happened once."""
+    admin = start(offload=True, streaming_offload_enabled=True)
+    reads = ReadCounters()
+    reads.served(Tier.TIERED, 1, 100)
+    reads.fell_back(Tier.TIERED, "denied")
+    reads.left_out(1, "damaged")
+    reads.fetched(100)
+    admin.service.reads = lambda _name: reads.counts()
+    store = CountingStore(MemoryStore())
+    with pytest.raises(ObjectMissing):
+        store.get("missing")
+    admin.service.tier_requests = store.counts
+    client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe("t", "s")
+    client.create_producer("t").send(b"x")
+    try:
+        text = admin.call("GET", "/metrics").body.decode()
+    finally:
+        client.close()
+    return {
+        sample.name: set(sample.labels) for family in text_string_to_metric_families(text) for sample in family.samples
+    }
+
+
+def test_every_metric_that_is_declared_is_emitted_with_its_labels(emitted: dict[str, set[str]]) -> None:
+    assert emitted == {name: {"cluster", *metric.labels} for name, metric in METRICS.items()}
+
+
+def test_every_query_of_the_dashboard_asks_for_what_is_emitted(emitted: dict[str, set[str]]) -> None:
+    found = list(queries(json.loads(DASHBOARD.read_text("utf-8"))))
+    assert len(found) > 30
+    for query in found:
+        bare = _STRING.sub('""', query)
+        names = set(_NAME.findall(bare))
+        assert names, query
+        assert names <= set(emitted), query
+        for name in names:
+            (selector,) = set(re.findall(rf"\b{name}\{{([^}}]*)\}}", bare)) or {""}
+            asked = set(re.findall(r"(\w+)(?==~|!=|=)", selector))
+            grouped = {label.strip() for group in _GROUPING.findall(bare) for label in group.split(",")}
+            assert asked | grouped <= emitted[name], (query, name)
+
+
+def test_the_places_of_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
