@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -109,6 +110,21 @@ def test_what_the_tier_has_and_lacks_is_told(start: Callable[..., Admin]) -> Non
     assert found.value("afterglow_offload_task_bytes_total", route="files", **OF_TOPIC) >= 2 * ENTRY_BYTES
     assert found.value("brk_ledgeroffloader_offload_rate", **OF_TOPIC) > 0
     assert found.value("afterglow_offload_last_success_timestamp_seconds", **OF_TOPIC) > 1e9
+
+
+def test_tasks_that_fail_are_counted(start: Callable[..., Admin]) -> None:
+    admin = start(offload=True, managed_ledger_offload_threshold_in_bytes=0, **KEPT)
+    admin.do("PUT", "persistent/public/default/t")
+    admin.get("persistent/public/default/t/stats")
+    admin.write_ledgers(2)
+    admin.offloading.begin()
+    assert Scrape(admin).value("brk_ledgeroffloader_offload_error_total", **OF_TOPIC) == 0
+    rmtree(admin.offloading.tier)
+    admin.offloading.tier.write_bytes(b"no directory")
+    admin.offloading.finish()
+    found = Scrape(admin)
+    assert found.value("brk_ledgeroffloader_offload_error_total", **OF_TOPIC) == 2
+    assert found.value("afterglow_offload_last_failure_timestamp_seconds", **OF_TOPIC) > 1e9
 
 
 def test_lag_is_the_age_of_the_oldest_entry_outside_the_tier(

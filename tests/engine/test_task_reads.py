@@ -93,3 +93,7 @@ def test_tasks_from_afar_are_served_from_memory_before_the_log(tmp_path: Path) -
     assert server.tiering.offload.read_bytes.protocol >= total_bytes
     assert server.tiering.buffer is not None
     assert server.tiering.buffer.statistics.bytes_held == 0
+    jobs, requests = server.service.offload_jobs(), server.service.tier_requests()
+    assert jobs.succeeded
+    assert jobs.seconds > 0
+    assert requests["create_upload"].requests

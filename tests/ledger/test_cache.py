@@ -17,7 +17,7 @@ def test_a_run_is_given_as_far_as_it_is_held() -> None:
     assert cache.get_run(1, 3, 9, 100) == [b"3", b"4"]
     assert cache.get_run(1, 5, 9, 100) == []
     assert cache.get_run(2, 3, 9, 100) == []
-    assert (cache.statistics.hits, cache.statistics.misses) == (2, 2)
+    assert (cache.statistics.hits, cache.statistics.hit_bytes, cache.statistics.misses) == (2, 2, 2)
 
 
 def test_one_entry_is_given_however_few_bytes_are_asked_for() -> None:

@@ -32,6 +32,8 @@ class CacheStatistics:
     """Entries that were asked for and not there, since the start; of a range only the first counts."""
     evictions: int
     """Entries dropped for newer ones, since the start."""
+    hit_bytes: int = 0
+    """Of the entries that were asked for and there."""
 
 
 class TailCache:
@@ -51,6 +53,7 @@ class TailCache:
         self._ranges: dict[int, tuple[int, int]] = {}  # ledger -> first and last entry held
         self._bytes = 0
         self._hits = 0
+        self._hit_bytes = 0
         self._misses = 0
         self._evictions = 0
 
@@ -101,6 +104,7 @@ class TailCache:
                 if run and size > max_bytes:
                     break
                 run.append(data)
+                self._hit_bytes += len(data)
             self._hits += len(run)
         return run
 
@@ -121,4 +125,6 @@ class TailCache:
     def statistics(self) -> CacheStatistics:
         """What the cache holds and has done."""
         with self._lock:
-            return CacheStatistics(len(self._entries), self._bytes, self._hits, self._misses, self._evictions)
+            return CacheStatistics(
+                len(self._entries), self._bytes, self._hits, self._misses, self._evictions, self._hit_bytes
+            )

@@ -34,6 +34,8 @@ class OffloadStatistics:
     """Those of them that have not come further for ``offloadStallWarningSeconds``."""
     read_bytes: RouteBytes
     """What tasks have read and uploaded in this process."""
+    failed_tasks: int
+    """Tries of tasks that failed in this process."""
     failed_segments: int
     """Segments on their way whose last attempt failed, as far as this process knows."""
 
@@ -51,6 +53,7 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
         running=tuple(sorted(attempt.ledger_id for attempt in attempts)),
         stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
         read_bytes=topic.read_bytes,
+        failed_tasks=topic.failed_tasks,
         failed_segments=sum(1 for upload in topic.stream.uploads if upload.record.last_error),
     )
 

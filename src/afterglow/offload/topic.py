@@ -62,6 +62,8 @@ class TopicOffload:
         """What goes in segments."""
         self.read_bytes = RouteBytes()
         """What tasks have read and uploaded."""
+        self.failed_tasks = 0
+        """Tries of tasks that failed."""
         self._system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
         self._doomed = False
         self._fenced: ManagedLedger | None = None
@@ -169,6 +171,7 @@ class TopicOffload:
         """Take a result; returns whether the topic should be looked at now."""
         with self._env.lock:
             self.read_bytes = self.read_bytes.plus(result.route, task.size_bytes)
+            self.failed_tasks += result.error is not None
         if isinstance(task, PartTask) and self.stream.task_ended(task, result):
             return True
         if self.window.task_ended(task, result):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from afterglow.broker.raw_reads import ReadOrigin
 from afterglow.engine.metrics.declared import GROUPS
 from afterglow.engine.metrics.offload import add_offload, add_reads
 from afterglow.engine.metrics.rates import Rates
@@ -137,7 +138,10 @@ class MetricsCollector:
         samples.add("pulsar_ml_cache_entries", cache.entries)
         samples.add("pulsar_ml_cache_evicted_entries_total", cache.evictions)
         samples.add("afterglow_cache_hits_total", cache.hits)
+        samples.add("afterglow_cache_hit_bytes_total", cache.hit_bytes)
         samples.add("afterglow_cache_misses_total", cache.misses)
+        for origin in ReadOrigin:
+            samples.add("afterglow_raw_read_bytes_total", getattr(self._service.raw_reads, f"{origin}_bytes"), origin)
         samples.add("afterglow_hot_pending_bytes", store.hot.pending_bytes)
         buffer = store.cache.buffer
         held = BufferStatistics(0, 0, 0) if buffer is None else buffer.statistics

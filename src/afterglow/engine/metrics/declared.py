@@ -105,6 +105,9 @@ GROUPS: Final = (
         "Offload",
         (
             _gauge("pulsar_storage_offloaded_size", _TOPIC, "Bytes of entries that are in the tier."),
+            _counter(
+                "brk_ledgeroffloader_offload_error_total", _TOPIC, "Tries of tasks that failed; each is repeated."
+            ),
             _gauge("brk_ledgeroffloader_offload_rate", _TOPIC, "Bytes per second that tasks have uploaded."),
             _gauge(
                 "afterglow_offload_lag_bytes",
@@ -214,6 +217,7 @@ GROUPS: Final = (
             _gauge("pulsar_ml_cache_entries", "", "Entries that it holds."),
             _counter("pulsar_ml_cache_evicted_entries_total", "", "Entries that it has dropped for newer ones."),
             _counter("afterglow_cache_hits_total", "", "Entries that were asked of it and there."),
+            _counter("afterglow_cache_hit_bytes_total", "", "Bytes of these."),
             _counter("afterglow_cache_misses_total", "", "Reads that it could not begin."),
             _gauge("afterglow_offload_buffer_bytes", "", "Bytes that the offload buffer holds, overhead included."),
             _gauge(
@@ -226,6 +230,11 @@ GROUPS: Final = (
                 "afterglow_offload_buffer_dropped_entries_total",
                 "",
                 "Entries that it has dropped before a task took them, which are read from the hot log then.",
+            ),
+            _counter(
+                "afterglow_raw_read_bytes_total",
+                "origin",
+                "Bytes that tasks have read over the protocol, by where they were: cache, buffer or log.",
             ),
             _gauge("afterglow_hot_pending_bytes", "", "Bytes appended to the hot log that its disk does not have yet."),
         ),

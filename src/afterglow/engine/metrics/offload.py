@@ -26,6 +26,7 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
     """Add what is in the tier of a topic, and what is not yet."""
     labels = topic.namespace, topic.topic
     samples.add("pulsar_storage_offloaded_size", statistics.offloaded_bytes, *labels)
+    samples.add("brk_ledgeroffloader_offload_error_total", statistics.failed_tasks, *labels)
     samples.add("afterglow_offload_ledgers_running", len(statistics.running), *labels)
     samples.add("afterglow_offload_ledgers_stalled", len(statistics.stalled), *labels)
     samples.add("afterglow_offload_last_success_timestamp_seconds", statistics.last_success_ms / 1000, *labels)
