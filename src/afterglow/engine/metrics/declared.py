@@ -236,7 +236,11 @@ GROUPS: Final = (
                 "origin",
                 "Bytes that tasks have read over the protocol, by where they were: cache, buffer or log.",
             ),
-            _gauge("afterglow_hot_pending_bytes", "", "Bytes appended to the hot log that its disk does not have yet."),
+            _gauge(
+                "afterglow_hot_pending_bytes",
+                "",
+                "Bytes in memory that wait for the journal, or that it has and the ledgers' own files have not.",
+            ),
         ),
         managed_ledgers=True,
     ),
