@@ -117,3 +117,9 @@ def test_messages_are_those_of_the_code() -> None:
         pieces = [piece.strip(" :") for piece in re.split(r"…|, try|'[^']*'|\b\d[\d:]*\b", row)]
         for piece in pieces:
             assert len(piece) < 9 or piece in told or piece == "address already in use", piece
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_metric_is_one(page: Path) -> None:
+    emitted = (ROOT / "docs" / "metrics.md").read_text()
+    assert [name for name in re.findall(r"`(afterglow_\w+)", page.read_text()) if f"`{name}`" not in emitted] == []
