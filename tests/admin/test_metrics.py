@@ -211,10 +211,14 @@ def test_only_declared_metrics_are_emitted(start: Callable[..., Admin]) -> None:
     assert Scrape(admin).names <= set(METRICS)
 
 
-def test_a_scrape_needs_the_proof_that_other_calls_need(start: Callable[..., Admin]) -> None:
+@pytest.mark.parametrize(("asks", "status"), [(True, 401), (False, 200)])
+def test_a_scrape_needs_proof_where_the_setting_says_so(
+    start: Callable[..., Admin], status: int, *, asks: bool
+) -> None:
     admin = start(
         authentication_enabled=True,
+        authenticate_metrics_endpoint=asks,
         authentication_providers=(AuthenticationProvider.TOKEN,),
         token_secret_key="data:;base64,c2VjcmV0LW9mLWF0LWxlYXN0LTMyLWJ5dGVzLWxlbmd0aA==",
     )
-    assert admin.call("GET", "/metrics").status == 401
+    assert admin.call("GET", "/metrics").status == status

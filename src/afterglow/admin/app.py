@@ -26,7 +26,7 @@ from afterglow.admin import (
     topic_stats,
     topics,
 )
-from afterglow.admin.access import Gate
+from afterglow.admin.access import Access, Gate
 from afterglow.admin.call import Call
 from afterglow.admin.resource import failure, json_response
 from afterglow.engine.metrics.collector import MetricsCollector
@@ -70,10 +70,11 @@ def admin_app(service: BrokerService, authenticator: Authenticator, offload: Off
     """
     gate = Gate(service, authenticator)
     make = partial(Call, service, offload)
+    scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
-            *metrics.resources(MetricsCollector(service, offload)).routes(gate, make),
+            *metrics.resources(MetricsCollector(service, offload), scraping).routes(gate, make),
         ],
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _unknown, Exception: _fault},

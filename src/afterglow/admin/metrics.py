@@ -13,23 +13,23 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from afterglow.admin.access import Access
 from afterglow.admin.resource import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from afterglow.admin.access import Access
     from afterglow.admin.call import Call
     from afterglow.engine.metrics.collector import MetricsCollector
     from afterglow.engine.metrics.declared import Metric
     from afterglow.engine.metrics.samples import Samples
 
 
-def resources(collector: MetricsCollector) -> Resources:
-    """The resource that gives what a collector finds."""
+def resources(collector: MetricsCollector, access: Access) -> Resources:
+    """The resource that gives what a collector finds, to whoever has that access."""
     found = Resources("")
 
-    @found.on("GET", "/metrics", Access.KNOWN)
+    @found.on("GET", "/metrics", access)
     async def get_metrics(call: Call) -> Response:
         samples = await collector.collect()
         body = await call.service.blocking(exposition, samples, call.service.config.cluster_name)

@@ -30,7 +30,10 @@ class Security:
         duration(minimum=1), default=60, doc="Seconds between checks for expired credentials on open connections."
     )
     authorization_enabled: bool = setting(
-        flag(), default=False, doc="Whether roles are checked against namespace permissions; needs authentication."
+        flag(),
+        default=False,
+        doc="Taken as Pulsar's broker.conf has it; needs authentication. Permissions are not enforced: whoever is known "
+        "may use every topic.",
     )
     super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
     anonymous_user_role: str | None = setting(
