@@ -32,8 +32,8 @@ class Security:
     authorization_enabled: bool = setting(
         flag(),
         default=False,
-        doc="Taken as Pulsar's broker.conf has it; needs authentication. Permissions are not enforced: whoever is known "
-        "may use every topic.",
+        doc="Taken as Pulsar's broker.conf has it; needs authentication. Permissions are not enforced: whoever is "
+        "known may use every topic.",
     )
     super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
     anonymous_user_role: str | None = setting(
