@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROUNDS = int(os.environ.get("AFTERGLOW_CRASH_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("AFTERGLOW_CRASH_ROUNDS", "6"))
 """50 in a full run."""
 SEED = 4
 TOPICS = [f"persistent://public/default/crash-{n}" for n in range(3)]

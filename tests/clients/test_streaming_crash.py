@@ -42,7 +42,7 @@ pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not install
 
 log = logging.getLogger(__name__)
 
-ROUNDS = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_ROUNDS", "1"))
 """20 in a full run."""
 SEED = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_SEED", "1"))
 FAILING = 0.1

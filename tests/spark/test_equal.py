@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
 
 FIRST_SEED = int(os.environ.get("AFTERGLOW_EQUAL_FIRST", "0"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("AFTERGLOW_EQUAL_SEEDS", "6")))
+SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("AFTERGLOW_EQUAL_SEEDS", "4")))
 TOPICS = (*PLAIN, PARTITIONED)
 WINDOWS = 4
 """Tried each time that topics have changed."""

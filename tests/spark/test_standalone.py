@@ -124,6 +124,7 @@ def objects(home: Path, s3: S3Server, bucket: str, topic: str) -> list[tuple[str
     return [(name[36:], bytes(store.get(name))) for key in keys for name in (key, f"{key}-index")]
 
 
+@pytest.mark.pulsar  # needs nothing that pip does not install, but more than a minute
 def test_executors_that_share_no_disk_offload_the_same_bytes(home: Path, s3: S3Server, tmp_path: Path) -> None:
     twin = tmp_path / "twin"
     shutil.copytree(home, twin)
