@@ -17,7 +17,7 @@ from afterglow.read.copies import ReadableLedger, Tier
 from afterglow.read.neighbours import BEFORE, BEHIND, GROUP, Neighbour, Neighbourhood
 from afterglow.read.pruning import TimeProbe, timely_blocks
 from afterglow.read.splits import SPLIT_BYTES, Range, Split
-from afterglow.read.stretches import stretch_at
+from afterglow.read.stretches import stretches_from
 from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
@@ -161,12 +161,14 @@ class Cutter:
 
     def stretches(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[Stretch | None, int, int]]:
         """Entries of a ledger by what holds them: the stretch in a tier, None for the hot log alone; both inclusive."""
-        row = self.view.rows[ledger_id]
-        while first <= last:
-            stretch = stretch_at(row, first)
-            until = last if stretch is None else min(stretch.last, last)
+        for stretch in stretches_from(self.view.rows[ledger_id], first):
+            if first > last:
+                return
+            until = min(stretch.last, last)
             yield stretch, first, until
             first = until + 1
+        if first <= last:
+            yield None, first, last
 
     def has_hot(self, ledger_id: int) -> bool:
         """Whether the hot log is to have a ledger, and can be reached."""

@@ -30,6 +30,7 @@ from afterglow.read.places import (
 from afterglow.read.pruning import TimeBounds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
@@ -74,21 +75,31 @@ class _Recorded:
 
 def stretch_at(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Stretch | None:
     """The stretch in a tier that holds an entry of a ledger; None where no tier has it."""
+    return next(stretches_from(row, entry_id), None)
+
+
+def stretches_from(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Iterator[Stretch]:
+    """The stretch that holds an entry of a ledger, and those behind it as long as each follows the one before."""
     context = row.offloadContext
     if context.complete:
         uuid = get_uuid(context)
         driver = context.driverMetadata if context.HasField("driverMetadata") else None
-        return None if uuid is None else Stretch(uuid, row.ledgerId, 0, row.entries - 1, driver)
+        if uuid is not None:
+            yield Stretch(uuid, row.ledgerId, 0, row.entries - 1, driver)
+        return
     first = 0
     for segment in context.offloadSegment:
         if not segment.HasField("endEntryId"):
-            break  # it is being written; where those behind it begin is not known yet
+            return  # it is being written; where those behind it begin is not known yet
         end = segment.endEntryId
-        if segment.complete and first <= entry_id <= end and (uuid := get_uuid(segment)) is not None:
+        if entry_id <= end:
+            uuid = get_uuid(segment) if segment.complete else None
+            if uuid is None:
+                return
             driver = segment.driverMetadata if segment.HasField("driverMetadata") else None
-            return Stretch(uuid, None, first, end, driver)
+            yield Stretch(uuid, None, first, end, driver)
+            entry_id = end + 1
         first = end + 1
-    return None
 
 
 class Locator:
