@@ -60,17 +60,7 @@ def let_stream(server: Server, name: str) -> None:
 
 def stream(server: Server, name: str) -> float:
     """Seconds until all entries of a topic are committed in segments."""
-    service = server.tiering.offload
-    end = server.service.store.open(name).last_confirmed
-    start = time.perf_counter()
-    service.offload_prefix(name, end)
-    service.tick()  # the engine would do so within a second, which is no part of the work
-    while (status := service.status(name)).state == "RUNNING":
-        time.sleep(0.005)
-    seconds = time.perf_counter() - start
-    if status.state != "SUCCESS":
-        raise RuntimeError(status.last_error)
-    return seconds
+    return offload.offload(server, name, server.service.store.open(name).last_confirmed)
 
 
 async def throughput(home: Path, target: Target, sample: bytes) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 
@@ -12,9 +11,7 @@ from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy
 from afterglow.errors import CorruptIndex, WrongLength
 from afterglow.format.frames import iter_entries
-from afterglow.format.metadata_envelope import unwrap
-from afterglow.format.offload_context import set_uuid
-from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.hot.memory import MemoryLog
 from afterglow.read.around import ViewAround
 from afterglow.read.copies import Tier
@@ -40,22 +37,6 @@ CASES = {name: case for name, case in golden.cases().items() if name != "fs_mapf
 WHOLE = [name for name in CASES if name not in DAMAGED]
 
 
-def pulsars_list(case: GoldenCase) -> ManagedLedgerInfo:
-    """The list as the cluster stored it; a segment, which no broker ever names, is put into one."""
-    stored = case.path / "mlinfo.bin"
-    if stored.exists():
-        return ManagedLedgerInfo.FromString(unwrap(stored.read_bytes()))
-    info = ManagedLedgerInfo()
-    (uuid,) = {key.removesuffix("-index") for key in case.objects}
-    known = case.entries()
-    assert known is not None
-    for ledger_id in sorted({entry["ledgerId"] for entry in known}):
-        last = max(entry["entryId"] for entry in known if entry["ledgerId"] == ledger_id)
-        row = info.ledgerInfo.add(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
-        set_uuid(row.offloadContext.offloadSegment.add(complete=True, endEntryId=last), UUID(uuid))
-    return info
-
-
 @pytest.fixture(params=[1, 100_000, 1 << 20], ids=["small buffer", "odd buffer", "stock buffer"])
 def buffer_bytes(request: pytest.FixtureRequest) -> int:
     found: int = request.param
@@ -66,7 +47,7 @@ def reader(case: GoldenCase, tier: Path, policy: BrokerConfig) -> TopicReader:
     """A reader of a topic of which only the tier has anything."""
     case.unpack(tier)
     place = TierPlace("filesystem", str(tier))
-    info = pulsars_list(case)
+    info = parse_managed_ledger(case.stored_list())
     hot = MemoryLog()
     config = BrokerConfig(
         offload_scan_read_buffer_size_in_bytes=policy.managed_ledger_offload_read_buffer_size_in_bytes

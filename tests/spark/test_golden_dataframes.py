@@ -11,15 +11,13 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import afterglow
-from afterglow.format.offload_context import set_uuid
-from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
@@ -90,22 +88,6 @@ def include_of(case: GoldenCase) -> Include:
     return "messages" if case.entries() is None else "entries"
 
 
-def stored_list(case: GoldenCase) -> bytes:
-    """The topic's list as the cluster stored it; a segment, which no broker ever names, is put into one."""
-    stored = case.path / "mlinfo.bin"
-    if stored.exists():
-        return stored.read_bytes()
-    info = ManagedLedgerInfo()
-    (uuid,) = {key.removesuffix("-index") for key in case.objects}
-    known = case.entries()
-    assert known is not None
-    for ledger_id in sorted({entry["ledgerId"] for entry in known}):
-        last = max(entry["entryId"] for entry in known if entry["ledgerId"] == ledger_id)
-        row = info.ledgerInfo.add(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
-        set_uuid(row.offloadContext.offloadSegment.add(complete=True, endEntryId=last), UUID(uuid))
-    return info.SerializeToString()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     mapfiles = tmp_path_factory.mktemp("mapfiles")
@@ -120,7 +102,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for case in CASES.values():
             path = managed_ledger_path(TopicName.parse(topic_of(case)).managed_ledger_name)
             assert case.about.get("zk_path", path) == path
-            metadata.put(path, stored_list(case), -1)
+            metadata.put(path, case.stored_list(), -1)
             if case.name == MAPFILES:
                 case.unpack(mapfiles)
             else:

@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from afterglow.format.offload_context import set_uuid
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +100,21 @@ class GoldenCase:
     def entries(self) -> list[dict[str, Any]] | None:
         """``entries.jsonl``: ledger, entry, size and digest of each raw entry; None where there is no such file."""
         return self._lines("entries.jsonl")
+
+    def stored_list(self) -> bytes:
+        """The topic's list as the cluster stored it; a segment, which no broker ever names, is put into one."""
+        stored = self.path / "mlinfo.bin"
+        if stored.exists():
+            return stored.read_bytes()
+        info = ManagedLedgerInfo()
+        (uuid,) = {key.removesuffix("-index") for key in self.objects}
+        known = self.entries()
+        assert known is not None
+        for ledger_id in sorted({entry["ledgerId"] for entry in known}):
+            last = max(entry["entryId"] for entry in known if entry["ledgerId"] == ledger_id)
+            row = info.ledgerInfo.add(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
+            set_uuid(row.offloadContext.offloadSegment.add(complete=True, endEntryId=last), UUID(uuid))
+        return info.SerializeToString()
 
     def _lines(self, name: str) -> list[dict[str, Any]] | None:
         plain, packed = self.path / name, self.path / f"{name}.gz"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 from afterglow.errors import MetadataUnavailable, MissingDependency
 from afterglow.spark.java import find_java
 from afterglow.testing.maven import maven_class_path
+from afterglow.testing.servers import free_port
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -98,7 +99,7 @@ class ZooKeeperServer:
         """
         java = find_java().home / "bin" / "java"
         for _ in range(_ATTEMPTS):  # a port that is free when asked for may be taken when used
-            self._port = self._port or _free_port()
+            self._port = self._port or free_port()
             self._launch(java)
             if self._answers():
                 return
@@ -151,10 +152,3 @@ class ZooKeeperServer:
                 pass  # not listening yet
             time.sleep(_POLL_S)
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
