@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
+from afterglow.engine.reads import TopicSources
 from afterglow.format.position import Position
 from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
@@ -31,6 +33,8 @@ from afterglow.offload.policies import Policies
 from afterglow.offload.runner import run_task
 from afterglow.offload.service import OffloadService
 from afterglow.read.places import Tiers, place_of_url
+from afterglow.read.stretches import Locator
+from afterglow.read.tier_source import TierSource
 from afterglow.testing.clock import ManualExecutor
 
 if TYPE_CHECKING:
@@ -89,12 +93,15 @@ class Offloading:
         self.tier = home / "tier"
         self.tier.mkdir()
         self.policies = Policies(config, catalog)
+        paths, tiers, own = AfterglowPaths(config.cluster_name), Tiers(), place_of_url(self.tier.as_uri())
+        self._tier_source = TierSource(tiers, config, Locator(metadata, paths, own=own))
+        self.sources = TopicSources(hot, self._tier_source, self.policies)
         self.service = OffloadService(
             metadata=metadata,
-            paths=AfterglowPaths(config.cluster_name),
+            paths=paths,
             policies=self.policies,
-            tiers=Tiers(),
-            own=place_of_url(self.tier.as_uri()),
+            tiers=tiers,
+            own=own,
             runner=self._tasks,
             executor=self._executor,
             clock=SystemClock(),
@@ -102,6 +109,9 @@ class Offloading:
             home=str(home),
             flush=hot.flush,
         )
+
+    def close(self) -> None:
+        self._tier_source.close()
 
     def begin(self) -> None:
         """Look for what is due, up to where tasks would run."""
@@ -185,6 +195,16 @@ class Admin:
         for _ in range(count):
             _write_entry(ledger)
 
+    def write(self, entry: bytes, topic: str = "public/default/persistent/t") -> None:
+        """Write one entry, as a producer sends it."""
+        _write_entry(self.service.store.open(topic, create=False), entry)
+
+    def raw(self, method: str, path: str) -> bytes:
+        """The bytes of an answer, as they come over the wire."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
     def state(self) -> dict[str, bytes]:
         """All metadata: what a refused call must not change."""
         found: dict[str, bytes] = {}
@@ -206,7 +226,7 @@ def _write_ledger(ledger: ManagedLedger) -> int:
     return ledger_id
 
 
-def _write_entry(ledger: ManagedLedger) -> int:
+def _write_entry(ledger: ManagedLedger, entry: bytes = bytes(100)) -> int:
     ended: Future[Position] = Future()
 
     def done(outcome: Position | AfterglowError) -> None:
@@ -215,7 +235,7 @@ def _write_entry(ledger: ManagedLedger) -> int:
         else:
             ended.set_exception(outcome)
 
-    ledger.append([bytes(100)], 1, done)
+    ledger.append([entry], 1, done)
     return ended.result(30).ledger_id
 
 
@@ -239,12 +259,14 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         offloading = None
         if offload:
             offloading = Offloading(home, config=config, hot=hot, metadata=metadata, catalog=catalog)
+            stack.callback(offloading.close)
         store = LedgerStore(
             hot=hot,
             states=hot,
             metadata=metadata,
             config=config,
             executor=pool,
+            sources=offloading.sources if offloading else None,
             offloading=offloading.service if offloading else None,
         )
         if offloading:
@@ -266,6 +288,7 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         service.service_url = f"pulsar://127.0.0.1:{port}"
         if offloading:
             service.on_policies_changed.append(offloading.policies.changed)
+            service.reads = offloading.sources.counts
         app = admin_app(service, authenticator, offloading.service if offloading else None)
         server = admin.run(serve_http(app, "127.0.0.1", 0))
         stack.callback(lambda: admin.run(server.stop()))

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afterglow.admin.app import ALL_RESOURCES
+from afterglow.format.entry import encode_entry
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
     from tests.admin.conftest import Admin
@@ -30,11 +32,29 @@ USUAL_PARTS = {
     "timestamp": words("0 1700000000000"),
     "count": words("0 1 2"),
     "version": words("0 1"),
+    "number": words("0 1 2"),
+    "ledger": words("0 1 2"),
+    "entry": words("0 1 2"),
+    "seconds": words("0 1 100000"),
+    "role": words("someone"),
 }
 ACTIONS = [
     (method, resource.path) for resources in ALL_RESOURCES for resource in resources for method in resource.actions
 ]
-QUERIES = st.sampled_from(["", "", "", "?force=true", "?force=maybe", "?authoritative=true", "?perPartition=false"])
+QUERIES = st.sampled_from(
+    [
+        "",
+        "",
+        "",
+        "?force=true",
+        "?force=maybe",
+        "?authoritative=true",
+        "?perPartition=false",
+        "?key=a",
+        "?initialPosition=earliest&messagePosition=2",
+        "?replicated=true",
+    ]
+)
 METHODS = st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"])
 
 NUMBERS = st.one_of(st.integers(-3, 5), st.integers(-(2**70), 2**70), st.floats())
@@ -68,6 +88,8 @@ BODIES = st.one_of(
     ),
 )
 
+ENTRY = encode_entry(MessageMetadata(producer_name="p\r\nX: 1", sequence_id=0, publish_time=2**64 - 1), b"hello")
+
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, str]:
@@ -91,8 +113,12 @@ def test_whatever_is_sent_is_answered_and_what_is_refused_changes_nothing(
     shared: Admin, call: tuple[str, str], body: bytes | None
 ) -> None:
     method, path = call
-    for name, count in (("t", None), ("t/subscription/s", None), ("p/partitions", 2)):
+    created = shared.call("PUT", "persistent/public/default/t").status == 204
+    for name, count in (("t/subscription/s", "earliest"), ("p/partitions", 2)):
         shared.call("PUT", f"persistent/public/default/{name}", count)
+    if created:
+        shared.write(ENTRY)
+        shared.write(b"no message")
     before = shared.state()
     answer = shared.send(method, path, body)
     assert answer.status < 500, answer

@@ -64,11 +64,7 @@ class Call:
         Raises:
             AdminError: It is none, or out of bounds.
         """
-        given = self.segment(name)
-        digits = given.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-            raise bad_request(f"{name} must be a whole number, not {values.shown(given)}")
-        return values.integer(int(given), name, low, high)
+        return values.whole_number(self.segment(name), name, low, high)
 
     @property
     def namespace(self) -> NamespaceName:
@@ -102,6 +98,15 @@ class Call:
         if given.lower() not in _FLAGS:
             raise bad_request(f"the parameter {name} must be true or false, not {values.shown(given)}")
         return _FLAGS[given.lower()]
+
+    def whole_parameter(self, name: str, *, default: int) -> int:
+        """A parameter that is a whole number.
+
+        Raises:
+            AdminError: It is none.
+        """
+        given = self.parameter(name)
+        return default if given is None else values.whole_number(given, name, -values.LONG_MAX, values.LONG_MAX)
 
     def parameter(self, name: str) -> str | None:
         """A parameter; None where it is absent or empty."""

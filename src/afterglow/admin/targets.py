@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from afterglow.admin.errors import not_found, precondition_failed
+from afterglow.admin.errors import not_allowed, not_found, precondition_failed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from afterglow.admin.call import Call
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
@@ -77,6 +78,22 @@ async def open_one(service: BrokerService, name: TopicName) -> Topic:
     return await service.topic(name, create=False)
 
 
+async def open_whole(service: BrokerService, name: TopicName, what: str) -> Topic:
+    """The same for what cannot be done to all partitions at once.
+
+    Args:
+        service: The broker.
+        name: The topic.
+        what: What is to be done, for the message: the topic cannot be ...
+
+    Raises:
+        AdminError: There is no such topic, or it is partitioned.
+    """
+    if await partitions_of(service, name):
+        raise not_allowed(f"{name} is partitioned and cannot be {what} as a whole: name one of its partitions")
+    return await open_one(service, name)
+
+
 async def check_unused(service: BrokerService, name: TopicName) -> None:
     """Check that nobody uses a topic now: neither producers nor consumers are connected, or it is not there.
 
@@ -102,6 +119,17 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     if found is None:
         raise not_found(f"{topic.name} has no subscription {name!r}")
     return found
+
+
+async def subscriptions(call: Call) -> list[Subscription]:
+    """The subscription in the path, on the topic or on each partition that exists.
+
+    Raises:
+        AdminError: One has no such subscription; then none is touched.
+    """
+    target = await find(call.service, call.topic)
+    name = call.segment("subscription")
+    return [subscription_of(topic, name) async for topic in each(call.service, target)]
 
 
 def settle(subscription: Subscription) -> None:

@@ -54,6 +54,18 @@ def integer(value: object, name: str, low: int, high: int = INT_MAX) -> int:
     return value
 
 
+def whole_number(value: str, name: str, low: int, high: int) -> int:
+    """A whole number that came as text, within bounds, both inclusive.
+
+    Raises:
+        AdminError: It is none, or out of bounds.
+    """
+    digits = value.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise bad_request(f"{name} must be a whole number, not {shown(value)}")
+    return integer(int(value), name, low, high)
+
+
 def number(value: object, name: str) -> float:
     """A number.
 
