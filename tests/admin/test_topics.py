@@ -98,7 +98,8 @@ def test_partitions_come_as_an_object_too(admin: Admin) -> None:
     body = {"partitions": 2, "properties": {}, "deleted": False}
     assert admin.call("PUT", f"{NAMESPACE}/p/partitions", body, headers).status == 204
     assert admin.get(f"{NAMESPACE}/p/partitions")["partitions"] == 2
-    admin.refused(400, "PUT", f"{NAMESPACE}/q/partitions", {**body, "properties": {"a": "b"}})
+    admin.do("PUT", f"{NAMESPACE}/q/partitions", {**body, "properties": {"a": "b"}})
+    admin.refused(412, "PUT", f"{NAMESPACE}/r/partitions", {**body, "properties": {"index": "b"}})
 
 
 @pytest.mark.parametrize(("status", "count"), [(406, 0), (406, -1), (406, 5), (400, "3"), (400, None), (412, 2**40)])
@@ -126,6 +127,15 @@ def test_a_partition_that_is_missing_is_created_and_one_too_many_is_not(admin: A
     admin.do("PUT", f"{NAMESPACE}/t")
     admin.refused(409, "PUT", f"{NAMESPACE}/t/partitions", 2)
     admin.refused(409, "DELETE", f"{NAMESPACE}/t/partitions")
+
+
+def test_partitions_that_are_missing_are_created(admin: Admin) -> None:
+    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
+    admin.do("DELETE", f"{NAMESPACE}/p-partition-0")
+    admin.do("POST", f"{NAMESPACE}/p/createMissedPartitions")
+    assert len(admin.get(NAMESPACE)) == 2
+    admin.refused(404, "POST", f"{NAMESPACE}/p-partition-0/createMissedPartitions")
+    admin.refused(404, "POST", f"{NAMESPACE}/nothing/createMissedPartitions")
 
 
 def test_what_clients_would_create_partitioned_is_created_where_they_ask(start: Callable[..., Admin]) -> None:
@@ -190,6 +200,38 @@ def test_a_terminated_topic_takes_no_more(admin: Admin, client: pulsar.Client) -
     admin.do("PUT", f"{NAMESPACE}/p/partitions", 1)
     admin.refused(405, "POST", f"{NAMESPACE}/p/terminate")
     admin.refused(404, "POST", f"{NAMESPACE}/nothing/terminate")
+
+
+def test_all_partitions_are_terminated(admin: Admin, client: pulsar.Client) -> None:
+    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
+    sent = client.create_producer("p-partition-1").send(b"x")
+    admin.do("DELETE", f"{NAMESPACE}/p-partition-0")
+    answer = admin.call("POST", f"{NAMESPACE}/p/terminate/partitions")
+    assert answer.status == 200
+    assert set(answer.json) == {"0", "1"}
+    assert answer.json["1"] == {"ledgerId": sent.ledger_id(), "entryId": 0, "partitionIndex": 1}
+    for index in range(2):
+        assert admin.get(f"{NAMESPACE}/p-partition-{index}/internalStats")["state"] == "Terminated"
+    admin.refused(405, "POST", f"{NAMESPACE}/p/terminate")
+    admin.refused(405, "POST", f"{NAMESPACE}/p-partition-0/terminate/partitions")
+    admin.refused(404, "POST", f"{NAMESPACE}/nothing/terminate/partitions")
+
+
+def test_what_is_consumed_is_trimmed_when_asked(start: Callable[..., Admin]) -> None:
+    admin = start()
+    admin.do("PUT", f"{NAMESPACE}/t")
+    admin.do("PUT", f"{NAMESPACE}/t/subscription/s")
+    first, second = admin.write_ledgers(2)
+    admin.do("POST", f"{NAMESPACE}/t/trim")
+    assert {first, second} <= {row["ledgerId"] for row in admin.get(f"{NAMESPACE}/t/internalStats")["ledgers"]}
+    admin.do("POST", f"{NAMESPACE}/t/subscription/s/skip/1")
+    admin.do("POST", f"{NAMESPACE}/t/trim")
+    kept = {row["ledgerId"] for row in admin.get(f"{NAMESPACE}/t/internalStats")["ledgers"]}
+    assert first not in kept
+    assert second in kept
+    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
+    admin.do("POST", f"{NAMESPACE}/p/trim")
+    admin.refused(404, "POST", f"{NAMESPACE}/nothing/trim")
 
 
 def test_a_truncated_topic_is_empty_and_goes_on(admin: Admin, client: pulsar.Client) -> None:

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from afterglow.admin import (
+    backlog,
     brokers,
     clusters,
     lookup,
@@ -21,11 +22,13 @@ from afterglow.admin import (
     offload,
     offload_policies,
     partitions,
+    properties,
     schemas,
     subscriptions,
     tenants,
     topic_stats,
     topics,
+    unserved,
 )
 from afterglow.admin.access import Access, Gate
 from afterglow.admin.call import Call
@@ -53,6 +56,9 @@ ALL_RESOURCES = (
     offload_policies.TOPICS,
     subscriptions.RESOURCES,
     messages.RESOURCES,
+    backlog.RESOURCES,
+    properties.RESOURCES,
+    unserved.RESOURCES,
     non_persistent.RESOURCES,
     schemas.RESOURCES,
     brokers.RESOURCES,

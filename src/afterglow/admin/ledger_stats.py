@@ -59,6 +59,20 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor]) -> Json:
     }
 
 
+def bytes_behind(ledger: ManagedLedger, position: Position) -> int:
+    """Bytes of the entries behind a position; in its own ledger by the average of an entry there, as Pulsar counts."""
+    layout, rows = ledger.layout, ledger.ledgers
+    left = ledger.size_bytes
+    for row in rows:
+        entries = layout.entries_of(row.ledger_id) or 0
+        size = left if row.size_bytes is None else row.size_bytes  # of the open one: what the others leave
+        if row.ledger_id >= position.ledger_id:
+            passed = max(position.entry_id + 1, 0) if row.ledger_id == position.ledger_id else 0
+            return max(left - (size * min(passed, entries) // entries if entries else 0), 0)
+        left -= size
+    return 0
+
+
 def cursor_stats(ledger: ManagedLedger, cursor: Cursor) -> Json:
     """One cursor in ``internalStats``."""
     marked = cursor.mark_delete

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
+
+from afterglow.admin import policies
 from afterglow.admin.access import Access
+from afterglow.admin.errors import precondition_failed
 from afterglow.admin.resource import Resources
 
 if TYPE_CHECKING:
@@ -26,3 +32,20 @@ async def lookup(call: Call) -> dict[str, str]:
         "httpUrlTls" if call.secure else "httpUrl": call.web_url,
         "nativeUrl": service.service_url,
     }
+
+
+@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/bundle", Access.KNOWN)
+async def bundle_range(call: Call) -> Response:
+    """The bundle of its namespace that a topic falls into, by the hash of its name. It need not exist."""
+    service, name = call.service, call.topic
+    stored = await service.blocking(service.catalog.policies, name.namespace)
+    boundaries: list[str] = policies.shown(stored, service.config.cluster_name)[policies.BUNDLES]["boundaries"]
+    place = zlib.crc32(str(name).encode())
+    try:
+        for low, high in pairwise(boundaries):
+            # The last bundle has its upper end too.
+            if int(low, 16) <= place < int(high, 16) + (high == boundaries[-1]):
+                return Response(f"{low}_{high}", media_type="application/json")  # as bare as Pulsar gives it
+    except ValueError as error:
+        raise precondition_failed(f"the bundles of {name.namespace} have no numbers as boundaries: {error}") from error
+    raise precondition_failed(f"the bundles of {name.namespace} do not cover the hash of {name}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.admin import targets, values
+from afterglow.admin import properties, targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request, conflict, not_found, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.errors import NotThere
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from afterglow.admin.call import Call
     from afterglow.broker.service import BrokerService
     from afterglow.metadata.names import TopicName
@@ -39,7 +41,9 @@ async def get_partitions(call: Call) -> dict[str, Any]:
     count = await call.service.partitions(name, create=creating)
     if not count and not (creating and call.service.config.allow_auto_topic_creation):
         await targets.find(call.service, name)
-    return metadata(count)
+    if not count:
+        return metadata(0)
+    return metadata(count, await call.service.blocking(call.service.catalog.partitioned_properties, name))
 
 
 @RESOURCES.on("PUT", "/{tenant}/{namespace}/{topic}/partitions", Access.TENANT)
@@ -52,14 +56,14 @@ async def create_partitioned(call: Call) -> None:
     service, name = call.service, call.topic
     if name.partition_index is not None:
         raise precondition_failed(f"{name} is the name of a partition: a partitioned topic has another")
-    count = _count(await call.body())
+    count, given = _given(await call.body())
     most = service.config.max_num_partitions_per_partitioned_topic or _MOST
     if not 0 < count <= most:
         raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {most} partitions, not {count}")
     await service.blocking(service.catalog.policies, name.namespace)
     if await targets.partitions_of(service, name) or await targets.exists(service, name):
         raise conflict(f"topic {name} exists already")
-    await service.blocking(service.catalog.create_partitioned, name, count)
+    await service.blocking(service.catalog.create_partitioned, name, count, given)
     await _create_partitions(service, name, range(count))
 
 
@@ -67,7 +71,9 @@ async def create_partitioned(call: Call) -> None:
 async def update_partitions(call: Call) -> None:
     """Raise the number of partitions; the steps are those of creation. It is never lowered: messages would be lost."""
     service, name = call.service, call.topic
-    count = _count(await call.body())
+    count, given = _given(await call.body())
+    if given:
+        raise bad_request("properties are not changed with the number of partitions: give the number alone")
     before = await targets.partitions_of(service, name)
     if not before:
         raise conflict(f"{name} is not a partitioned topic")
@@ -78,6 +84,16 @@ async def update_partitions(call: Call) -> None:
         )
     await service.blocking(service.catalog.update_partitions, name, count)
     await _create_partitions(service, name, range(before, count))
+
+
+@RESOURCES.on("POST", "/{tenant}/{namespace}/{topic}/createMissedPartitions", Access.TENANT)
+async def create_missed(call: Call) -> None:
+    """Create the partitions of a topic that are not there."""
+    service, name = call.service, call.topic
+    count = await targets.partitions_of(service, name)
+    if not count:
+        raise not_found(f"there is no partitioned topic {name}")
+    await _create_partitions(service, name, range(count))
 
 
 @RESOURCES.on("DELETE", "/{tenant}/{namespace}/{topic}/partitions", Access.TENANT)
@@ -108,19 +124,19 @@ async def delete_partitioned(call: Call) -> None:
     await service.forget_topic(name)
 
 
-def metadata(count: int) -> dict[str, Any]:
-    """A partitioned topic's metadata."""
-    return {"partitions": count, "deleted": False}
+def metadata(count: int, given: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A partitioned topic's metadata, with the properties that it was given."""
+    return {"partitions": count, "deleted": False, **({"properties": dict(given)} if given else {})}
 
 
-def _count(body: object) -> int:
-    """A number, or an object that has it, as clients send it together with properties."""
+def _given(body: object) -> tuple[int, dict[str, str]]:
+    """A number, or an object that has it, as clients send it together with properties; and these."""
+    given: dict[str, str] = {}
     if isinstance(body, dict):
-        given = values.fields(body, "a partitioned topic", ("partitions", "properties", "deleted"))
-        if given.get("properties"):
-            raise bad_request("properties of partitioned topics are not kept; create the topic without")
-        body = given.get("partitions")
-    return values.integer(body, "the number of partitions", -values.INT_MAX)
+        fields = values.fields(body, "a partitioned topic", ("partitions", "properties", "deleted"))
+        given = properties.given(fields.get("properties"))
+        body = fields.get("partitions")
+    return values.integer(body, "the number of partitions", -values.INT_MAX), given
 
 
 async def _create_partitions(service: BrokerService, name: TopicName, indexes: range) -> None:

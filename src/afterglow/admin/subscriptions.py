@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.admin import message_ids, targets, values
+from afterglow.admin import message_ids, places, targets, values
 from afterglow.admin.access import Access
-from afterglow.admin.errors import conflict, not_allowed, precondition_failed
+from afterglow.admin.errors import conflict, precondition_failed
 from afterglow.admin.resource import Resources
-from afterglow.format.entry import decode_entry
-from afterglow.format.position import LATEST, Position
+from afterglow.admin.unserved import check_replicated
+from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.ledger.batch_acks import to_words
 from afterglow.metadata.encoding import encode_name
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ async def create_subscription(call: Call) -> None:
     """
     service, subscription = call.service, call.segment("subscription")
     encode_name(subscription)
+    check_replicated(replicated=call.flag("replicated"))
     place = message_ids.decode(await call.body())
     topics = await _topics_to_subscribe(service, call.topic)
     made = 0
@@ -60,7 +60,7 @@ async def create_subscription(call: Call) -> None:
 async def delete_subscription(call: Call) -> None:
     """Delete a subscription, on all partitions; with ``force`` also one whose consumers are connected."""
     force = call.flag("force")
-    found = await _subscriptions(call)
+    found = await targets.subscriptions(call)
     if not force:
         for subscription in found:
             _check_no_consumers(subscription)
@@ -73,7 +73,7 @@ async def delete_subscription(call: Call) -> None:
 async def reset_to_time(call: Call) -> None:
     """Make the first message at or after a moment the next that is sent, on all partitions."""
     time_ms = call.whole_number("timestamp")
-    for subscription in await _subscriptions(call):
+    for subscription in await targets.subscriptions(call):
         position = await call.service.far(subscription.topic.ledger.find_by_time, time_ms)
         _reset(subscription, position)
 
@@ -83,14 +83,14 @@ async def reset_to_message(call: Call) -> None:
     """Make a message the next that is sent."""
     place = message_ids.decode(await call.body())
     subscription = await _one_subscription(call, "reset to a message")
-    position, ack_set = await _resolve(subscription.topic, place)
+    position, ack_set = await places.begin_at(subscription.topic, place)
     _reset(subscription, position, ack_set)
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.TENANT)
 async def skip_all(call: Call) -> None:
     """Acknowledge everything, on all partitions."""
-    for subscription in await _subscriptions(call):
+    for subscription in await targets.subscriptions(call):
         subscription.cursor.clear_backlog()
         targets.settle(subscription)
 
@@ -99,7 +99,7 @@ async def skip_all(call: Call) -> None:
 async def skip(call: Call) -> None:
     """Acknowledge the next entries that are not acknowledged yet."""
     count = call.whole_number("count", high=values.INT_MAX)
-    subscription = await _one_subscription(call, "skipped on as a whole")
+    subscription = await _one_subscription(call, "skipped on")
     left = count
     for span in subscription.cursor.unacked():
         if left <= 0:
@@ -124,27 +124,14 @@ async def _create(service: BrokerService, topic: Topic, name: str, place: Place)
     """Create the cursor where it belongs, then have the broker take it up; False where it is there already."""
     if name in topic.subscriptions:
         return False
-    position, _ = await _resolve(topic, place)
+    position, _ = await places.begin_at(topic, place)
     await service.blocking(topic.ledger.create_cursor, name, position, place.properties)
     await topic.subscribe(name, _EXCLUSIVE, earliest=False)
     return True
 
 
-async def _subscriptions(call: Call) -> list[Subscription]:
-    """The subscription in the path, on the topic or on each partition that exists.
-
-    Raises:
-        AdminError: One has no such subscription; then none is touched.
-    """
-    target = await targets.find(call.service, call.topic)
-    name = call.segment("subscription")
-    return [targets.subscription_of(topic, name) async for topic in targets.each(call.service, target)]
-
-
 async def _one_subscription(call: Call, what: str) -> Subscription:
-    if await targets.partitions_of(call.service, call.topic):
-        raise not_allowed(f"a subscription of {call.topic} cannot be {what}: name one of its partitions")
-    topic = await targets.open_one(call.service, call.topic)
+    topic = await targets.open_whole(call.service, call.topic, what)
     return targets.subscription_of(topic, call.segment("subscription"))
 
 
@@ -157,24 +144,3 @@ def _reset(subscription: Subscription, position: Position, ack_set: tuple[int, .
     """Consumers subscribe again, which also returns the permits of what they had queued."""
     subscription.disconnect_consumers()
     subscription.reset(position, ack_set)
-
-
-async def _resolve(topic: Topic, place: Place) -> tuple[Position, tuple[int, ...] | None]:
-    """The entry to begin with, and which of its messages count as acknowledged."""
-    if place.position == LATEST:
-        return LATEST, None
-    first = place.batch_index + 1 if place.excluded else place.batch_index
-    if place.batch_index < 0:
-        return (place.position.next() if place.excluded else place.position), None
-    size = await _batch_size(topic, place.position)
-    if first >= size:
-        return place.position.next(), None
-    return place.position, (to_words((1 << size) - (1 << first)) if first > 0 else None)
-
-
-async def _batch_size(topic: Topic, position: Position) -> int:
-    """How many messages the entry has; 1 where it is no batch, or not there."""
-    entries = await topic.read(position, 1, 1)
-    if not entries or entries[0].position != position:
-        return 1
-    return max(decode_entry(entries[0].data, check=False).metadata.num_messages_in_batch, 1)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from afterglow.admin import message_ids, targets, values
+from afterglow.admin import message_ids, properties, targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import conflict, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
-from afterglow.ledger.properties import INDEX, set_text
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
-    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.broker.topic import Topic
     from afterglow.metadata.names import TopicName
 
 RESOURCES = Resources("/admin/v2/persistent")
@@ -31,7 +30,7 @@ async def list_topics(call: Call) -> list[str]:
 async def create_topic(call: Call) -> None:
     """Create a topic that is not partitioned, or a partition that is missing."""
     service, name = call.service, call.topic
-    properties = _properties(await call.body())
+    given = properties.given(await call.body())
     await service.blocking(service.catalog.policies, name.namespace)
     if await targets.partitions_of(service, name) or await targets.exists(service, name):
         raise conflict(f"topic {name} exists already")
@@ -40,8 +39,8 @@ async def create_topic(call: Call) -> None:
         if 0 < count <= name.partition_index:
             raise precondition_failed(f"{name.base} has {count} partitions: raise their number to have {name}")
     ledger = await service.blocking(service.store.open, name.managed_ledger_name)
-    if properties:
-        await service.blocking(ledger.update, partial(_set_properties, properties))
+    if given:
+        await service.blocking(ledger.update, partial(properties.put, given))
 
 
 @RESOURCES.on("DELETE", "/{tenant}/{namespace}/{topic}", Access.TENANT)
@@ -66,13 +65,27 @@ async def unload_topic(call: Call) -> None:
 @RESOURCES.on("POST", "/{tenant}/{namespace}/{topic}/terminate", Access.TENANT)
 async def terminate_topic(call: Call) -> dict[str, int]:
     """End a topic for good; consumers still get what is in it."""
-    if await targets.partitions_of(call.service, call.topic):
-        raise not_allowed(f"{call.topic} is partitioned: terminate each of its partitions")
-    topic = await targets.open_one(call.service, call.topic)
-    last = await call.service.blocking(topic.ledger.terminate)
-    for producer in list(topic.producers.values()):
-        topic.disconnect_producer(producer)
-    return message_ids.encode(last, topic.partition)
+    return await _terminate(await targets.open_whole(call.service, call.topic, "terminated"))
+
+
+@RESOURCES.on("POST", "/{tenant}/{namespace}/{topic}/terminate/partitions", Access.TENANT)
+async def terminate_partitions(call: Call) -> dict[int, dict[str, int]]:
+    """End all partitions of a topic for good, also those that nobody has used: their messages would go on."""
+    service, name = call.service, call.topic
+    count = await targets.partitions_of(service, name)
+    if not count:
+        await targets.find(service, name)
+        raise not_allowed(f"{name} is not partitioned: terminate it as a topic")
+    partitions = [await service.topic(name.partition(index), create=True) for index in range(count)]
+    return {topic.partition: await _terminate(topic) for topic in partitions}
+
+
+@RESOURCES.on("POST", "/{tenant}/{namespace}/{topic}/trim", Access.TENANT)
+async def trim_topic(call: Call) -> None:
+    """Let go of ledgers that are consumed and that retention no longer holds, now."""
+    target = await targets.find(call.service, call.topic)
+    async for topic in targets.each(call.service, target):
+        await call.service.blocking(topic.ledger.trim)
 
 
 @RESOURCES.on("DELETE", "/{tenant}/{namespace}/{topic}/truncate", Access.TENANT)
@@ -93,19 +106,13 @@ async def last_message_id(call: Call) -> dict[str, int]:
     return message_ids.encode(position, topic.partition, batch_index)
 
 
+async def _terminate(topic: Topic) -> dict[str, int]:
+    last = await topic.service.blocking(topic.ledger.terminate)
+    for producer in list(topic.producers.values()):
+        topic.disconnect_producer(producer)
+    return message_ids.encode(last, topic.partition)
+
+
 async def _refuse_partitioned(call: Call, name: TopicName, what: str) -> None:
     if await targets.partitions_of(call.service, name):
         raise conflict(f"{name} is a partitioned topic and is not {what}")
-
-
-def _properties(body: Any) -> dict[str, str]:
-    properties = values.text_map(body, "properties")
-    for key in properties:
-        if key == INDEX or key.startswith("afterglow."):
-            raise precondition_failed(f"the property {values.shown(key)} is the broker's own: choose another")
-    return properties
-
-
-def _set_properties(properties: dict[str, str], info: ManagedLedgerInfo) -> None:
-    for key, value in properties.items():
-        set_text(info, key, value)

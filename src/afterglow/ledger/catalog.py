@@ -150,7 +150,9 @@ class Catalog:
         stored = self._metadata.get(_partitioned_path(topic))
         return 0 if stored is None else int(_parse(stored.value, f"topic {topic}").get("partitions", 0))
 
-    def create_partitioned(self, topic: TopicName, partitions: int) -> None:
+    def create_partitioned(
+        self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
         """Make a topic a partitioned one.
 
         Raises:
@@ -158,7 +160,8 @@ class Catalog:
             AlreadyThere: It is one.
         """
         self.policies(topic.namespace)
-        self._create(_partitioned_path(topic), {"partitions": partitions}, f"partitioned topic {topic}")
+        value = {"partitions": partitions, **({"properties": dict(properties)} if properties else {})}
+        self._create(_partitioned_path(topic), value, f"partitioned topic {topic}")
 
     def update_partitions(self, topic: TopicName, partitions: int) -> None:
         """Change the number of partitions.
@@ -169,6 +172,27 @@ class Catalog:
         self._update(
             _partitioned_path(topic), lambda old: {**old, "partitions": partitions}, f"partitioned topic {topic}"
         )
+
+    def partitioned_properties(self, topic: TopicName) -> dict[str, str]:
+        """The properties that a partitioned topic was given.
+
+        Raises:
+            NotThere: It is not partitioned.
+        """
+        return _properties(self._read(_partitioned_path(topic), f"partitioned topic {topic}")[0])
+
+    def update_partitioned_properties(self, topic: TopicName, properties: Mapping[str, str | None]) -> None:
+        """Set properties of a partitioned topic, or remove those whose value is None.
+
+        Raises:
+            NotThere: It is not partitioned.
+        """
+
+        def change(old: Json) -> Json:
+            merged = {**_properties(old), **properties}
+            return {**old, "properties": {key: value for key, value in merged.items() if value is not None}}
+
+        self._update(_partitioned_path(topic), change, f"partitioned topic {topic}")
 
     def delete_partitioned(self, topic: TopicName) -> None:
         """Forget that a topic is partitioned; its partitions are topics of their own.
@@ -249,6 +273,10 @@ class Catalog:
 
 def _partitioned_path(topic: TopicName) -> str:
     return f"{_PARTITIONED}/{topic.namespace}/{topic.domain}/{encode_name(topic.local_name)}"
+
+
+def _properties(partitioned: Json) -> dict[str, str]:
+    return dict(partitioned.get("properties") or {})
 
 
 def _parse(value: bytes, what: str) -> Json:

@@ -79,6 +79,12 @@ class Topics:
     message_expiry_check_interval_in_minutes: int = setting(
         duration(MINUTE_MS, minimum=1), default=5, doc="Minutes between looks for messages past their TTL."
     )
+    subscription_backlog_scan_max_entries: int = setting(
+        integer(1), default=10_000, doc="Most entries that an analysis of a subscription's backlog reads."
+    )
+    subscription_backlog_scan_max_time_ms: int = setting(
+        duration(1, minimum=1), default=120_000, doc="Milliseconds that an analysis of a backlog may take."
+    )
     max_topics_per_namespace: int = setting(
         integer(0), default=0, doc="Most topics in a namespace. 0: no limit.", scope=Scope.NAMESPACE
     )
