@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -125,6 +126,42 @@ def test_what_is_counted_is_right(admin: Admin, client: pulsar.Client) -> None:
     assert connected["consumerName"] == "c"
     assert connected["unackedMessages"] == subscription["unackedMessages"] == 1
     assert stats["ownerBroker"] == f"127.0.0.1:{admin.port}"
+
+
+def test_rates_and_moments_are_told(admin: Admin, client: pulsar.Client) -> None:
+    begun = int(time.time() * 1000)
+    consumer = client.subscribe("t", "s")
+    producer = client.create_producer("t", batching_enabled=False)
+    for _ in range(3):
+        producer.send(bytes(100))
+    for _ in range(3):
+        consumer.acknowledge(consumer.receive(10_000))
+    while (stats := admin.get(f"{TOPIC}/stats"))["subscriptions"]["s"]["msgBacklog"]:
+        pass
+    ended = int(time.time() * 1000)
+    subscription = stats["subscriptions"]["s"]
+    (publisher,), (connected,) = stats["publishers"], subscription["consumers"]
+    for rated in (stats, publisher):
+        assert rated["msgRateIn"] > 0
+        assert rated["msgThroughputIn"] == pytest.approx(rated["averageMsgSize"] * rated["msgRateIn"])
+    for rated in (stats, subscription, connected):
+        assert rated["msgThroughputOut"] > 100 * rated["msgRateOut"] > 0
+    for name in ("lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp"):
+        assert begun <= connected[name] == subscription[name] <= ended
+    assert begun <= connected["firstMessagesSentTimestamp"] <= connected["lastConsumedTimestamp"]
+    assert subscription["lastMarkDeleteAdvancedTimestamp"] == subscription["lastAckedTimestamp"]
+    assert begun <= stats["lastPublishTimeStamp"] <= ended
+    assert connected["lastAckedTime"].endswith("Z")
+    assert admin.get(f"{TOPIC}/internalStats")["entriesAddedCounter"] == 3
+    for _ in range(2):  # two periods in which nothing passes
+        admin.run(admin.service.sample_rates())
+    idle = admin.get(f"{TOPIC}/stats")
+    assert idle["msgRateIn"] == idle["averageMsgSize"] == idle["msgRateOut"] == 0
+    assert idle["publishers"][0]["msgRateIn"] == idle["subscriptions"]["s"]["msgRateOut"] == 0
+    assert idle["msgInCounter"] == 3
+    consumer.close()
+    gone = admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]
+    assert gone["lastConsumedTimestamp"] == subscription["lastConsumedTimestamp"]
 
 
 def test_statistics_of_a_topic_create_none(admin: Admin) -> None:

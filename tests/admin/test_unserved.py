@@ -17,8 +17,9 @@ def test_what_is_not_done_looks_as_if_nobody_had_set_it(admin: Admin) -> None:
     assert admin.get(f"{TOPIC}/replication?applied=true") == ["standalone"]
     status = admin.get(f"{TOPIC}/subscription/s/replicatedSubscriptionStatus")
     assert status == {"persistent://public/default/t": False}
+    assert admin.get(f"{TOPIC}/shadowTopics") == []
+    assert admin.call("GET", f"{TOPIC}/replication").status == 204
     for path in ("replication", "shadowTopics"):
-        assert admin.call("GET", f"{TOPIC}/{path}").status == 204
         admin.do("DELETE", f"{TOPIC}/{path}")
     admin.do("POST", f"{TOPIC}/replication", ["standalone"])
     admin.do("POST", f"{TOPIC}/subscription/s/replicatedSubscriptionStatus", body=False)

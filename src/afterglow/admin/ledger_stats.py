@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 
-def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor]) -> Json:
+def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor], entries_added: int) -> Json:
     """``internalStats``: the open ledger is listed with no entries, and its figures stand apart.
 
     Pulsar always has an open ledger, and its tools take the current ledger's size for that of the last one. Here a
@@ -29,11 +29,12 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor]) -> Json:
     Args:
         ledger: The topic's log.
         cursors: Of all its subscriptions, also of readers.
+        entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
     offloaded = {row.ledgerId: row.offloadContext.complete for row in ledger.info.ledgerInfo}
     return {
-        "entriesAddedCounter": 0,
+        "entriesAddedCounter": entries_added,
         "numberOfEntries": ledger.number_of_entries,
         "totalSize": ledger.size_bytes,
         **_current(ledger),

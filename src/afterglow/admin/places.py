@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.format.entry import decode_entry
+from afterglow.broker.outgoing import prepare
 from afterglow.format.position import LATEST
 from afterglow.ledger.batch_acks import to_words
 
@@ -45,4 +45,4 @@ async def _in_batch(topic: Topic, place: Place) -> tuple[int, int]:
     entries = await topic.read(place.position, 1, 1)
     if not entries or entries[0].position != place.position:
         return first, 1
-    return first, max(decode_entry(entries[0].data, check=False).metadata.num_messages_in_batch, 1)
+    return first, prepare(entries[0], expose_broker_metadata=True).messages

@@ -6,6 +6,7 @@ not do is what Pulsar shows for something switched off.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from afterglow.broker.consumers import Consumer
     from afterglow.broker.producers import Producer
+    from afterglow.broker.rates import Rate
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
     from afterglow.offload.statistics import OffloadStatistics
@@ -27,11 +29,7 @@ if TYPE_CHECKING:
 READS: Final = "afterglowReads"
 OFFLOAD_READS: Final = "afterglowOffloadReads"
 
-_TOPIC_ZEROS: Final[Mapping[str, Any]] = {
-    "msgRateIn": 0.0,
-    "msgThroughputIn": 0.0,
-    "msgRateOut": 0.0,
-    "msgThroughputOut": 0.0,
+TOPIC_ZEROS: Final[Mapping[str, Any]] = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
     "msgChunkPublished": False,
@@ -50,13 +48,11 @@ _TOPIC_ZEROS: Final[Mapping[str, Any]] = {
     "waitingPublishers": 0,
     "delayedMessageIndexSizeInBytes": 0,
     "topicCreationTimeStamp": 0,
-    "lastPublishTimeStamp": 0,
     "deduplicationStatus": "Disabled",
 }
+"""Fields of a topic that nothing here fills."""
 
 _SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
-    "msgRateOut": 0.0,
-    "msgThroughputOut": 0.0,
     "msgRateRedeliver": 0.0,
     "messageAckRate": 0.0,
     "chunkedMessageRate": 0,
@@ -66,10 +62,6 @@ _SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
     "msgRateExpired": 0.0,
     "totalMsgExpired": 0,
     "lastExpireTimestamp": 0,
-    "lastConsumedFlowTimestamp": 0,
-    "lastConsumedTimestamp": 0,
-    "lastAckedTimestamp": 0,
-    "lastMarkDeleteAdvancedTimestamp": 0,
     "isReplicated": False,
     "allowOutOfOrderDelivery": False,
     "drainingHashesCount": 0,
@@ -84,8 +76,6 @@ _SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
 }
 
 _CONSUMER_ZEROS: Final[Mapping[str, Any]] = {
-    "msgRateOut": 0.0,
-    "msgThroughputOut": 0.0,
     "msgRateRedeliver": 0.0,
     "messageAckRate": 0.0,
     "chunkedMessageRate": 0.0,
@@ -93,18 +83,9 @@ _CONSUMER_ZEROS: Final[Mapping[str, Any]] = {
     "drainingHashesCount": 0,
     "drainingHashesClearedTotal": 0,
     "drainingHashesUnackedMessages": 0,
-    "lastAckedTimestamp": 0,
-    "lastConsumedTimestamp": 0,
-    "firstMessagesSentTimestamp": 0,
-    "lastConsumedFlowTimestamp": 0,
-    "firstConsumedFlowTimestamp": 0,
-    "lastAckedTime": "1970-01-01T00:00:00Z",
-    "lastConsumedTime": "1970-01-01T00:00:00Z",
 }
 
 _PUBLISHER_ZEROS: Final[Mapping[str, Any]] = {
-    "msgRateIn": 0.0,
-    "msgThroughputIn": 0.0,
     "chunkedMessageRate": 0.0,
     "supportsPartialProducer": False,
 }
@@ -125,15 +106,16 @@ def topic_stats(topic: Topic, owner: str) -> Json:
     """The statistics of a topic."""
     subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}
     producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
-    messages_in = topic.past_in.messages + sum(producer.messages_in for producer in producers)
-    bytes_in = topic.past_in.size_bytes + sum(producer.bytes_in for producer in producers)
+    came, went = topic.came, topic.went
     return {
-        **_TOPIC_ZEROS,
-        "bytesInCounter": bytes_in,
-        "msgInCounter": messages_in,
-        "bytesOutCounter": topic.past_out.size_bytes + _total(subscriptions.values(), "bytesOutCounter"),
-        "msgOutCounter": topic.past_out.messages + _total(subscriptions.values(), "msgOutCounter"),
-        "averageMsgSize": _average(bytes_in, messages_in),
+        **TOPIC_ZEROS,
+        **_rate_in(topic.meter_in.rate(came)),
+        **_rate_out(topic.meter_out.rate(went)),
+        "bytesInCounter": came.size_bytes,
+        "msgInCounter": came.messages,
+        "bytesOutCounter": went.size_bytes,
+        "msgOutCounter": went.messages,
+        "lastPublishTimeStamp": topic.ledger.progress.broker_time_ms or 0,
         "storageSize": topic.ledger.size_bytes,
         "backlogSize": max((found["backlogSize"] for found in subscriptions.values()), default=0),
         "publishers": [publisher_stats(producer) for producer in producers],
@@ -183,8 +165,8 @@ def publisher_stats(producer: Producer) -> Json:
     """The statistics of a producer."""
     return {
         **_PUBLISHER_ZEROS,
+        **_rate_in(producer.meter.rate(producer.came)),
         "accessMode": "Exclusive" if producer.exclusive else "Shared",
-        "averageMsgSize": _average(producer.bytes_in, producer.messages_in),
         "producerId": producer.producer_id,
         "producerName": producer.name,
         "metadata": {},
@@ -197,11 +179,16 @@ def subscription_stats(subscription: Subscription) -> Json:
     cursor = subscription.cursor
     consumers = [consumer_stats(consumer) for consumer in subscription.consumers]
     backlog = cursor.backlog
-    out = subscription.out
+    out, times = subscription.out, subscription.times
     active = subscription.active
     shared = subscription.kind == wire.CommandSubscribe.Shared
     stats: Json = {
         **_SUBSCRIPTION_ZEROS,
+        **_rate_out(subscription.meter.rate(out)),
+        "lastConsumedFlowTimestamp": times.last_flow_ms,
+        "lastConsumedTimestamp": times.last_sent_ms,
+        "lastAckedTimestamp": times.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
         "bytesOutCounter": out.size_bytes,
         "msgOutCounter": out.messages,
         "msgBacklog": backlog,
@@ -225,8 +212,17 @@ def subscription_stats(subscription: Subscription) -> Json:
 def consumer_stats(consumer: Consumer) -> Json:
     """The statistics of a consumer."""
     limit = consumer.subscription.max_unacknowledged
+    times = consumer.times
     return {
         **_CONSUMER_ZEROS,
+        **_rate_out(consumer.meter.rate(consumer.went)),
+        "firstConsumedFlowTimestamp": times.first_flow_ms,
+        "lastConsumedFlowTimestamp": times.last_flow_ms,
+        "firstMessagesSentTimestamp": times.first_sent_ms,
+        "lastConsumedTimestamp": times.last_sent_ms,
+        "lastConsumedTime": _time(times.last_sent_ms),
+        "lastAckedTimestamp": times.last_acked_ms,
+        "lastAckedTime": _time(times.last_acked_ms),
         "bytesOutCounter": consumer.bytes_out,
         "msgOutCounter": consumer.messages_out,
         "consumerName": consumer.name,
@@ -236,60 +232,6 @@ def consumer_stats(consumer: Consumer) -> Json:
         "metadata": {},
         **_peer(consumer),
     }
-
-
-def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool) -> Json:
-    """The statistics of a partitioned topic: the sum of its partitions, and each where asked for."""
-    summed: Json = {**_TOPIC_ZEROS, "compaction": {}, "replication": {}, "ownerBroker": ""}
-    rows = list(partitions.values())
-    for name in _SUMMED:
-        summed[name] = sum(row[name] for row in rows)
-    for name in _LATEST:
-        summed[name] = max((row[name] for row in rows), default=0)
-    summed["averageMsgSize"] = _average(summed["bytesInCounter"], summed["msgInCounter"])
-    summed["publishers"] = [publisher for row in rows for publisher in row["publishers"]]
-    summed["subscriptions"] = _sum_subscriptions(row["subscriptions"] for row in rows)
-    return {**summed, "metadata": {"partitions": count, "deleted": False}, "partitions": partitions if each else {}}
-
-
-_SUMMED: Final = (
-    "bytesInCounter",
-    "msgInCounter",
-    "bytesOutCounter",
-    "msgOutCounter",
-    "storageSize",
-    "offloadedStorageSize",
-    "backlogSize",
-    "nonContiguousDeletedMessagesRanges",
-    "nonContiguousDeletedMessagesRangesSerializedSize",
-)
-_LATEST: Final = ("lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp")
-
-_SUMMED_OF_SUBSCRIPTIONS: Final = (
-    "bytesOutCounter",
-    "msgOutCounter",
-    "msgBacklog",
-    "msgBacklogNoDelayed",
-    "backlogSize",
-    "unackedMessages",
-    "nonContiguousDeletedMessagesRanges",
-)
-
-
-def _sum_subscriptions(partitions: Iterable[Mapping[str, Json]]) -> Json:
-    summed: dict[str, Json] = {}
-    for subscriptions in partitions:
-        for name, stats in subscriptions.items():
-            known = summed.get(name)
-            if known is None:
-                summed[name] = {**stats, "consumers": list(stats["consumers"])}
-                continue
-            for key in _SUMMED_OF_SUBSCRIPTIONS:
-                known[key] += stats[key]
-            known["consumers"] += stats["consumers"]
-            known["isDurable"] = known["isDurable"] or stats["isDurable"]
-            known["subscriptionProperties"] = {**known["subscriptionProperties"], **stats["subscriptionProperties"]}
-    return summed
 
 
 def _peer(of: Producer | Consumer) -> Json:
@@ -310,5 +252,15 @@ def _total(rows: Iterable[Mapping[str, Any]], name: str) -> int:
     return sum(row[name] for row in rows)
 
 
-def _average(total: int, count: int) -> float:
-    return total / count if count else 0.0
+def _rate_in(rate: Rate) -> Json:
+    return {"msgRateIn": rate.messages, "msgThroughputIn": rate.size_bytes, "averageMsgSize": rate.message_bytes}
+
+
+def _rate_out(rate: Rate) -> Json:
+    return {"msgRateOut": rate.messages, "msgThroughputOut": rate.size_bytes}
+
+
+def _time(epoch_ms: int) -> str:
+    """As Java writes a moment; its milliseconds only where there are any."""
+    moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from afterglow.admin import ledger_stats, stats, targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import not_found
+from afterglow.admin.partitioned_stats import partitioned_stats
 from afterglow.admin.partitions import metadata
 from afterglow.admin.reader_view import reader_view
 from afterglow.admin.resource import Resources
@@ -32,7 +33,7 @@ async def get_partitioned_stats(call: Call) -> dict[str, Any]:
     target = await _partitioned(call)
     each = call.flag("perPartition", default=True)
     found = {str(topic.name): await _stats(call, topic) async for topic in targets.each(call.service, target)}
-    return stats.partitioned_stats(found, target.partitions, each=each)
+    return partitioned_stats(found, target.partitions, each=each)
 
 
 @RESOURCES.on("GET", "/internalStats", Access.KNOWN)
@@ -76,7 +77,7 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
 
 def _inside(topic: Topic) -> dict[str, Any]:
     cursors = [subscription.cursor for _, subscription in sorted(topic.subscriptions.items())]
-    return ledger_stats.internal_stats(topic.ledger, cursors)
+    return ledger_stats.internal_stats(topic.ledger, cursors, topic.entries_added)
 
 
 async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from afterglow.broker.rates import Meter
+from afterglow.broker.traffic import Traffic
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_head
 
@@ -15,6 +17,39 @@ if TYPE_CHECKING:
     from afterglow.broker.outgoing import Outgoing
     from afterglow.broker.subscription import Subscription
     from afterglow.format.position import Position
+
+
+@dataclass(slots=True)
+class ConsumerTimes:
+    """When something last happened, in epoch milliseconds; 0: not yet."""
+
+    first_flow_ms: int = 0
+    """First asked for messages."""
+    last_flow_ms: int = 0
+    first_sent_ms: int = 0
+    """First sent to."""
+    last_sent_ms: int = 0
+    last_acked_ms: int = 0
+
+    def flowed(self, now_ms: int) -> None:
+        """It has asked for messages."""
+        self.first_flow_ms = self.first_flow_ms or now_ms
+        self.last_flow_ms = now_ms
+
+    def sent(self, now_ms: int) -> None:
+        """It was sent messages."""
+        self.first_sent_ms = self.first_sent_ms or now_ms
+        self.last_sent_ms = now_ms
+
+    def or_later(self, other: ConsumerTimes) -> ConsumerTimes:
+        """Of each the later one."""
+        return ConsumerTimes(
+            max(self.first_flow_ms, other.first_flow_ms),
+            max(self.last_flow_ms, other.last_flow_ms),
+            max(self.first_sent_ms, other.first_sent_ms),
+            max(self.last_sent_ms, other.last_sent_ms),
+            max(self.last_acked_ms, other.last_acked_ms),
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -40,14 +75,21 @@ class Consumer:
     bytes_out: int = 0
     unacknowledged: int = 0
     """Messages in ``pending``."""
+    meter: Meter = field(default_factory=Meter)
+    times: ConsumerTimes = field(default_factory=ConsumerTimes)
     _command: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.MESSAGE))
+
+    @property
+    def went(self) -> Traffic:
+        """What it was sent."""
+        return Traffic(self.messages_out, self.bytes_out)
 
     @property
     def ready(self) -> bool:
         """Whether it wants messages and can take them."""
         return self.permits > 0 and self.connection.can_write and not self.connection.closing
 
-    def send(self, entry: Outgoing, redeliveries: int = 0, ack_set: Sequence[int] | None = None) -> None:
+    def send(self, entry: Outgoing, now_ms: int, redeliveries: int = 0, ack_set: Sequence[int] | None = None) -> None:
         """Send one entry; the permits of its messages are gone, less those acknowledged already."""
         message = self._command.message
         message.Clear()
@@ -69,6 +111,7 @@ class Consumer:
         self.permits -= messages
         self.messages_out += messages
         self.bytes_out += len(entry.data)
+        self.times.sent(now_ms)
 
     def hold(self, position: Position, messages: int) -> None:
         """Remember that an entry is with this consumer."""

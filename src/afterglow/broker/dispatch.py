@@ -122,6 +122,7 @@ class ExclusiveDispatcher:
             return False
         subscription.leave_out(reading.left_out)
         expose = subscription.exposes_to(consumer)
+        now_ms = subscription.now_ms()
         for entry in reading.entries:
             self._position = entry.position.next()
             if subscription.cursor.is_acked(entry.position):
@@ -130,7 +131,7 @@ class ExclusiveDispatcher:
             if outgoing.marker and not consumer.raw:
                 subscription.acknowledge_marker(entry.position)
             else:
-                consumer.send(outgoing, ack_set=subscription.cursor.ack_set(entry.position))
+                consumer.send(outgoing, now_ms, ack_set=subscription.cursor.ack_set(entry.position))
         self._position = reading.end
         return True
 
@@ -191,6 +192,7 @@ class SharedDispatcher:
                 return True
             subscription.reached_end()
             return False
+        now_ms = subscription.now_ms()
         for entry in reading.entries:
             position = entry.position
             again = self._is_again(position)
@@ -208,7 +210,8 @@ class SharedDispatcher:
             if consumer is None:
                 return True
             consumer.hold(position, outgoing.messages)
-            consumer.send(outgoing, self._redeliveries.get(position, 0), subscription.cursor.ack_set(position))
+            redeliveries = self._redeliveries.get(position, 0)
+            consumer.send(outgoing, now_ms, redeliveries, subscription.cursor.ack_set(position))
             self._forget(position, again=again)
         if not resent:
             self._position = reading.end

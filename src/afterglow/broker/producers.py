@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from afterglow.broker import replies
+from afterglow.broker.rates import Meter
 from afterglow.broker.replies import Refused
+from afterglow.broker.traffic import Traffic
 from afterglow.errors import TopicTerminated
 from afterglow.format.entry import CHECKSUM_MAGIC
 from afterglow.format.position import Position
@@ -45,6 +47,7 @@ class Producer:
     closed: bool = False
     messages_in: int = 0
     bytes_in: int = 0
+    meter: Meter = field(default_factory=Meter)
     _unanswered: int = 0
     """SENDs without a receipt or an error yet."""
     _all_answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,6 +72,11 @@ class Producer:
         self.connection.publish_started(len(data))
         self.topic.append(data, messages, partial(self._done, sequence_id, highest, len(data)))
 
+    @property
+    def came(self) -> Traffic:
+        """What it has sent."""
+        return Traffic(self.messages_in, self.bytes_in)
+
     async def answered(self) -> None:
         """Wait until everything that was sent has its receipt or its error."""
         while self._unanswered:
@@ -80,6 +88,8 @@ class Producer:
         self._unanswered -= 1
         if not self._unanswered:
             self._all_answered.set()
+        if isinstance(result, Position):
+            self.topic.entries_added += 1
         if self.closed:
             return
         if isinstance(result, Position):

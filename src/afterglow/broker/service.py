@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from afterglow.broker import requests
 from afterglow.broker.commands import Commands
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from afterglow.storage.counting import OperationCount
 
 log = logging.getLogger(__name__)
+
+TOPICS_AT_ONCE: Final = 50
+"""Topics that are looked at before others have their turn in the event loop: about a millisecond."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -241,6 +244,13 @@ class BrokerService:
                 await topic.expire_messages()
             except AfterglowError as error:
                 log.warning("messages of %s expire later: %s", topic.name, error)
+
+    async def sample_rates(self) -> None:
+        """Remember the counts of every open topic, for their rates; to be called once in a period."""
+        for number, topic in enumerate(list(self.open_topics.values()), 1):
+            topic.sample()
+            if number % TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _may_create(self, name: TopicName, *, create: bool) -> None:
         try:

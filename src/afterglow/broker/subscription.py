@@ -8,10 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from afterglow.broker import replies
+from afterglow.broker.consumers import ConsumerTimes
 from afterglow.broker.dispatch import DispatchTask, ExclusiveDispatcher, SharedDispatcher
 from afterglow.broker.in_order import InOrder
+from afterglow.broker.rates import Meter
 from afterglow.broker.replies import Refused, signed
-from afterglow.broker.traffic import Traffic
+from afterglow.broker.traffic import Traffic, total
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.durable_cursor import DurableCursor
@@ -50,6 +52,11 @@ class Subscription:
         self.durable = durable
         self.consumers: list[Consumer] = []
         self._past_out = Traffic()
+        self.meter = Meter()
+        self._past_times = ConsumerTimes()
+        self.last_advanced_ms = 0
+        """When an acknowledgement last moved the mark-delete position, in epoch milliseconds; 0: not yet."""
+        self.now_ms = topic.service.store.clock.now_ms
         self.max_unacknowledged = topic.service.config.max_unacked_messages_per_consumer
         self._told_end: set[Consumer] = set()
         self._persisted = InOrder(asyncio.get_running_loop())
@@ -70,10 +77,15 @@ class Subscription:
     @property
     def out(self) -> Traffic:
         """What was sent to consumers, also to those that are gone."""
-        total = Traffic(self._past_out.messages, self._past_out.size_bytes)
+        return total([self._past_out, *(consumer.went for consumer in self.consumers)])
+
+    @property
+    def times(self) -> ConsumerTimes:
+        """When something last happened with any of its consumers, also with those that are gone."""
+        found = self._past_times
         for consumer in self.consumers:
-            total.add(consumer.messages_out, consumer.bytes_out)
-        return total
+            found = found.or_later(consumer.times)
+        return found
 
     @property
     def exposes_to_all(self) -> bool:
@@ -129,6 +141,7 @@ class Subscription:
     def _take_out(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._past_out.add(consumer.messages_out, consumer.bytes_out)
+        self._past_times = self._past_times.or_later(consumer.times)
         self._dispatcher.left(consumer)
 
     def _change_kind(self, kind: SubTypeValue) -> None:
@@ -146,6 +159,7 @@ class Subscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         """A consumer takes more messages."""
         consumer.permits += permits
+        consumer.times.flowed(self.now_ms())
         self.wake()
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
@@ -156,6 +170,13 @@ class Subscription:
         """
         if ack.HasField("validation_error"):
             log.warning("%s: consumer %s could not read %s", self, consumer.name, ack.message_id)
+        before = self.cursor.mark_delete
+        self._acknowledge(consumer, ack)
+        consumer.times.last_acked_ms = self.now_ms()
+        if self.cursor.mark_delete != before:
+            self.last_advanced_ms = consumer.times.last_acked_ms
+
+    def _acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         if ack.ack_type == wire.CommandAck.Cumulative:
             if self.kind == SubType.Shared:
                 raise Refused(wire.NotAllowedError, "a shared subscription takes no cumulative acknowledgements")

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.broker import replies
 from afterglow.broker.in_order import InOrder
+from afterglow.broker.rates import Meter
 from afterglow.broker.raw_reads import ReadOrigin
 from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
-from afterglow.broker.traffic import Traffic
+from afterglow.broker.traffic import Traffic, total
+from afterglow.errors import CorruptEntry
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -52,6 +54,10 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.past_in = Traffic()
         self.past_out = Traffic()
+        self.entries_added = 0
+        """Entries of producers since the topic was opened."""
+        self.meter_in = Meter()
+        self.meter_out = Meter()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._receipts = InOrder(self._loop)
@@ -74,6 +80,29 @@ class Topic:
     def in_use(self) -> bool:
         """Whether clients are connected to it."""
         return bool(self.producers) or any(found.consumers for found in self.subscriptions.values())
+
+    # --- what has passed ---
+
+    @property
+    def came(self) -> Traffic:
+        """What producers have sent, also those that are gone."""
+        return total([self.past_in, *(producer.came for producer in self.producers.values())])
+
+    @property
+    def went(self) -> Traffic:
+        """What consumers were sent, also by subscriptions that are gone."""
+        return total([self.past_out, *(subscription.out for subscription in self.subscriptions.values())])
+
+    def sample(self) -> None:
+        """Remember all counts as of now, for their rates."""
+        self.meter_in.sample(self.came)
+        self.meter_out.sample(self.went)
+        for producer in self.producers.values():
+            producer.meter.sample(producer.came)
+        for subscription in self.subscriptions.values():
+            subscription.meter.sample(subscription.out)
+            for consumer in subscription.consumers:
+                consumer.meter.sample(consumer.went)
 
     # --- producing ---
 
@@ -187,17 +216,24 @@ class Topic:
             return None
         slowest = min(behind, key=lambda cursor: cursor.mark_delete)
         entries = await self.read(slowest.mark_delete.next(), 1, 1)
-        return (slowest.name, entry_time(entries[0].data).time_ms) if entries else None
+        if not entries:
+            return None
+        try:
+            return slowest.name, entry_time(entries[0].data).time_ms
+        except CorruptEntry:  # whatever a producer sends is stored: what is no message has no time
+            return None
 
     async def last_message(self) -> tuple[Position, int]:
-        """Position of the last entry and the batch index of its last message, -1 if it is no batch."""
+        """Position of the last entry and the batch index of its last message, -1 if it is no batch, or no message."""
         last = self.ledger.last_confirmed
         entries = await self.read(last, 1, 1) if last != EARLIEST and last.entry_id >= 0 else []
         if not entries:
             return EARLIEST, -1
-        metadata = decode_entry(entries[0].data, check=False).metadata
-        batch = metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
-        return last, batch
+        try:
+            metadata = decode_entry(entries[0].data, check=False).metadata
+        except CorruptEntry:
+            return last, -1
+        return last, metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
 
     def _appended(self) -> None:
         """More can be read. Called from any thread; many calls make one wake-up.

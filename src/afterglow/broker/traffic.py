@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(slots=True)
@@ -16,3 +20,11 @@ class Traffic:
         """Count more."""
         self.messages += messages
         self.size_bytes += size_bytes
+
+
+def total(parts: Iterable[Traffic]) -> Traffic:
+    """All together."""
+    whole = Traffic()
+    for part in parts:
+        whole.add(part.messages, part.size_bytes)
+    return whole

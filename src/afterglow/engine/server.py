@@ -189,6 +189,7 @@ def _upkeep(
     store, offload = service.store, tiering.offload
     yield _TICK_S, "roll-over by age", partial(service.blocking, store.tick)
     yield config.retention_check_interval_in_seconds, "retention", partial(service.blocking, store.trim)
+    yield config.stats_update_frequency_in_secs, "rates", service.sample_rates
     yield 60 * config.message_expiry_check_interval_in_minutes, "expiry", service.expire_messages
     yield config.offload_tick_interval_millis / 1000, "offload", partial(service.blocking, offload.tick)
     yield _IDLE_LOOK_S, "upkeep of caches", partial(service.blocking, tiering.drop_idle)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from afterglow.broker.raw_reads import ReadOrigin
+from afterglow.broker.service import TOPICS_AT_ONCE
 from afterglow.engine.metrics.declared import GROUPS
 from afterglow.engine.metrics.offload import add_offload, add_reads
 from afterglow.engine.metrics.rates import Rates
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from afterglow.offload.statistics import OffloadStatistics
     from afterglow.read.counters import ReadCounts
 
-_AT_ONCE: Final = 50
-"""Topics between which nothing else runs in the event loop: about a millisecond."""
 _NO_TOPICS: Final = frozenset({"topic", "subscription"})
 
 
@@ -46,7 +45,6 @@ class MetricsCollector:
         self._offload = offload
         self._alone = asyncio.Lock()
         config = service.config
-        self._traffic_rates = Rates(config.stats_update_frequency_in_secs, monotonic)
         self._tier_rates = Rates(config.managed_ledger_stats_period_seconds, monotonic)
         self._hidden = frozenset(
             metric.name
@@ -72,7 +70,7 @@ class MetricsCollector:
             if len(own) < most:
                 own.add(key)
             found.append(figures_of(topic, own=key in own))
-            if number % _AT_ONCE == _AT_ONCE - 1:
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return found
 
@@ -80,7 +78,7 @@ class MetricsCollector:
         config = self._service.config
         by_topic = config.expose_topic_level_metrics_in_prometheus
         samples = Samples(frozenset() if by_topic else _NO_TOPICS, self._hidden)
-        add_topics(samples, topics, self._traffic_rates, config.metrics_max_topics)
+        add_topics(samples, topics, config.metrics_max_topics)
         self._add_tiers(samples, topics)
         self._add_work(samples)
         self._add_memory(samples)

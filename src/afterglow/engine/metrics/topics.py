@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from afterglow.broker.traffic import Traffic
 from afterglow.engine.metrics.declared import OTHER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
+    from afterglow.broker.rates import Rate
     from afterglow.broker.topic import Topic
-    from afterglow.engine.metrics.rates import Rates
+    from afterglow.broker.traffic import Traffic
     from afterglow.engine.metrics.samples import Samples
 
 
@@ -26,7 +26,8 @@ class SubscriptionFigures:
     unacknowledged: int
     """Messages that were sent and are not acknowledged."""
     consumers: int
-    out: Traffic
+    rate: Rate
+    """Of what its consumers are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ class TopicFigures:
     """The full name; with the namespace, ``other`` where the topic has no series of its own."""
     producers: int
     came: Traffic
+    came_rate: Rate
     went: Traffic
+    went_rate: Rate
     size_bytes: int
     entries: int
     subscriptions: tuple[SubscriptionFigures, ...]
@@ -64,57 +67,44 @@ def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
             found.cursor.backlog,
             sum(consumer.unacknowledged for consumer in found.consumers),
             len(found.consumers),
-            found.out,
+            found.meter.rate(found.out),
         )
         for name, found in topic.subscriptions.items()
     )
-    producers = topic.producers.values()
+    came, went = topic.came, topic.went
     return TopicFigures(
         topic.name.managed_ledger_name,
         str(topic.name.namespace) if own else OTHER,
         str(topic.name) if own else OTHER,
-        len(producers),
-        _sum([topic.past_in, *(Traffic(each.messages_in, each.bytes_in) for each in producers)]),
-        _sum([topic.past_out, *(found.out for found in subscriptions)]),
+        len(topic.producers),
+        came,
+        topic.meter_in.rate(came),
+        went,
+        topic.meter_out.rate(went),
         topic.ledger.size_bytes,
         topic.ledger.number_of_entries,
         subscriptions,
     )
 
 
-def add_topics(samples: Samples, topics: Sequence[TopicFigures], rates: Rates, most_subscriptions: int) -> None:
+def add_topics(samples: Samples, topics: Sequence[TopicFigures], most_subscriptions: int) -> None:
     """Add the figures of all topics.
 
     Args:
         samples: Where to.
         topics: All that are open, in the order in which they were opened.
-        rates: Of what came and went; looked at once.
         most_subscriptions: How many have series of their own; further ones are ``other`` in their topics.
     """
-    counts: dict[object, int] = {}
-    for each in topics:
-        for key, traffic in _traffic(each):
-            counts[*key, "messages"] = traffic.messages
-            counts[*key, "bytes"] = traffic.size_bytes
-    per_second = rates.look(counts)
     left = most_subscriptions
     for each in topics:
-        _add_topic(samples, each, per_second)
+        _add_topic(samples, each)
         own = left if each.own else 0
         for index, subscription in enumerate(each.subscriptions):
-            _add_subscription(samples, each, subscription, subscription.name if index < own else OTHER, per_second)
+            _add_subscription(samples, each, subscription, subscription.name if index < own else OTHER)
         left -= min(own, len(each.subscriptions))
 
 
-def _traffic(topic: TopicFigures) -> Iterator[tuple[tuple[str, ...], Traffic]]:
-    """Everything that has a rate, by what tells it apart."""
-    yield (topic.ledger_name, "in"), topic.came
-    yield (topic.ledger_name, "out"), topic.went
-    for subscription in topic.subscriptions:
-        yield (topic.ledger_name, "subscription", subscription.name), subscription.out
-
-
-def _add_topic(samples: Samples, topic: TopicFigures, per_second: Mapping[object, float]) -> None:
+def _add_topic(samples: Samples, topic: TopicFigures) -> None:
     labels = topic.namespace, topic.topic
     slowest = max((found.backlog for found in topic.subscriptions), default=0)
     backlog_bytes = topic.size_bytes * slowest // topic.entries if topic.entries else 0
@@ -122,9 +112,9 @@ def _add_topic(samples: Samples, topic: TopicFigures, per_second: Mapping[object
     samples.add("pulsar_producers_count", topic.producers, *labels)
     samples.add("pulsar_consumers_count", sum(found.consumers for found in topic.subscriptions), *labels)
     samples.add("pulsar_subscriptions_count", len(topic.subscriptions), *labels)
-    for way, traffic in (("in", topic.came), ("out", topic.went)):
-        samples.add(f"pulsar_rate_{way}", per_second[topic.ledger_name, way, "messages"], *labels)
-        samples.add(f"pulsar_throughput_{way}", per_second[topic.ledger_name, way, "bytes"], *labels)
+    for way, traffic, rate in (("in", topic.came, topic.came_rate), ("out", topic.went, topic.went_rate)):
+        samples.add(f"pulsar_rate_{way}", rate.messages, *labels)
+        samples.add(f"pulsar_throughput_{way}", rate.size_bytes, *labels)
         samples.add(f"pulsar_{way}_messages_total", traffic.messages, *labels)
         samples.add(f"pulsar_{way}_bytes_total", traffic.size_bytes, *labels)
     samples.add("pulsar_msg_backlog", sum(found.backlog for found in topic.subscriptions), *labels)
@@ -133,24 +123,10 @@ def _add_topic(samples: Samples, topic: TopicFigures, per_second: Mapping[object
     samples.add("pulsar_storage_backlog_size", backlog_bytes, *labels)
 
 
-def _add_subscription(
-    samples: Samples,
-    topic: TopicFigures,
-    subscription: SubscriptionFigures,
-    shown: str,
-    per_second: Mapping[object, float],
-) -> None:
+def _add_subscription(samples: Samples, topic: TopicFigures, subscription: SubscriptionFigures, shown: str) -> None:
     labels = topic.namespace, topic.topic, shown
-    key = topic.ledger_name, "subscription", subscription.name
     samples.add("pulsar_subscription_back_log", subscription.backlog, *labels)
     samples.add("pulsar_subscription_unacked_messages", subscription.unacknowledged, *labels)
     samples.add("pulsar_subscription_consumers_count", subscription.consumers, *labels)
-    samples.add("pulsar_subscription_msg_rate_out", per_second[*key, "messages"], *labels)
-    samples.add("pulsar_subscription_msg_throughput_out", per_second[*key, "bytes"], *labels)
-
-
-def _sum(parts: Iterable[Traffic]) -> Traffic:
-    total = Traffic()
-    for part in parts:
-        total.add(part.messages, part.size_bytes)
-    return total
+    samples.add("pulsar_subscription_msg_rate_out", subscription.rate.messages, *labels)
+    samples.add("pulsar_subscription_msg_throughput_out", subscription.rate.size_bytes, *labels)
