@@ -164,6 +164,20 @@ def test_rates_and_moments_are_told(admin: Admin, client: pulsar.Client) -> None
     assert gone["lastConsumedTimestamp"] == subscription["lastConsumedTimestamp"]
 
 
+def test_statistics_tell_less_or_more_when_asked(admin: Admin, client: pulsar.Client) -> None:
+    begun = int(time.time() * 1000)
+    client.subscribe("t", "s")
+    client.create_producer("t").send(b"x")
+    admin.do("PUT", f"{TOPIC}/subscription/done")
+    less = admin.get(f"{TOPIC}/stats?excludePublishers=true&excludeConsumers=true")
+    assert less["publishers"] == less["subscriptions"]["s"]["consumers"] == []
+    more = admin.get(f"{TOPIC}/stats?getEarliestTimeInBacklog=true")
+    assert begun <= more["earliestMsgPublishTimeInBacklogs"] <= int(time.time() * 1000)
+    open_since = {name: row["earliestMsgPublishTimeInBacklog"] for name, row in more["subscriptions"].items()}
+    assert open_since == {"s": more["earliestMsgPublishTimeInBacklogs"], "done": 0}
+    admin.refused(400, "GET", f"{TOPIC}/stats?excludePublishers=perhaps")
+
+
 def test_statistics_of_a_topic_create_none(admin: Admin) -> None:
     admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
     admin.do("DELETE", f"{NAMESPACE}/p-partition-0")

@@ -61,6 +61,8 @@ def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool)
         summed[name] = sum(row[name] for row in rows)
     for name in _LATEST:
         summed[name] = max((row[name] for row in rows), default=0)
+    earliest = [row["earliestMsgPublishTimeInBacklogs"] for row in rows if row["earliestMsgPublishTimeInBacklogs"]]
+    summed["earliestMsgPublishTimeInBacklogs"] = min(earliest, default=0)
     rate = summed["msgRateIn"]
     summed["averageMsgSize"] = summed["msgThroughputIn"] / rate if rate else 0.0
     summed["publishers"] = [publisher for row in rows for publisher in row["publishers"]]

@@ -67,12 +67,32 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     oldest = await topic.oldest_backlog()
     name = topic.name.managed_ledger_name
     offloaded = stats.offload_stats(await call.service.blocking(call.offload.statistics, name)) if call.offloads else {}
+    shown = stats.topic_stats(topic, call.broker_id)
+    if call.flag("getEarliestTimeInBacklog"):
+        await _add_earliest(topic, shown)
+    if call.flag("excludePublishers"):
+        shown["publishers"] = []
+    if call.flag("excludeConsumers"):
+        for subscription in shown["subscriptions"].values():
+            subscription["consumers"] = []
     return (
-        stats.topic_stats(topic, call.broker_id)
+        shown
         | stats.oldest_backlog(oldest, call.service.store.clock.now_ms())
         | offloaded
         | stats.read_stats(call.service.reads(name))
     )
+
+
+async def _add_earliest(topic: Topic, shown: dict[str, Any]) -> None:
+    """Say since when each subscription has messages open; those that have none say 0."""
+    found = []
+    for name, row in shown["subscriptions"].items():
+        subscription = topic.subscriptions.get(name)
+        since_ms = None if subscription is None else await topic.open_since(subscription.cursor)
+        if since_ms is not None:
+            row["earliestMsgPublishTimeInBacklog"] = since_ms
+            found.append(since_ms)
+    shown["earliestMsgPublishTimeInBacklogs"] = min(found, default=0)
 
 
 def _inside(topic: Topic) -> dict[str, Any]:

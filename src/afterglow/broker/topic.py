@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from afterglow.broker.subscription import SubTypeValue
     from afterglow.errors import AfterglowError
     from afterglow.format.position import Position
+    from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.ledger.reader import StoredEntry
     from afterglow.metadata.names import TopicName
@@ -215,11 +216,20 @@ class Topic:
         if not behind:
             return None
         slowest = min(behind, key=lambda cursor: cursor.mark_delete)
-        entries = await self.read(slowest.mark_delete.next(), 1, 1)
+        since_ms = await self.open_since(slowest)
+        return None if since_ms is None else (slowest.name, since_ms)
+
+    async def open_since(self, cursor: Cursor) -> int | None:
+        """When the first entry that a cursor has not acknowledged was written; None where nothing is open.
+
+        Raises:
+            AfterglowError: The entry cannot be read.
+        """
+        entries = await self.read(cursor.mark_delete.next(), 1, 1) if cursor.backlog else []
         if not entries:
             return None
         try:
-            return slowest.name, entry_time(entries[0].data).time_ms
+            return entry_time(entries[0].data).time_ms
         except CorruptEntry:  # whatever a producer sends is stored: what is no message has no time
             return None
 
