@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,10 +23,12 @@ from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
 from afterglow.engine.reads import TopicSources
 from afterglow.format.position import Position
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
 from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.clock import SystemClock
+from afterglow.ledger.properties import OWNER_EPOCH, set_text
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from afterglow.errors import AfterglowError
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.task import PartResult, Task
+
+_TOPIC_PATH = re.compile("/managed-ledgers/[^/]+/[^/]+/persistent/[^/]+")
 
 
 @dataclass(frozen=True)
@@ -206,18 +211,26 @@ class Admin:
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
     def state(self) -> dict[str, bytes]:
-        """All metadata: what a refused call must not change."""
+        """All metadata: what a refused call must not change. Who owns a topic is left out: opening it changes that."""
         found: dict[str, bytes] = {}
 
         def walk(path: str) -> None:
             for name in self.metadata.children(path or "/"):
                 child = f"{path}/{name}"
                 stored = self.metadata.get(child)
-                found[child] = b"" if stored is None else stored.value
+                found[child] = b"" if stored is None else _without_owner(child, stored.value)
                 walk(child)
 
         walk("")
         return found
+
+
+def _without_owner(path: str, value: bytes) -> bytes:
+    if _TOPIC_PATH.fullmatch(path) is None or not value:
+        return value
+    info = ManagedLedgerInfo.FromString(value)
+    set_text(info, OWNER_EPOCH, None)
+    return info.SerializeToString()
 
 
 def _write_ledger(ledger: ManagedLedger) -> int:
