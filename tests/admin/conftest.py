@@ -21,6 +21,8 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
+from afterglow.engine.check_jobs import CheckJobs
+from afterglow.engine.checking import HomeChecker, PlacedStores
 from afterglow.engine.reads import TopicSources
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
+    from afterglow.engine.check_watch import Watch
     from afterglow.errors import AfterglowError
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.task import PartResult, Task
@@ -96,6 +99,7 @@ class Offloading:
         self._tasks = HeldTasks()
         self._executor = ManualExecutor()
         self.tier = home / "tier"
+        self.instance = hot.instance
         self.tier.mkdir()
         self.policies = Policies(config, catalog)
         paths, tiers, own = AfterglowPaths(config.cluster_name), Tiers(), place_of_url(self.tier.as_uri())
@@ -114,6 +118,12 @@ class Offloading:
             home=str(home),
             flush=hot.flush,
         )
+
+        def checker(watch: Watch) -> HomeChecker:
+            stores = PlacedStores(tiers.store(own, config), config, tiers=tiers, watch=watch)
+            return HomeChecker(home, hot.instance, metadata, stores, config, quiet=False)
+
+        self.checks = CheckJobs(checker)
 
     def close(self) -> None:
         self._tier_source.close()
@@ -302,7 +312,13 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         if offloading:
             service.on_policies_changed.append(offloading.policies.changed)
             service.reads = offloading.sources.counts
-        app = admin_app(service, authenticator, offloading.service if offloading else None)
+            stack.callback(offloading.checks.close)
+        app = admin_app(
+            service,
+            authenticator,
+            offloading.service if offloading else None,
+            offloading.checks if offloading else None,
+        )
         server = admin.run(serve_http(app, "127.0.0.1", 0))
         stack.callback(lambda: admin.run(server.stop()))
         admin.port = server.port

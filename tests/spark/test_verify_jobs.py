@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from afterglow.config import BrokerConfig
+from afterglow.engine.check_jobs import CheckJobs, CheckState
+from afterglow.engine.checking import CheckRequest, HomeChecker, PlacedStores
 from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
 from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
@@ -17,6 +20,7 @@ from afterglow.storage import LocalStore
 from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.ledgers import message
 from afterglow.testing.offloaded import INSTANCE, OffloadedTopic, random_entries
+from afterglow.testing.served_topics import eventually
 from afterglow.verify import Kind, ObjectCheck, Place, Stretch
 from afterglow.verify.coverage import committed_objects
 from afterglow.verify.deep import CheckHere, portions
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from afterglow.engine.check_watch import Watch
     from afterglow.verify import Finding
 
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
@@ -148,6 +153,50 @@ def test_a_check_that_is_given_up_ends_its_job(spark: SparkSession, world: Offlo
         break
     assert not tracker.getActiveJobsIds()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("verify-job")]
+
+
+def test_a_cancelled_check_ends_its_job_while_a_task_runs(
+    spark: SparkSession, world: OffloadedTopic, tmp_path: Path
+) -> None:
+    """The task waits in a pipe that the test holds open, so that only the end of the job ends the wait."""
+    due = checks(world)
+    pipe = tmp_path / "tier" / f"{due[0].key}-index"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    checker = SparkChecker(spark, world.store, INSTANCE)
+
+    def cancel() -> None:
+        with pipe.open("wb"):  # opens once the task does
+            checker.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(AfterglowError, match="cancel"):
+        list(checker(due))
+    thread.join()
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+def test_a_deep_check_of_an_engine_runs_in_the_session_that_is_there(
+    spark: SparkSession, world: OffloadedTopic, tmp_path: Path
+) -> None:
+    key = checks(world)[0].key
+    world.spoil(key, 200)
+    config = BrokerConfig(spark_master="local[2]")
+
+    def checker(watch: Watch) -> HomeChecker:
+        stores = PlacedStores(world.tier, config, watch=watch)
+        return HomeChecker(tmp_path, INSTANCE, world.metadata, stores, config, quiet=False)
+
+    jobs = CheckJobs(checker)
+    job = jobs.begin(CheckRequest(deep=True))
+    eventually(lambda: job.view().ended_ms is not None, job.view)
+    view = job.view()
+    assert (view.state, view.error) == (CheckState.DONE, "")
+    assert view.counts[Kind.DAMAGED_BLOCK] == 1
+    size = sum(check.size_bytes for check in checks(world))
+    assert (view.progress.objects_done, view.progress.bytes_done, view.progress.bytes_due) == (5, size, size)
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []  # it is still there
 
 
 def test_objects_that_tasks_do_not_see_are_not_called_missing(

@@ -169,7 +169,11 @@ def test_work_in_progress_is_no_finding(home: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words", "code"),
     [
-        (("http://127.0.0.1:8080",), "home directory", 1),
+        (("http://127.0.0.1:1",), "afterglow serve", 1),
+        (("http://127.0.0.1:1", "--tier", "file:///t"), "leave --tier out", 2),
+        (("http://127.0.0.1:1", "--metadata", "sqlite:m"), "leave --metadata out", 2),
+        (("http://127.0.0.1:1", "--deep", "--master", "local[1]"), "leave --master out", 2),
+        (("http://[",), "address", 2),
         (("zk://127.0.0.1:2181",), "home directory", 1),
         (("ftp://x",), "no address", 2),
         (("{home}", "--yes"), "--sweep", 2),

@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from afterglow.admin import (
     backlog,
     brokers,
+    checks,
     clusters,
     lookup,
     messages,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
+    from afterglow.engine.check_jobs import CheckJobs
     from afterglow.offload.service import OffloadService
 
 ALL_RESOURCES = (
@@ -68,13 +70,19 @@ ALL_RESOURCES = (
 """Everything that is served, in the order in which paths are matched."""
 
 
-def admin_app(service: BrokerService, authenticator: Authenticator, offload: OffloadService | None = None) -> Starlette:
+def admin_app(
+    service: BrokerService,
+    authenticator: Authenticator,
+    offload: OffloadService | None = None,
+    check_jobs: CheckJobs | None = None,
+) -> Starlette:
     """The admin API of a broker, to be served in the broker's own event loop.
 
     Args:
         service: The broker.
         authenticator: Who is who.
         offload: Who offloads; None: nobody does, and calls that need one are refused.
+        check_jobs: Checks of the tiers; None: nobody makes any, likewise.
     """
     gate = Gate(service, authenticator)
     make = partial(Call, service, offload)
@@ -82,6 +90,7 @@ def admin_app(service: BrokerService, authenticator: Authenticator, offload: Off
     app = Starlette(
         routes=[
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
+            *checks.resources(check_jobs).routes(gate, make),
             *metrics.resources(MetricsCollector(service, offload), scraping).routes(gate, make),
         ],
         middleware=[Middleware(_EncodedPaths)],

@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from afterglow.broker.service import BrokerService
+    from afterglow.engine.check_jobs import CheckJobs
     from afterglow.offload.service import OffloadService
 
 
 async def start_admin(
-    service: BrokerService, offload: OffloadService | None, tls: ssl.SSLContext | None
+    service: BrokerService, offload: OffloadService | None, checks: CheckJobs | None, tls: ssl.SSLContext | None
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API, plain, protected, or both.
 
     Args:
         service: The broker.
         offload: Who offloads; None: nobody does.
+        checks: Checks of the tiers; None: nobody makes any.
         tls: What protects connections, where a port wants it.
 
     Returns:
@@ -34,7 +36,7 @@ async def start_admin(
         ConfigError: A port cannot be had.
     """
     config = service.config
-    app = admin_app(service, service.authenticator, offload)
+    app = admin_app(service, service.authenticator, offload, checks)
     host = host_in_address(config.advertised_address or config.bind_address)
     urls: list[str] = []
     async with AsyncExitStack() as stack:

@@ -35,8 +35,12 @@ class AdminFailed(AfterglowError):
 class AdminClient:
     """Makes calls below ``/admin/v2``; each on a connection of its own."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, told_by: str = "--admin-url") -> None:
         """Take a resolved connection.
+
+        Args:
+            connection: Where to, and the proof.
+            told_by: What names its address on the command line.
 
         Raises:
             ConfigError: Its address is no URL of an admin API, or its certificates cannot be read.
@@ -47,8 +51,9 @@ class AdminClient:
             base = parse_admin_url(connection.admin_url)
         except ValueError as error:
             raise ConfigError(
-                f"--admin-url {connection.admin_url!r} is no address of an admin API: write http://HOST:PORT"
+                f"{told_by} {connection.admin_url!r} is no address of an admin API: write http://HOST:PORT"
             ) from error
+        self._told_by = told_by
         self._at = f"{base.scheme}://{base.netloc}"
         self._link = AdminLink(base, ClusterProof(connection.token, connection.ca_file))
 
@@ -82,13 +87,13 @@ class AdminClient:
             raise self._unexpected(path, found, "a list of objects")
         return found
 
-    def fields(self, path: str, *names: str, method: str = "GET") -> dict[str, Any]:
+    def fields(self, path: str, *names: str, method: str = "GET", body: object = None) -> dict[str, Any]:
         """An object that has certain fields.
 
         Raises:
             AdminFailed: As :meth:`call`, or it is none.
         """
-        found = self.call(method, path)
+        found = self.call(method, path, body)
         if not isinstance(found, dict) or not all(name in found for name in names):
             raise self._unexpected(path, found, "an object" + (f" with {', '.join(names)}" if names else ""))
         return found
@@ -121,15 +126,14 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             raise AdminFailed(
                 f"the admin API at {self._at} does not answer: {error or type(error).__name__}; "
-                "start `afterglow serve`, or give --admin-url URL"
+                f"start `afterglow serve`, or give another {self._told_by}"
             ) from error
         return _value(answer.call, answer.status, answer.content)
 
     def _unexpected(self, path: str, found: object, expected: str) -> AdminFailed:
         said = repr(found)[:_LONGEST_TEXT]
-        return AdminFailed(
-            f"{path} at {self.connection.admin_url} is {said} and not {expected}: is it an admin API? see --admin-url"
-        )
+        at = f"{path} at {self.connection.admin_url}"
+        return AdminFailed(f"{at} is {said} and not {expected}: is it an admin API? see {self._told_by}")
 
 
 def _value(call: str, status: int, content: bytes) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.connection import CaFile, Connection, Token
 from afterglow.cli.output import Output
 from afterglow.cli.parameters import read_milliseconds
 from afterglow.cli.progress import byte_bar
@@ -17,10 +19,10 @@ from afterglow.cli.tier import TierOptions, tier_options
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from afterglow.engine.checking import HomeChecker
-    from afterglow.verify import Finding, ObjectChecker
+    from afterglow.engine.checking import CheckRequest
+    from afterglow.verify import ObjectChecker
 
 _SHOWN: Final = 20
 """Of each kind that is no fault, so many are shown to people; a bucket may hold millions of others' objects."""
@@ -28,7 +30,10 @@ _SHOWN: Final = 20
 
 @app.command()
 def verify(
-    source: Annotated[str, typer.Argument(help="The home directory of an engine, running or not.")],
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(help="The home directory of an engine, running or not; or http://host:8080 of one.")
+    ],
     *,
     tier: Annotated[
         str | None, typer.Option(help="Where all objects are: file:///path or s3://bucket[/prefix]; else as recorded.")
@@ -42,36 +47,108 @@ def verify(
     grace: Annotated[str, typer.Option(metavar="TIME", help="What is not older may be on its way.")] = "1h",
     yes: Annotated[bool, typer.Option("--yes", help="With --sweep: delete.")] = False,
     option: TierOptions = None,
+    token: Token = None,
+    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> int:
     """Hold metadata against the tier: missing, damaged, overlapping, orphan objects, unfinished uploads. Any: exit 1.
 
     Work in progress is no finding. Orphans younger than the grace are pending, objects of others foreign; neither is a
-    fault, nor are bytes that no checksum covers.
+    fault, nor are bytes that no checksum covers. Given an address, the engine there checks itself, with its own
+    settings and on its own Spark; Ctrl-C ends that check.
 
     Example: afterglow verify ./home --deep
+
+    Example: afterglow verify http://localhost:8080 --sweep
     """
-    from afterglow.engine.checking import open_checker  # noqa: PLC0415 - not needed for --help
+    from afterglow.engine.checking import CheckRequest  # noqa: PLC0415 - not needed for --help
 
     if yes and not sweep:
         raise ConfigError("--yes says that --sweep may delete; give both, or neither")
     if master is not None and not deep:
         raise ConfigError("--master says where --deep runs its tasks; give both, or neither")
+    request = CheckRequest(deep, sweep, yes, read_milliseconds(grace))
+    home = _Home(source, tier, metadata, master, tier_options(option))
     out = Output(as_json=as_json)
-    tally = Tally(everything=as_json)
-    grace_ms = read_milliseconds(grace)
-    with ExitStack() as stack:
-        opened = stack.enter_context(open_checker(source, tier=tier, metadata=metadata, options=tier_options(option)))
-        objects: ObjectChecker | None = None
-        if deep:
-            bar = stack.enter_context(byte_bar("checking every byte", "objects"))
-            objects = stack.enter_context(opened.deep(master, bar))
-        else:
-            stack.enter_context(out.working("checking"))
-        found = _findings(opened, objects, grace_ms=grace_ms, sweep=sweep, yes=yes)
-        out.rows((finding.as_json() for finding in tally.shown(found)), absent="nothing found")
+    if source.startswith(("http://", "https://")):
+        home.insist_on_nothing()
+        tally = _check_there(source, context.obj.overlaid(Connection(None, token, ca_file)), request, out)
+    else:
+        tally = _check_here(home, request, out)
     out.say(tally.summary)
     return FAILED if tally.faults else DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """A home, and how it is to be checked from outside."""
+
+    source: str
+    tier: str | None
+    metadata: str | None
+    master: str | None
+    options: Mapping[str, str]
+
+    def insist_on_nothing(self) -> None:
+        """Insist that nothing is given that a running engine knows by itself.
+
+        Raises:
+            ConfigError: Something is.
+        """
+        given = {"tier": self.tier, "metadata": self.metadata, "master": self.master, "option": self.options}
+        for name, value in given.items():
+            if value:
+                raise ConfigError(
+                    f"--{name} is for a home directory: the engine at {self.source} checks with its own settings; "
+                    f"leave --{name} out"
+                )
+
+
+def _check_here(home: _Home, request: CheckRequest, out: Output) -> Tally:
+    from afterglow.engine.checking import open_checker  # noqa: PLC0415 - not needed for --help
+
+    tally = Tally(everything=out.as_json)
+    with ExitStack() as stack:
+        opened = open_checker(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
+        checker = stack.enter_context(opened)
+        objects: ObjectChecker | None = None
+        if request.deep:
+            bar = stack.enter_context(byte_bar("checking every byte", "objects"))
+            objects = stack.enter_context(checker.deep(home.master, bar))
+        else:
+            stack.enter_context(out.working("checking"))
+        found = ((told.finding.as_json(), told.fault) for told in checker.run(request, objects))
+        out.rows(tally.shown(found), absent="nothing found")
+    return tally
+
+
+def _check_there(source: str, connection: Connection, request: CheckRequest, out: Output) -> Tally:
+    from afterglow.cli.remote_check import begun  # noqa: PLC0415 - HTTP and TLS are not needed for --help
+
+    tally = Tally(everything=out.as_json)
+    asked = {
+        "deep": request.deep,
+        "sweep": request.sweep,
+        "delete": request.delete,
+        "graceMillis": request.grace_ms,
+    }
+    with begun(source, connection, asked) as check:
+        with ExitStack() as stack:
+            if request.deep:
+                bar = stack.enter_context(byte_bar("checking every byte", "objects"))
+                job = check.follow(
+                    lambda job: bar(job["bytesDone"], job["bytesDue"], job["objectsDone"]) if job["bytesDue"] else None
+                )
+            else:
+                say = stack.enter_context(out.working("checking"))
+                job = check.follow(
+                    lambda job: say(f"checking: {job['objectsDone']:,} of {job['objectsDue']:,} objects")
+                )
+        out.rows(tally.shown(check.findings()), absent="nothing found")
+    lost = tally.correct(job["counts"], job["faults"])
+    if lost:
+        sys.stderr.write(f"afterglow: {lost} more findings were counted and not kept; `verify HOME` tells all\n")
+    return tally
 
 
 class Tally:
@@ -83,13 +160,20 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._everything = everything
 
-    def shown(self, findings: Iterable[tuple[Finding, bool]]) -> Iterator[Finding]:
-        """The findings to print."""
+    def shown(self, findings: Iterable[tuple[Mapping[str, Any], bool]]) -> Iterator[Mapping[str, Any]]:
+        """The findings to print, given each with whether it is a fault."""
         for finding, fault in findings:
-            self._counts[finding.kind] += 1
+            kind = finding["kind"]
+            self._counts[kind] += 1
             self.faults += fault
-            if fault or self._everything or self._counts[finding.kind] <= _SHOWN:
+            if fault or self._everything or self._counts[kind] <= _SHOWN:
                 yield finding
+
+    def correct(self, counts: Mapping[str, int], faults: int) -> int:
+        """Take the counts of whoever made the check, who may not have kept all; gives how many did not pass here."""
+        passed = self._counts.total()
+        self._counts, self.faults = Counter(counts), faults
+        return self._counts.total() - passed
 
     @property
     def summary(self) -> str:
@@ -98,20 +182,3 @@ class Tally:
         hidden = any(count > _SHOWN for count in self._counts.values())
         rest = f"; of what is no fault the first {_SHOWN} of a kind are shown, --json prints all" if hidden else ""
         return f"{self.faults or 'no'} faults{f' ({told}{rest})' if told else ''}"
-
-
-def _findings(
-    checker: HomeChecker, objects: ObjectChecker | None, *, grace_ms: int, sweep: bool, yes: bool
-) -> Iterator[tuple[Finding, bool]]:
-    """Every finding, and whether it is a fault that is still there."""
-    from afterglow.verify import Kind  # noqa: PLC0415 - not needed for --help
-
-    swept = {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD} if sweep else set()
-    for finding in checker.findings(grace_ms=grace_ms, checker=objects):
-        if finding.kind not in swept:
-            yield finding, finding.kind.is_fault
-        elif not yes:
-            yield replace(finding, detail=f"{finding.detail}; --yes would delete it"), True
-    if yes:
-        for item in checker.sweep(grace_ms=grace_ms):
-            yield replace(item.finding, detail=f"{item.finding.detail}; deleted"), False

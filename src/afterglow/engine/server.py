@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
+    from afterglow.engine.check_jobs import CheckJobs
     from afterglow.errors import HotLogError
     from afterglow.hot.log import Completion
     from afterglow.offload.service import OffloadService
 
     StartAdmin: TypeAlias = Callable[
-        [BrokerService, OffloadService | None, ssl.SSLContext | None],
+        [BrokerService, OffloadService | None, CheckJobs | None, ssl.SSLContext | None],
         Awaitable[tuple[str, Callable[[], Awaitable[None]]]],
     ]
     """Starts to serve the admin API; gives its address and what stops it."""
@@ -136,7 +137,7 @@ class Server:
             stack.callback(withdraw, home)
             admin_url = ""
             if admin is not None:
-                admin_url, stop = await admin(service, tiering.offload, tls)
+                admin_url, stop = await admin(service, tiering.offload, tiering.checks, tls)
                 stack.push_async_callback(stop)
             tiering.offload.start()
             for interval_s, what, work in _upkeep(service, tiering, config):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from afterglow.engine.check_jobs import CheckJobs
+from afterglow.engine.checking import HomeChecker, PlacedStores
 from afterglow.engine.reach import TaskReach
 from afterglow.engine.reads import TopicSources
 from afterglow.engine.tier import own_tier
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.config import BrokerConfig
+    from afterglow.engine.check_watch import Watch
     from afterglow.hot.local.log import LocalLog
     from afterglow.ledger.catalog import Catalog
     from afterglow.ledger.offload_buffer import OffloadBuffer
@@ -60,6 +63,8 @@ class Tiering:
     """How jobs of tasks went so far."""
     requests: Callable[[], dict[str, OperationCount]]
     """What this process has asked of tiers so far, by operation; tasks ask on their own."""
+    checks: CheckJobs
+    """Hold metadata against the tiers, when somebody asks for it."""
     _tier_source: TierSource
     _stack: ExitStack
 
@@ -114,6 +119,13 @@ class Tiering:
                 flush=hot.flush,
             )
             sources = TopicSources(hot, tier_source, policies)
+
+            def checker(watch: Watch) -> HomeChecker:
+                stores = PlacedStores(tiers.store(place, config), config, tiers=tiers, watch=watch)
+                return HomeChecker(home, hot.instance, metadata, stores, config, quiet=False)
+
+            checks = CheckJobs(checker)
+            stack.callback(checks.close)
             return cls(
                 place,
                 policies,
@@ -123,6 +135,7 @@ class Tiering:
                 reach.buffer,
                 runner.counts,
                 requests.counts,
+                checks,
                 tier_source,
                 stack.pop_all(),
             )

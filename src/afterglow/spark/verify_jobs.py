@@ -78,6 +78,7 @@ class SparkChecker:
         self._instance = instance
         self._progress = progress or _tell_nobody
         self._done_bytes = self._due_bytes = self._objects = 0
+        self._job: _Job | None = None
 
     def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
         """Check objects as one job; what the tasks find comes when all portions of an object are read.
@@ -93,7 +94,8 @@ class SparkChecker:
         for item in placed:
             objects[item.object].left += 1
         errors: list[AfterglowError] = []
-        for item, outcome in _Job(self._context, stores, self._instance).run(placed):
+        self._job = _Job(self._context, stores, self._instance)
+        for item, outcome in self._job.run(placed):
             whole = objects[item.object].take(item.portion.number, outcome)
             self._done_bytes += item.portion.size_bytes
             self._objects += whole is not None
@@ -107,6 +109,11 @@ class SparkChecker:
                 yield check, found
         if errors:
             raise _joined(errors)
+
+    def cancel(self) -> None:
+        """End the job that runs, from any thread; whoever waits for it gets an error. One that is to come runs."""
+        if self._job is not None:
+            self._job.cancel()
 
 
 class _Object:
@@ -156,7 +163,11 @@ class _Job:
                 self._insist_on_success(future)
             finally:
                 if not future.done():
-                    self._context.cancelJobGroup(self._group)
+                    self.cancel()
+
+    def cancel(self) -> None:
+        """Have Spark end the job; its tasks end where they are."""
+        self._context.cancelJobGroup(self._group)
 
     def _work_off(self, placed: Sequence[Placed]) -> None:
         from afterglow.spark.handover import Handover  # noqa: PLC0415 - imports Spark

@@ -19,7 +19,7 @@ from afterglow.verify.strays import Strays
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from afterglow.metadata.store import MetadataStore
+    from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.storage.store import ObjectStore
     from afterglow.verify.deep import ObjectChecker
     from afterglow.verify.names import Naming
@@ -34,7 +34,7 @@ _AT_ONCE: Final = 10_000
 
 
 def verify(
-    metadata: MetadataStore,
+    metadata: MetadataReader,
     stores: Callable[[Place], ObjectStore],
     *,
     tiers: Iterable[ObjectStore],

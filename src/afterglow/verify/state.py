@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from afterglow.metadata.store import MetadataStore
+    from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.verify.ledgers import Ledger
     from afterglow.verify.records import DeleteRecord, SegmentRecord, UploadRecord
 
@@ -46,7 +46,7 @@ class StateReader:
         cluster: Whose records of ours are meant.
     """
 
-    def __init__(self, metadata: MetadataStore, cluster: str) -> None:
+    def __init__(self, metadata: MetadataReader, cluster: str) -> None:
         self._metadata = metadata
         self._paths = AfterglowPaths(cluster)
 

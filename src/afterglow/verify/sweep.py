@@ -21,7 +21,7 @@ from afterglow.verify.strays import Strays
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from afterglow.metadata.store import MetadataStore
+    from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.storage.store import ObjectStore
     from afterglow.verify.findings import Finding
 
@@ -37,7 +37,7 @@ class Swept:
 
 
 def sweep(
-    metadata: MetadataStore,
+    metadata: MetadataReader,
     *,
     tiers: Iterable[ObjectStore],
     instance: str,
