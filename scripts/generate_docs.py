@@ -105,6 +105,9 @@ queries against what is emitted.
 - **Rates** are averages over the last `statsUpdateFrequencyInSecs` seconds, of offload over
   `managedLedgerStatsPeriodSeconds`, and up to twice as long, depending on when scrapes come.
 - **Counters** grow from the start of the process, those of messages from when the topic was opened.
+- **Summaries** have besides their quantiles (0.5, 0.95, 0.99 and 1.0, of the last five to ten minutes, at most a
+  quarter too high) the counters `…_sum` and `…_count`, as has the one histogram. A topic of which nothing was measured
+  has none of them.
 - **Of several topics in one series** figures are summed; those marked ‡ are the largest instead.
 - Only topics that are open have series.
 """
@@ -119,9 +122,14 @@ def metrics_page() -> str:
             f"## {group.title}\n",
             *([switched] if group.managed_ledgers else []),
             "| Metric | Type | Labels | Meaning |\n|---|---|---|---|",
-            "\n".join(map(_metric_row, group.metrics)) + "\n",
+            "\n".join(_metric_row(metric) for metric in group.metrics if not _is_sum_or_count(metric)) + "\n",
         ]
     return "\n".join(parts)
+
+
+def _is_sum_or_count(metric: Metric) -> bool:
+    """Whether the page's head tells of it, with all of its kind."""
+    return bool(metric.family) and metric.name.endswith(("_sum", "_count"))
 
 
 def _metric_row(metric: Metric) -> str:

@@ -87,6 +87,8 @@ def test_what_is_wrong_is_told_as_the_command_line_tells_it(admin: Admin) -> Non
     job = begin(admin)
     found = ended(admin, job)
     assert (found["state"], found["faults"], found["counts"]) == ("done", 1, {"missing_object": 1})
+    told = admin.call("GET", "/metrics").body.decode().splitlines()
+    assert 'afterglow_check_findings{cluster="standalone",depth="shallow",kind="missing_object"} 1.0' in told
     (finding,) = found["findings"]
     assert finding.keys() == {"kind", "topic", "object", "position", "detail", "fault"}
     assert (finding["kind"], finding["object"], finding["fault"]) == ("missing_object", key, True)
@@ -105,6 +107,11 @@ def test_a_sweep_deletes_only_where_it_is_told_to(admin: Admin) -> None:
     assert (wet["faults"], wet["deleted"], wet["counts"]) == (0, 1, {"orphan_object": 1})
     assert wet["findings"][0]["detail"].endswith("deleted")
     assert objects(admin) == before
+    told = admin.call("GET", "/metrics").body.decode().splitlines()
+    assert 'afterglow_sweep_deleted_total{cluster="standalone",kind="orphan_object"} 1.0' in told
+    assert 'afterglow_check_findings{cluster="standalone",depth="shallow",kind="orphan_object"} 0.0' in told
+    assert 'afterglow_checks_total{cluster="standalone",state="done"} 2.0' in told
+    assert not [line for line in told if 'depth="deep"' in line]
 
 
 def test_a_young_orphan_is_pending_within_the_grace(admin: Admin) -> None:

@@ -9,11 +9,13 @@ import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from afterglow.engine.checking import CheckRequest
 from afterglow.engine.metrics.declared import METRICS
 from afterglow.errors import ObjectMissing
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.storage import CountingStore, MemoryStore
+from afterglow.testing.served_topics import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +50,8 @@ def emitted(start: Callable[..., Admin]) -> dict[str, set[str]]:
     reads.served(Tier.TIERED, 1, 100)
     reads.fell_back(Tier.TIERED, "denied")
     reads.left_out(1, "damaged")
-    reads.fetched(100)
+    reads.fetched(100, 0.001)
+    reads.opened(0.001)
     admin.service.reads = lambda _name: reads.counts()
     store = CountingStore(MemoryStore())
     with pytest.raises(ObjectMissing):
@@ -57,6 +60,11 @@ def emitted(start: Callable[..., Admin]) -> dict[str, set[str]]:
     client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     client.subscribe("t", "s")
     client.create_producer("t").send(b"x")
+    assert admin.call("PUT", "persistent/public/default/t/offload", {"ledgerId": 9, "entryId": 0}).status == 204
+    admin.offloading.begin()
+    admin.offloading.finish()
+    job = admin.offloading.checks.begin(CheckRequest())
+    eventually(lambda: job.view().ended_ms is not None, job.view)
     try:
         text = admin.call("GET", "/metrics").body.decode()
     finally:

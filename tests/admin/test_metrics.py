@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from afterglow.config import AuthenticationProvider
 from afterglow.engine.metrics.declared import METRICS
+from afterglow.offload.job_counts import JobCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +110,10 @@ def test_what_the_tier_has_and_lacks_is_told(start: Callable[..., Admin]) -> Non
     assert found.value("afterglow_offload_lag_bytes", **OF_TOPIC) == 3 * ENTRY_BYTES
     assert found.value("afterglow_offload_task_bytes_total", route="files", **OF_TOPIC) >= 2 * ENTRY_BYTES
     assert found.value("brk_ledgeroffloader_offload_rate", **OF_TOPIC) > 0
+    assert found.value("brk_ledgeroffloader_write_storage_error_total", **OF_TOPIC) == 0
+    assert found.value("brk_ledgeroffloader_read_ledger_latency_count", **OF_TOPIC) == 2
+    longest_us = found.value("brk_ledgeroffloader_read_ledger_latency", quantile="1.0", **OF_TOPIC)
+    assert 0 < longest_us <= found.value("brk_ledgeroffloader_read_ledger_latency_sum", **OF_TOPIC)
     assert found.value("afterglow_offload_last_success_timestamp_seconds", **OF_TOPIC) > 1e9
 
 
@@ -124,7 +129,48 @@ def test_tasks_that_fail_are_counted(start: Callable[..., Admin]) -> None:
     admin.offloading.finish()
     found = Scrape(admin)
     assert found.value("brk_ledgeroffloader_offload_error_total", **OF_TOPIC) == 2
+    assert found.value("brk_ledgeroffloader_write_storage_error_total", **OF_TOPIC) == 2
     assert found.value("afterglow_offload_last_failure_timestamp_seconds", **OF_TOPIC) > 1e9
+
+
+def test_deletions_of_objects_are_counted_by_how_they_went(start: Callable[..., Admin]) -> None:
+    admin = start(offload=True, managed_ledger_offload_threshold_in_bytes=0)
+    admin.do("PUT", "persistent/public/default/t")
+    admin.do("PUT", "persistent/public/default/t/subscription/s")
+
+    def offload_and_let_go(ledgers: int, before: Callable[[], object]) -> dict[str, float]:
+        admin.write_ledgers(ledgers)
+        admin.offloading.begin()
+        admin.offloading.finish()
+        before()
+        admin.do("POST", "persistent/public/default/t/subscription/s/skip_all")
+        admin.service.store.trim()
+        admin.offloading.begin()
+        found = Scrape(admin)
+        name = "brk_ledgeroffloader_delete_offload_ops_total"
+        return {status: found.value(name, status=status, **OF_TOPIC) for status in ("succeed", "failed")}
+
+    tier = admin.offloading.tier
+    assert offload_and_let_go(2, before=lambda: None) == {"succeed": 2, "failed": 0}
+    assert offload_and_let_go(1, before=lambda: tier.rename(tier.with_name("gone"))) == {"succeed": 2, "failed": 1}
+
+
+def test_jobs_are_told_by_how_long_they_took(admin: Admin) -> None:
+    jobs = JobCounters()
+    admin.service.offload_jobs = jobs.counts
+    for seconds in (0.05, 2.0, 1000.0):
+        jobs.begun()
+        jobs.ended(seconds, failed=seconds > 2)
+    found = Scrape(admin)
+    within = {
+        sample.labels["le"]: sample.value
+        for sample in found.samples
+        if sample.name == "afterglow_spark_job_seconds_bucket"
+    }
+    assert list(within) == ["0.1", "0.3", "1.0", "3.0", "10.0", "30.0", "100.0", "300.0", "+Inf"]
+    assert list(within.values()) == [1, 1, 1, 2, 2, 2, 2, 2, 3]
+    assert found.value("afterglow_spark_job_seconds_sum", cluster="standalone") == 1002.05
+    assert found.value("afterglow_spark_job_seconds_count", cluster="standalone") == 3
 
 
 def test_lag_is_the_age_of_the_oldest_entry_outside_the_tier(

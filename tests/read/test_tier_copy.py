@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afterglow.config import BrokerConfig
+from afterglow.errors import StoreUnavailable
 from afterglow.format.frames import iter_entries
 from afterglow.read.messages import EntryBatches, MessageBatches
 from afterglow.read.window import Window
@@ -213,6 +214,37 @@ def test_a_piece_is_fetched_once_however_many_ask() -> None:
         assert [read.result().entries for read in reads] == [[entry] for entry in world.entries[row.ledgerId][:8]]
     assert world.counters.counts().requests == 1
     assert world.counting.counts()["head"].requests == 1
+
+
+def test_every_request_is_timed_and_those_that_fail_are_counted() -> None:
+    world = ReadWorld(policy=BrokerConfig(managed_ledger_offload_prefetch_rounds=0))
+    row = offloaded(world, [100] * 50, "v1", 5 * MIB)
+    world.source.read(row, 0, 49, 1)
+    counts = world.counters.counts()
+    assert (counts.index_latency.count, counts.data_latency.count, counts.failed) == (1, counts.requests, 0)
+    assert 0 < counts.data_latency.quantiles[1.0] <= counts.data_latency.sum_us
+    other = offloaded(world, [100] * 50, "v1", 5 * MIB)
+    world.counting.inner = Refusing(world.counting.inner, "-index")
+    with pytest.raises(StoreUnavailable):
+        world.source.read(other, 0, 49, 1)
+    assert (world.counters.counts().index_latency.count, world.counters.counts().failed) == (1, 1)
+    world.counting.inner = Refusing(world.counting.inner.inner, f"-ledger-{other.ledgerId}")
+    with pytest.raises(StoreUnavailable):
+        world.source.read(other, 0, 49, 1)
+    assert (world.counters.counts().index_latency.count, world.counters.counts().failed) == (2, 2)
+
+
+class Refusing(StoreWrapper):
+    """Gives no object whose key ends so."""
+
+    def __init__(self, inner: ObjectStore, ending: str) -> None:
+        super().__init__(inner)
+        self._ending = ending
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
+        if key.endswith(self._ending):
+            raise StoreUnavailable(f"{key} is not to be had today")
+        return self.inner.get(key, start, end)
 
 
 def test_who_reads_in_order_finds_the_next_piece_on_its_way() -> None:

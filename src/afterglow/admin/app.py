@@ -91,7 +91,7 @@ def admin_app(
         routes=[
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
             *checks.resources(check_jobs).routes(gate, make),
-            *metrics.resources(MetricsCollector(service, offload), scraping).routes(gate, make),
+            *metrics.resources(MetricsCollector(service, offload, check_jobs), scraping).routes(gate, make),
         ],
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _unknown, Exception: _fault},

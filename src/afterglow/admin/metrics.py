@@ -5,6 +5,7 @@ A scrape needs the proof of a role that every other call needs: Pulsar with ``au
 
 from __future__ import annotations
 
+from itertools import chain, groupby, starmap
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric as Family
@@ -56,9 +57,11 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Every metric that has a value."""
-        for metric, values in self._samples:
-            family = Family(metric.name.removesuffix("_total"), metric.help, str(metric.kind))
-            family.samples = self._written(metric, values)  # type: ignore[assignment]  # gone through once
+        for name, series in groupby(self._samples, lambda each: each[0].family or each[0].name):
+            members = list(series)
+            metric = members[0][0]
+            family = Family(name.removesuffix("_total"), metric.help, str(metric.kind))
+            family.samples = chain.from_iterable(starmap(self._written, members))  # type: ignore[assignment]  # gone through once
             yield family
 
     def _written(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Sample]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -59,6 +60,21 @@ _log = logging.getLogger(__name__)
 _VERSION: Final = 1
 _TRIES: Final = 8
 """Unknown outcomes in a row that are met by trying again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """What came of the intents of a topic."""
+
+    done: int = 0
+    waiting: int = 0
+    """Their objects are still named, or written."""
+    failed: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many are left for later."""
+        return self.waiting + self.failed
 
 
 class Deletions:
@@ -155,8 +171,8 @@ class Deletions:
                 yield name
             waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
 
-    def carry_out(self, name: str) -> int:
-        """Steps 3 to 6 for every intent of a topic; returns how many are left for later.
+    def carry_out(self, name: str) -> CarriedOut:
+        """Steps 3 to 6 for every intent of a topic.
 
         Raises:
             MetadataError: The records or the list cannot be read.
@@ -167,17 +183,20 @@ class Deletions:
             for doomed in doomed_records(name, self._metadata, self._paths):
                 self.record(name, doomed, "its topic is gone")
         node = self._paths.deletes(name)
-        left = 0
+        done = waiting = failed = 0
         for child in self._metadata.children(node):
             try:
-                left += not self._carry_out_one(name, f"{node}/{child}")
+                is_done = self._carry_out_one(name, f"{node}/{child}")
             except AfterglowError as error:
-                left += 1
+                failed += 1
                 _log.warning("an object of %s is deleted later: %s", name, error)
-        if not left:
+            else:
+                done += is_done
+                waiting += not is_done
+        if not waiting + failed:
             for empty in (node, *((self._paths.uploads(name), self._paths.segments(name)) if gone else ())):
                 self._remove_node(empty)
-        return left
+        return CarriedOut(done, waiting, failed)
 
     def _carry_out_one(self, name: str, path: str) -> bool:
         """Whether the intent is done and off the record."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Final
+
+JOB_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Times by which jobs are told apart: from some small parts to a backlog of hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class JobCounts:
     failed: int = 0
     seconds: float = 0.0
     """Of those that have ended, from when they were handed in."""
+    within: tuple[int, ...] = (0,) * len(JOB_SECONDS)
+    """How many of those took no longer than each of ``JOB_SECONDS``."""
 
 
 class JobCounters:
@@ -35,7 +41,11 @@ class JobCounters:
         with self._lock:
             known = self._counts
             self._counts = JobCounts(
-                known.running - 1, known.succeeded + (not failed), known.failed + failed, known.seconds + seconds
+                known.running - 1,
+                known.succeeded + (not failed),
+                known.failed + failed,
+                known.seconds + seconds,
+                tuple(count + (seconds <= most) for count, most in zip(known.within, JOB_SECONDS, strict=True)),
             )
 
     def counts(self) -> JobCounts:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
     from afterglow.offload.reach import RouteBytes
     from afterglow.offload.topic import TopicOffload
+    from afterglow.read.latencies import LatencySummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class OffloadStatistics:
     """What tasks have read and uploaded in this process."""
     failed_tasks: int
     """Tries of tasks that failed in this process."""
+    failed_writes: int
+    """Those of them that the store has failed."""
+    read_latency: LatencySummary
+    """What tasks took to read a part from the hot log, and to check and measure it."""
+    deletions_done: int
+    """Objects that this process has deleted."""
+    deletions_failed: int
+    """Tries of that which failed; each is repeated."""
     failed_segments: int
     """Segments on their way whose last attempt failed, as far as this process knows."""
 
@@ -54,6 +63,10 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
         stalled=tuple(sorted(attempt.ledger_id for attempt in attempts if attempt.stalled)),
         read_bytes=topic.read_bytes,
         failed_tasks=topic.failed_tasks,
+        failed_writes=topic.failed_writes,
+        read_latency=topic.read_latencies.summary(),
+        deletions_done=topic.deletions_done,
+        deletions_failed=topic.deletions_failed,
         failed_segments=sum(1 for upload in topic.stream.uploads if upload.record.last_error),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from afterglow.errors import AfterglowError, Fenced, TopicClosed, TopicMissing
+from afterglow.errors import AfterglowError, Fenced, StorageError, TopicClosed, TopicMissing
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.explain import Work
@@ -21,6 +21,7 @@ from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.work import StreamWork, wants_stream
 from afterglow.offload.task import PartTask
 from afterglow.offload.troubles import Troubles
+from afterglow.read.latencies import Latencies
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -64,6 +65,14 @@ class TopicOffload:
         """What tasks have read and uploaded."""
         self.failed_tasks = 0
         """Tries of tasks that failed."""
+        self.failed_writes = 0
+        """Those of them that the store has failed."""
+        self.read_latencies = Latencies()
+        """What tasks took to read a part from the hot log, and to check and measure it."""
+        self.deletions_done = 0
+        """Objects that were deleted, each with its index."""
+        self.deletions_failed = 0
+        """Tries of that which failed."""
         self._system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
         self._doomed = False
         self._fenced: ManagedLedger | None = None
@@ -172,6 +181,9 @@ class TopicOffload:
         with self._env.lock:
             self.read_bytes = self.read_bytes.plus(result.route, task.size_bytes)
             self.failed_tasks += result.error is not None
+            self.failed_writes += isinstance(result.error, StorageError)
+        if result.read_seconds:
+            self.read_latencies.record(result.read_seconds)
         if isinstance(task, PartTask) and self.stream.task_ended(task, result):
             return True
         if self.window.task_ended(task, result):
@@ -219,7 +231,10 @@ class TopicOffload:
         self._doomed = False  # now: what is put on record from here on is seen by the next look
         left = True
         try:
-            left = self._env.deletions.carry_out(self.name) > 0
+            carried = self._env.deletions.carry_out(self.name)
+            self.deletions_done += carried.done
+            self.deletions_failed += carried.failed
+            left = carried.left > 0
         finally:
             if left:
                 self._doomed = True

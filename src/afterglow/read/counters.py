@@ -17,6 +17,7 @@ from afterglow.errors import (
     StoreUnavailable,
     WrongVersion,
 )
+from afterglow.read.latencies import Latencies, LatencySummary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +55,12 @@ class ReadCounts:
     """Ranged reads of data objects."""
     fetched_bytes: int = 0
     """Bytes that came with them: more than was read from the tier where pieces were fetched twice, or for nothing."""
+    failed: int = 0
+    """Objects that could not be opened, and ranged reads that the store did not answer."""
+    index_latency: LatencySummary = field(default_factory=LatencySummary)
+    """Of opening objects: the head of the data object, its index, and what is made of it."""
+    data_latency: LatencySummary = field(default_factory=LatencySummary)
+    """Of ranged reads of data objects."""
 
 
 class ReadCounters:
@@ -72,6 +79,9 @@ class ReadCounters:
         self._left_out: Counter[str] = Counter()
         self._requests = 0
         self._fetched_bytes = 0
+        self._failed = 0
+        self._index_latencies = Latencies()
+        self._data_latencies = Latencies()
 
     def served(self, tier: Tier, entries: int, size_bytes: int) -> None:
         """A tier served entries."""
@@ -95,13 +105,27 @@ class ReadCounters:
         if self._total is not None:
             self._total.left_out(entries, reason)
 
-    def fetched(self, size_bytes: int) -> None:
-        """A ranged read of a data object brought bytes."""
+    def fetched(self, size_bytes: int, seconds: float = 0.0) -> None:
+        """A ranged read of a data object brought bytes, and took so long."""
+        self._data_latencies.record(seconds)
         with self._lock:
             self._requests += 1
             self._fetched_bytes += size_bytes
         if self._total is not None:
-            self._total.fetched(size_bytes)
+            self._total.fetched(size_bytes, seconds)
+
+    def opened(self, seconds: float) -> None:
+        """An object was opened, which took so long."""
+        self._index_latencies.record(seconds)
+        if self._total is not None:
+            self._total.opened(seconds)
+
+    def failed(self) -> None:
+        """An object could not be opened, or a ranged read was not answered."""
+        with self._lock:
+            self._failed += 1
+        if self._total is not None:
+            self._total.failed()
 
     def counts(self) -> ReadCounts:
         """The counts as of now."""
@@ -113,4 +137,7 @@ class ReadCounters:
                 dict(self._left_out),
                 self._requests,
                 self._fetched_bytes,
+                self._failed,
+                self._index_latencies.summary(),
+                self._data_latencies.summary(),
             )

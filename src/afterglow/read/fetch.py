@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from afterglow.errors import CorruptBlock, DamagedPiece, ObjectMissing
+from afterglow.errors import CorruptBlock, DamagedPiece, ObjectMissing, StorageError
 from afterglow.format.blocks import decode_header
 from afterglow.format.frames import FRAME, FRAME_BYTES, scan_frames
 
@@ -79,11 +80,15 @@ class LedgerObject:
         end = min(self._bounds(wanted[-1])[1], self.opened.size_bytes)
         data = memoryview(b"")
         if start < end:
+            began_s = perf_counter()
             try:
                 data = self.store.get(self.opened.located.key, start, end)
-            except ObjectMissing as error:
-                raise ObjectMissing(f"{self.opened.located}: {error}") from error
-            self.counters.fetched(data.nbytes)
+            except StorageError as error:
+                self.counters.failed()
+                if isinstance(error, ObjectMissing):
+                    raise ObjectMissing(f"{self.opened.located}: {error}") from error
+                raise
+            self.counters.fetched(data.nbytes, perf_counter() - began_s)
         damage = {piece: found for piece in wanted if (found := self._problem(data, start, piece))}
         return Fetched(start, data, damage)
 

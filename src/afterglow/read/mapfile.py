@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from afterglow.errors import CorruptBlock, DamagedPiece, NotSupported, ObjectMissing
+from afterglow.errors import CorruptBlock, DamagedPiece, NotSupported, ObjectMissing, StorageError
 from afterglow.format.frames import Frames, scan_frames
 from afterglow.format.sequence_file import BYTES, LONG, decode_header, frame_records, read_records
 from afterglow.read.copies import FrameRun
@@ -198,8 +199,13 @@ class _Stretches:
             return memoryview(b"")
         if not self._start <= start or end > self._start + self._data.nbytes:
             wanted = min(max(end, start + self._least), self.size_bytes)
-            self._start, self._data = start, self._store.get(self._key, start, wanted)
-            self._counters.fetched(self._data.nbytes)
+            began_s = perf_counter()
+            try:
+                self._start, self._data = start, self._store.get(self._key, start, wanted)
+            except StorageError:
+                self._counters.failed()
+                raise
+            self._counters.fetched(self._data.nbytes, perf_counter() - began_s)
         return self._data[start - self._start : end - self._start]
 
 

@@ -9,9 +9,10 @@ nothing here grows stale.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from afterglow.errors import DamagedPiece, StoreUnavailable
+from afterglow.errors import AfterglowError, DamagedPiece, StoreUnavailable
 from afterglow.ledger.clock import SystemClock
 from afterglow.read.caching import ByteCache
 from afterglow.read.fetch import LedgerObject
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
-    from afterglow.errors import AfterglowError
     from afterglow.ledger.clock import Clock
     from afterglow.read.copies import LedgerCopy
     from afterglow.read.counters import ReadCounters
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from afterglow.read.stretches import Stretch
 
     ForeignCopies: TypeAlias = Callable[[Stretch, BrokerConfig], LedgerCopy]
+
+T = TypeVar("T")
 
 _PATIENCE_S: Final = 10.0
 """After an object or its store failed, readers that have another copy leave it alone for so long: what would they do
@@ -126,11 +128,13 @@ class TierSource:
             self._check_troubles(located)
         store = self._tiers.store(located.place, policy)
         if located.place.driver == MAPFILES:
-            mapfile = self._mapfiles.get(located, lambda: open_mapfile(store, located, counters))
+            mapfile = self._mapfiles.get(
+                located, lambda: _timed(lambda: open_mapfile(store, located, counters), counters)
+            )
             scan_bytes = self._config.offload_scan_read_buffer_size_in_bytes
             return MapFileCopy(store, mapfile, ledger_id, scan_bytes, counters)
         buffer_bytes: int = driver_setting(policy, located.place.driver, "ReadBufferSizeInBytes")
-        opened = self._objects.get(located, lambda: open_object(store, located, buffer_bytes))
+        opened = self._objects.get(located, lambda: _timed(lambda: open_object(store, located, buffer_bytes), counters))
         if not lenient:
             opened.check_length()
         rounds = policy.managed_ledger_offload_prefetch_rounds
@@ -212,3 +216,15 @@ class TierSource:
     def close(self) -> None:
         """Stop reading ahead and wait for what is under way. Copies can be read on."""
         self._cache.close()
+
+
+def _timed(opening: Callable[[], T], counters: ReadCounters) -> T:
+    """Open an object, and have it counted."""
+    began_s = perf_counter()
+    try:
+        opened = opening()
+    except AfterglowError:
+        counters.failed()
+        raise
+    counters.opened(perf_counter() - began_s)
+    return opened

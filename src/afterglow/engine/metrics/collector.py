@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.broker.raw_reads import ReadOrigin
 from afterglow.broker.service import TOPICS_AT_ONCE
+from afterglow.engine.metrics.checks import add_checks
 from afterglow.engine.metrics.declared import GROUPS
 from afterglow.engine.metrics.offload import add_offload, add_reads
 from afterglow.engine.metrics.rates import Rates
@@ -15,12 +16,14 @@ from afterglow.engine.metrics.samples import Samples
 from afterglow.engine.metrics.topics import add_topics, figures_of
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger.offload_buffer import BufferStatistics
+from afterglow.offload.job_counts import JOB_SECONDS
 from afterglow.read.copies import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from afterglow.broker.service import BrokerService
+    from afterglow.engine.check_jobs import CheckJobs
     from afterglow.engine.metrics.topics import TopicFigures
     from afterglow.offload.service import OffloadService
     from afterglow.offload.statistics import OffloadStatistics
@@ -35,14 +38,20 @@ class MetricsCollector:
     Args:
         service: The broker.
         offload: Who offloads; None: nobody does.
+        checks: Checks of the tiers; None: nobody makes any.
         monotonic: Seconds from any origin.
     """
 
     def __init__(
-        self, service: BrokerService, offload: OffloadService | None, monotonic: Callable[[], float] = time.monotonic
+        self,
+        service: BrokerService,
+        offload: OffloadService | None,
+        checks: CheckJobs | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._service = service
         self._offload = offload
+        self._checks = checks
         self._alone = asyncio.Lock()
         config = service.config
         self._tier_rates = Rates(config.managed_ledger_stats_period_seconds, monotonic)
@@ -82,6 +91,8 @@ class MetricsCollector:
         self._add_tiers(samples, topics)
         self._add_work(samples)
         self._add_memory(samples)
+        if self._checks is not None:
+            add_checks(samples, self._checks.figures())
         samples.add("pulsar_active_connections", connections)
         samples.add("afterglow_topics_without_series", sum(not topic.own for topic in topics))
         return samples
@@ -127,7 +138,11 @@ class MetricsCollector:
         samples.add("afterglow_spark_jobs_running", jobs.running)
         samples.add("afterglow_spark_jobs_total", jobs.succeeded, "succeeded")
         samples.add("afterglow_spark_jobs_total", jobs.failed, "failed")
-        samples.add("afterglow_spark_job_seconds_total", jobs.seconds)
+        ended = jobs.succeeded + jobs.failed
+        for most, within in (*zip(JOB_SECONDS, jobs.within, strict=True), ("+Inf", ended)):
+            samples.add("afterglow_spark_job_seconds_bucket", within, str(most))
+        samples.add("afterglow_spark_job_seconds_sum", jobs.seconds)
+        samples.add("afterglow_spark_job_seconds_count", ended)
 
     def _add_memory(self, samples: Samples) -> None:
         store = self._service.store

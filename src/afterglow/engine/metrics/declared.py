@@ -26,6 +26,10 @@ class Kind(StrEnum):
     """Grows from the start of the process, or from when the topic was opened."""
     GAUGE = "gauge"
     """As of now."""
+    SUMMARY = "summary"
+    """Quantiles of the last minutes; ``_sum`` and ``_count`` grow."""
+    HISTOGRAM = "histogram"
+    """How many were no larger than each bound; all grow."""
 
 
 class Merge(StrEnum):
@@ -46,6 +50,8 @@ class Metric:
     """Besides ``cluster``."""
     help: str
     merge: Merge = Merge.SUM
+    family: str = ""
+    """Name of the summary or the histogram that it is a series of; empty where it stands for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,25 @@ def _counter(name: str, labels: str, text: str) -> Metric:
 
 def _gauge(name: str, labels: str, text: str, merge: Merge = Merge.SUM) -> Metric:
     return Metric(name, Kind.GAUGE, tuple(labels.split()), text, merge)
+
+
+def _summary(name: str, labels: str, text: str) -> tuple[Metric, ...]:
+    """Quantiles cannot be added up: of several topics the largest is told."""
+    plain = tuple(labels.split())
+    return (
+        Metric(name, Kind.SUMMARY, (*plain, "quantile"), text, Merge.MAX, name),
+        Metric(f"{name}_sum", Kind.SUMMARY, plain, text, family=name),
+        Metric(f"{name}_count", Kind.SUMMARY, plain, text, family=name),
+    )
+
+
+def _histogram(name: str, labels: str, text: str) -> tuple[Metric, ...]:
+    plain = tuple(labels.split())
+    return (
+        Metric(f"{name}_bucket", Kind.HISTOGRAM, (*plain, "le"), text, family=name),
+        Metric(f"{name}_sum", Kind.HISTOGRAM, plain, text, family=name),
+        Metric(f"{name}_count", Kind.HISTOGRAM, plain, text, family=name),
+    )
 
 
 _TOPIC: Final = "namespace topic"
@@ -108,7 +133,25 @@ GROUPS: Final = (
             _counter(
                 "brk_ledgeroffloader_offload_error_total", _TOPIC, "Tries of tasks that failed; each is repeated."
             ),
+            _counter(
+                "brk_ledgeroffloader_write_storage_error_total",
+                _TOPIC,
+                "Those of them that the store has failed. Requests of the engine itself, as those that begin and "
+                "complete an upload, are in afterglow_store_requests_total.",
+            ),
             _gauge("brk_ledgeroffloader_offload_rate", _TOPIC, "Bytes per second that tasks have uploaded."),
+            *_summary(
+                "brk_ledgeroffloader_read_ledger_latency",
+                _TOPIC,
+                "Microseconds that a task took to read a part from the hot log, and to check and measure it; in "
+                "Pulsar, to read a batch of entries.",
+            ),
+            _counter(
+                "brk_ledgeroffloader_delete_offload_ops_total",
+                "namespace topic status",
+                "Deletions of objects, each with its index: succeed or failed, which is repeated. Those of topics that "
+                "are gone have no series.",
+            ),
             _gauge(
                 "afterglow_offload_lag_bytes",
                 _TOPIC,
@@ -163,6 +206,22 @@ GROUPS: Final = (
             _counter("brk_ledgeroffloader_read_bytes_total", _TOPIC, "Bytes of entries that the tier has served."),
             _gauge("brk_ledgeroffloader_read_offload_rate", _TOPIC, "Bytes per second that the tier has served."),
             _counter(
+                "brk_ledgeroffloader_read_offload_error_total",
+                _TOPIC,
+                "Objects that could not be opened, and ranged reads that the store has failed.",
+            ),
+            *_summary(
+                "brk_ledgeroffloader_read_offload_index_latency",
+                _TOPIC,
+                "Microseconds to open an object: the head of the data object, which Pulsar does not ask for, its "
+                "index, and what is made of it. An object that is open is not opened again.",
+            ),
+            *_summary(
+                "brk_ledgeroffloader_read_offload_data_latency",
+                _TOPIC,
+                "Microseconds of a ranged read of a data object, retries and throttling included.",
+            ),
+            _counter(
                 "afterglow_read_bytes_total",
                 "namespace topic tier",
                 "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it.",
@@ -202,13 +261,29 @@ GROUPS: Final = (
             _counter("afterglow_store_received_bytes_total", "operation", "Bytes of objects that came with them."),
             _gauge("afterglow_spark_jobs_running", "", "Jobs of offload that were handed in and have not ended."),
             _counter("afterglow_spark_jobs_total", "result", "Jobs that have ended: succeeded or failed."),
-            _counter(
-                "afterglow_spark_job_seconds_total",
+            *_histogram(
+                "afterglow_spark_job_seconds",
                 "",
                 "Time from handing in to the end of those, the start of Spark with the first included.",
             ),
         ),
         managed_ledgers=True,
+    ),
+    Group(
+        "Checks",
+        (
+            _gauge("afterglow_checks_running", "", "Checks that run: one at most."),
+            _counter("afterglow_checks_total", "state", "Checks that have ended: done, failed or cancelled."),
+            _gauge(
+                "afterglow_check_findings",
+                "depth kind",
+                "What the last check that was done has found and its sweep has not deleted. The depth is shallow or "
+                "deep: a shallow check does not see damage within objects.",
+            ),
+            _gauge("afterglow_check_last_timestamp_seconds", "depth", "When that check ended."),
+            _gauge("afterglow_check_last_duration_seconds", "depth", "How long it took."),
+            _counter("afterglow_sweep_deleted_total", "kind", "What sweeps have deleted, by the kind of finding."),
+        ),
     ),
     Group(
         "Memory",

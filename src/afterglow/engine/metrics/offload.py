@@ -27,6 +27,10 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
     labels = topic.namespace, topic.topic
     samples.add("pulsar_storage_offloaded_size", statistics.offloaded_bytes, *labels)
     samples.add("brk_ledgeroffloader_offload_error_total", statistics.failed_tasks, *labels)
+    samples.add("brk_ledgeroffloader_write_storage_error_total", statistics.failed_writes, *labels)
+    samples.add("brk_ledgeroffloader_delete_offload_ops_total", statistics.deletions_done, *labels, "succeed")
+    samples.add("brk_ledgeroffloader_delete_offload_ops_total", statistics.deletions_failed, *labels, "failed")
+    samples.add_summary("brk_ledgeroffloader_read_ledger_latency", statistics.read_latency, *labels)
     samples.add("afterglow_offload_ledgers_running", len(statistics.running), *labels)
     samples.add("afterglow_offload_ledgers_stalled", len(statistics.stalled), *labels)
     samples.add("afterglow_offload_last_success_timestamp_seconds", statistics.last_success_ms / 1000, *labels)
@@ -48,6 +52,9 @@ def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None
     """Add which tier served reads of a topic."""
     labels = topic.namespace, topic.topic
     samples.add("brk_ledgeroffloader_read_bytes_total", counts.bytes.get(Tier.TIERED, 0), *labels)
+    samples.add("brk_ledgeroffloader_read_offload_error_total", counts.failed, *labels)
+    samples.add_summary("brk_ledgeroffloader_read_offload_index_latency", counts.index_latency, *labels)
+    samples.add_summary("brk_ledgeroffloader_read_offload_data_latency", counts.data_latency, *labels)
     for tier in Tier:
         samples.add("afterglow_read_bytes_total", counts.bytes.get(tier, 0), *labels, tier)
         samples.add("afterglow_read_entries_total", counts.entries.get(tier, 0), *labels, tier)

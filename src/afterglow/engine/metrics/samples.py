@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.engine.metrics.declared import Metric
+    from afterglow.read.latencies import LatencySummary
 
 
 class Samples:
@@ -43,6 +44,15 @@ class Samples:
             values[kept] = value
         else:
             values[kept] = max(known, value) if metric.merge is Merge.MAX else known + value
+
+    def add_summary(self, name: str, summary: LatencySummary, *labels: str) -> None:
+        """Add the series of a summary; none where nothing was ever measured."""
+        if not summary.count:
+            return
+        for quantile, took_us in summary.quantiles.items():
+            self.add(name, took_us, *labels, str(quantile))
+        self.add(f"{name}_sum", summary.sum_us, *labels)
+        self.add(f"{name}_count", summary.count, *labels)
 
     def labels_of(self, metric: Metric) -> tuple[str, ...]:
         """The labels that are shown of a metric."""
