@@ -11,6 +11,7 @@ WORKLOADS = (
     "startup",
     "append",
     "broker",
+    "scrape",
     "offload",
     "streaming",
     "scan",

@@ -5,8 +5,9 @@ A scrape needs the proof of a role that every other call needs: Pulsar with ``au
 
 from __future__ import annotations
 
+import time
 from itertools import chain, groupby, starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import Metric as Family
 from prometheus_client.core import Sample
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from afterglow.engine.metrics.collector import MetricsCollector
     from afterglow.engine.metrics.declared import Metric
     from afterglow.engine.metrics.samples import Samples
+
+
+_AT_ONCE: Final = 50
+"""Samples that are written before the event loop may have the interpreter, if it wants it: a third of a millisecond.
+Otherwise it would wait for its turn for five, at each of its steps."""
 
 
 def resources(collector: MetricsCollector, access: Access) -> Resources:
@@ -66,5 +72,7 @@ class _Families(Collector):
 
     def _written(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Sample]:
         labels = self._samples.labels_of(metric)
-        for given, value in values.items():
+        for number, (given, value) in enumerate(values.items()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                time.sleep(0)
             yield Sample(metric.name, {"cluster": self._cluster, **dict(zip(labels, given, strict=True))}, value)

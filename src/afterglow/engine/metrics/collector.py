@@ -101,6 +101,7 @@ class MetricsCollector:
         counts: dict[object, int] = {}
         told: list[tuple[TopicFigures, OffloadStatistics | None, ReadCounts | None]] = []
         for topic in topics:
+            time.sleep(0)  # so that the event loop has its turn, for which it would wait five milliseconds otherwise
             statistics, reads = self._statistics(topic), self._service.reads(topic.ledger_name)
             told.append((topic, statistics, reads))
             if statistics is not None:
