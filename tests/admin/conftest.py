@@ -22,7 +22,7 @@ from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
 from afterglow.engine.check_jobs import CheckJobs
-from afterglow.engine.checking import HomeChecker, PlacedStores
+from afterglow.engine.checking import PlacedStores, TierChecker
 from afterglow.engine.reads import TopicSources
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -119,9 +119,9 @@ class Offloading:
             flush=hot.flush,
         )
 
-        def checker(watch: Watch) -> HomeChecker:
+        def checker(watch: Watch) -> TierChecker:
             stores = PlacedStores(tiers.store(own, config), config, tiers=tiers, watch=watch)
-            return HomeChecker(home, hot.instance, metadata, stores, config, quiet=False)
+            return TierChecker(home, hot.instance, metadata, stores, config, quiet=False)
 
         self.checks = CheckJobs(checker)
 

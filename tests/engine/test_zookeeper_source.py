@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import afterglow
+from afterglow.engine.check_opening import open_checker
+from afterglow.engine.checking import CheckRequest
 from afterglow.errors import ConfigError, CorruptMetadata, LedgerMissing, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.names import TopicName
@@ -119,6 +121,28 @@ def test_brokers_that_have_gone_are_no_reason_to_fail_before_their_entries_are_d
     with afterglow.connect(cluster.address) as source:
         cold = source.topic(TOPIC).scan(end=f"{first}:{EACH}", columns=["value"]).read_all()
     assert cold.num_rows == EACH
+
+
+def test_what_a_cluster_has_offloaded_is_checked(home: Path, cluster: Cluster) -> None:
+    info = without_segments(list_of(home))
+    del info.ledgerInfo[1:]  # no other is in the tier
+    cluster.put(managed_ledger_path(NAME), info.SerializeToString())
+    tier = home / "tier"
+    (key,) = (path.name for path in tier.iterdir() if path.name.endswith(f"-ledger-{info.ledgerInfo[0].ledgerId}"))
+
+    def found() -> dict[str, set[str | None]]:
+        with open_checker(cluster.address) as checker:
+            told = [each.finding for each in checker.run(CheckRequest(grace_ms=0))]
+        return {kind: {each.object for each in told if each.kind == kind} for kind in {each.kind for each in told}}
+
+    sound = found()
+    assert sound.keys() == {"foreign"}
+    assert key in sound["foreign"]
+    (tier / key).rename(tier / "away")
+    try:
+        assert found()["missing_object"] == {key}
+    finally:
+        (tier / "away").rename(tier / key)
 
 
 def test_segments_of_an_attached_afterglow_are_added(home: Path, cluster: Cluster, tmp_path: Path) -> None:

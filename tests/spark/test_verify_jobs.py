@@ -12,7 +12,7 @@ import pytest
 
 from afterglow.config import BrokerConfig
 from afterglow.engine.check_jobs import CheckJobs, CheckState
-from afterglow.engine.checking import CheckRequest, HomeChecker, PlacedStores
+from afterglow.engine.checking import CheckRequest, PlacedStores, TierChecker
 from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
 from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
@@ -184,9 +184,9 @@ def test_a_deep_check_of_an_engine_runs_in_the_session_that_is_there(
     world.spoil(key, 200)
     config = BrokerConfig(spark_master="local[2]")
 
-    def checker(watch: Watch) -> HomeChecker:
+    def checker(watch: Watch) -> TierChecker:
         stores = PlacedStores(world.tier, config, watch=watch)
-        return HomeChecker(tmp_path, INSTANCE, world.metadata, stores, config, quiet=False)
+        return TierChecker(tmp_path, INSTANCE, world.metadata, stores, config, quiet=False)
 
     jobs = CheckJobs(checker)
     job = jobs.begin(CheckRequest(deep=True))

@@ -32,7 +32,8 @@ _SHOWN: Final = 20
 def verify(
     context: typer.Context,
     source: Annotated[
-        str, typer.Argument(help="The home directory of an engine, running or not; or http://host:8080 of one.")
+        str,
+        typer.Argument(help="An engine's home, or http://host:8080 of one that runs; or zk://host:2181 of a Pulsar."),
     ],
     *,
     tier: Annotated[
@@ -55,7 +56,8 @@ def verify(
 
     Work in progress is no finding. Orphans younger than the grace are pending, objects of others foreign; neither is a
     fault, nor are bytes that no checksum covers. Given an address, the engine there checks itself, with its own
-    settings and on its own Spark; Ctrl-C ends that check.
+    settings and on its own Spark; Ctrl-C ends that check. Of a Pulsar cluster's ZooKeeper, what its brokers have
+    offloaded is checked.
 
     Example: afterglow verify ./home --deep
 
@@ -65,6 +67,10 @@ def verify(
 
     if yes and not sweep:
         raise ConfigError("--yes says that --sweep may delete; give both, or neither")
+    if sweep and source.startswith("zk://"):
+        raise ConfigError(
+            "--sweep deletes what an engine of ours has left; of a cluster's objects none is: leave it out"
+        )
     if master is not None and not deep:
         raise ConfigError("--master says where --deep runs its tasks; give both, or neither")
     request = CheckRequest(deep, sweep, yes, read_milliseconds(grace))
@@ -105,7 +111,7 @@ class _Home:
 
 
 def _check_here(home: _Home, request: CheckRequest, out: Output) -> Tally:
-    from afterglow.engine.checking import open_checker  # noqa: PLC0415 - not needed for --help
+    from afterglow.engine.check_opening import open_checker  # noqa: PLC0415 - not needed for --help
 
     tally = Tally(everything=out.as_json)
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ from afterglow.ledger.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from afterglow.engine.checking import CheckRequest, HomeChecker, Told
+    from afterglow.engine.checking import CheckRequest, TierChecker, Told
     from afterglow.ledger.clock import Clock
     from afterglow.verify import Kind
 
@@ -120,7 +120,7 @@ class CheckJob:
         if self.view().ended_ms is None:
             self.watch.cancel()
 
-    def run(self, open_checker: Callable[[Watch], HomeChecker]) -> tuple[CheckState, str]:
+    def run(self, open_checker: Callable[[Watch], TierChecker]) -> tuple[CheckState, str]:
         """Run it to its end; gives how that came, and why where it failed. On a thread of its own."""
         with self._lock:
             self._view = replace(self._view, state=CheckState.RUNNING)
@@ -139,7 +139,7 @@ class CheckJob:
         with self._lock:
             self._view = replace(self._view, state=state, error=error, ended_ms=ended_ms)
 
-    def _check(self, checker: HomeChecker) -> None:
+    def _check(self, checker: TierChecker) -> None:
         request = self._view.request
         with ExitStack() as stack:
             objects = stack.enter_context(checker.deep(progress=self.watch.read_bytes)) if request.deep else None
@@ -164,7 +164,7 @@ class CheckJobs:
         clock: Dates the jobs.
     """
 
-    def __init__(self, open_checker: Callable[[Watch], HomeChecker], clock: Clock | None = None) -> None:
+    def __init__(self, open_checker: Callable[[Watch], TierChecker], clock: Clock | None = None) -> None:
         self._open_checker = open_checker
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()

@@ -1,39 +1,26 @@
-"""The checker over an engine's home: its metadata, its own tier and every other that metadata names, its hot ledgers.
+"""The checker over metadata and every tier that metadata names, for an engine and for whoever looks from outside.
 
-Works beside a running engine and without one. Metadata and ledgers are only read; objects are deleted by a sweep alone.
+Metadata and ledgers are only read; objects are deleted by a sweep alone.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afterglow.config import load_conf
 from afterglow.engine.check_watch import Watch, WatchedChecker, WatchedMetadata, WatchedStore
-from afterglow.engine.home import TIER_DIRECTORY, read_metadata
-from afterglow.errors import ConfigError, HotLogError, NotSupported
+from afterglow.errors import NotSupported
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.hot.local.layout import Layout
-from afterglow.hot.local.shared import read_instance
-from afterglow.read.places import (
-    TierPlace,
-    Tiers,
-    driver_metadata,
-    driver_setting,
-    place_of_driver,
-    place_of_url,
-    store_options,
-)
-from afterglow.storage import open_store
+from afterglow.read.places import TierPlace, Tiers, driver_metadata, place_of_driver
 from afterglow.verify import Kind, sweep, verify
 from afterglow.verify.deep import CheckHere
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from afterglow.config import BrokerConfig
     from afterglow.metadata.pulsar_cluster import MetadataReader
@@ -67,11 +54,11 @@ class Told:
     """Whether the sweep has deleted what it is about."""
 
 
-class HomeChecker:
-    """Checks a home. Made by :func:`open_checker`, and by an engine for its own.
+class TierChecker:
+    """Checks what one engine, or one cluster, has offloaded.
 
     Args:
-        home: Where the hot ledgers are.
+        home: Where the hot ledgers are; None where nobody can tell which there are.
         instance: Of the hot log, as objects carry it.
         metadata: Only read.
         stores: Of objects; their watch is told of every step.
@@ -82,7 +69,7 @@ class HomeChecker:
 
     def __init__(
         self,
-        home: Path,
+        home: Path | None,
         instance: str,
         metadata: MetadataReader,
         stores: PlacedStores,
@@ -91,7 +78,7 @@ class HomeChecker:
         quiet: bool = True,
     ) -> None:
         self._instance = instance
-        self._layout = Layout(home)
+        self._layout = None if home is None else Layout(home)
         self._watch = stores.watch
         self._metadata = WatchedMetadata(metadata, self._watch)
         self._stores = stores
@@ -120,6 +107,7 @@ class HomeChecker:
                 yield Told(replace(item.finding, detail=detail), fault=False, deleted=True)
 
     def _findings(self, grace_ms: int, objects: ObjectChecker | None) -> Iterator[Finding]:
+        layout = self._layout
         return verify(
             self._metadata,
             self._stores,
@@ -128,7 +116,7 @@ class HomeChecker:
             cluster=self._config.cluster_name,
             now_ms=_now_ms(),
             grace_ms=grace_ms,
-            hot=lambda ledger_id: self._layout.frames(ledger_id).exists(),
+            hot=None if layout is None else lambda ledger_id: layout.frames(ledger_id).exists(),
             checker=WatchedChecker(objects or CheckHere(self._stores, self._instance, deep=False), self._watch),
         )
 
@@ -172,7 +160,7 @@ class PlacedStores:
     """The store of each place that metadata names; iterated, all stores met so far, each once.
 
     Args:
-        own: Where objects are of which metadata does not say where.
+        own: Where objects are of which metadata does not say where; None: nobody knows.
         config: For credentials.
         everywhere: Whether all objects are in ``own``, whatever metadata says.
         tiers: Opens the other stores.
@@ -181,7 +169,7 @@ class PlacedStores:
 
     def __init__(
         self,
-        own: ObjectStore,
+        own: ObjectStore | None,
         config: BrokerConfig,
         *,
         everywhere: bool = False,
@@ -190,78 +178,33 @@ class PlacedStores:
     ) -> None:
         self.watch = watch or Watch()
         """Is told of every request."""
-        self._own = WatchedStore(own, self.watch)
+        self._own = None if own is None else WatchedStore(own, self.watch)
         self._config = config
         self._everywhere = everywhere
         self._tiers = tiers or Tiers()
-        self._met: dict[str, ObjectStore] = {own.url: self._own}
+        self._met: dict[str, ObjectStore] = {} if self._own is None else {self._own.url: self._own}
 
     def __call__(self, place: Place) -> ObjectStore:
         """The store of a place.
 
         Raises:
-            NotSupported: No store of this release reaches it.
+            NotSupported: No store of this release reaches it, or nobody knows where it is.
             CorruptMetadata: The place is none.
         """
         if self._everywhere or not place.driver:
+            if self._own is None:
+                raise NotSupported("metadata does not say where an object is: give --tier")
             return self._own
         told = driver_metadata(TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix))
         properties = [KeyValue(key=key, value=value) for key, value in told.items()]
         known = place_of_driver(OffloadDriverMetadata(name=place.driver, properties=properties))
-        if known.url == self._own.url:
+        if self._own is not None and known.url == self._own.url:
             return self._own
         store = self._tiers.store(known, self._config)
         return self._met.setdefault(store.url, WatchedStore(store, self.watch))
 
     def __iter__(self) -> Iterator[ObjectStore]:
         return iter(tuple(self._met.values()))
-
-
-@contextmanager
-def open_checker(
-    source: str, *, tier: str | None = None, metadata: str | None = None, options: Mapping[str, str] | None = None
-) -> Iterator[HomeChecker]:
-    """Open what is to be checked, for as long.
-
-    Args:
-        source: The home directory of an engine.
-        tier: Where all objects are, whatever metadata says.
-        metadata: Where the metadata is, if not in the home.
-        options: Of that tier, such as its endpoint.
-
-    Raises:
-        ConfigError: An address or an option is malformed.
-        NotSupported: The source or the tier is of a kind that this release does not check.
-        HotLogError: The directory has no hot log.
-        MetadataUnavailable: There is no such home, or its metadata cannot be read.
-    """
-    scheme, separator, _ = source.partition("://")
-    if separator and scheme == "zk":
-        raise NotSupported(
-            f"source {source!r}: what a cluster has offloaded is not checked by way of its ZooKeeper in this release; "
-            "give the home directory of an engine, or http://host:8080 of one that runs"
-        )
-    if separator:
-        raise ConfigError(f"source {source!r} is no address; give the directory that `afterglow serve --home` runs on")
-    if options and tier is None:
-        raise ConfigError("--option says how to reach --tier, which is not given")
-    home = Path(source)
-    config = load_conf(environ=os.environ)
-    opened = read_metadata(home, metadata)
-    with closing(opened):
-        instance = read_instance(home)
-        if instance is None:
-            raise HotLogError(
-                f"source {home} has no hot log, so that nobody knows which objects are its own; give the directory "
-                "that `afterglow serve --home` runs on"
-            )
-        if tier is None:
-            own = open_store((home.absolute() / TIER_DIRECTORY).as_uri(), create="true")
-        else:
-            region, endpoint = (driver_setting(config, "S3", suffix) or "" for suffix in ("Region", "ServiceEndpoint"))
-            place = place_of_url(tier, region=region, endpoint=endpoint)
-            own = open_store(place.url, **{**store_options(place, config), **(options or {})})
-        yield HomeChecker(home, instance, opened, PlacedStores(own, config, everywhere=tier is not None), config)
 
 
 def _now_ms() -> int:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.engine.check_jobs import CheckJobs
-from afterglow.engine.checking import HomeChecker, PlacedStores
+from afterglow.engine.checking import PlacedStores, TierChecker
 from afterglow.engine.reach import TaskReach
 from afterglow.engine.reads import TopicSources
 from afterglow.engine.tier import own_tier
@@ -120,9 +120,9 @@ class Tiering:
             )
             sources = TopicSources(hot, tier_source, policies)
 
-            def checker(watch: Watch) -> HomeChecker:
+            def checker(watch: Watch) -> TierChecker:
                 stores = PlacedStores(tiers.store(place, config), config, tiers=tiers, watch=watch)
-                return HomeChecker(home, hot.instance, metadata, stores, config, quiet=False)
+                return TierChecker(home, hot.instance, metadata, stores, config, quiet=False)
 
             checks = CheckJobs(checker)
             stack.callback(checks.close)
