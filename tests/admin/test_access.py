@@ -89,3 +89,17 @@ def test_where_nobody_is_asked_everybody_may(start: Callable[..., Admin]) -> Non
 def test_a_tenant_that_is_none_lets_nobody_pass(start: Callable[..., Admin], tenant: str) -> None:
     admin = start(**SECURE, super_user_roles=("root",))
     assert as_role(admin, "someone", "PUT", f"namespaces/{tenant}/orders").status in {403, 412}
+
+
+def test_a_check_of_what_all_tenants_have_is_begun_and_ended_by_a_super_user(start: Callable[..., Admin]) -> None:
+    admin = start(offload=True, **SECURE, super_user_roles=("root",))
+    checks = "afterglow/checks"
+    assert as_role(admin, "someone", "POST", checks, {"sweep": True, "delete": True}).status == 403
+    assert as_role(admin, "someone", "GET", checks).json == []
+    begun = as_role(admin, "root", "POST", checks)
+    assert begun.status == 202
+    job = f"{checks}/{begun.json['id']}"
+    assert as_role(admin, "someone", "DELETE", job).status == 403
+    assert as_role(admin, "root", "DELETE", job).status == 204
+    assert as_role(admin, "someone", "GET", job).status == 200
+    assert as_role(admin, None, "GET", f"{job}/findings").status == 401
