@@ -37,6 +37,7 @@ USUAL_PARTS = {
     "entry": words("0 1 2"),
     "seconds": words("0 1 100000"),
     "role": words("someone"),
+    "file": words("console.css main.js new"),
 }
 ACTIONS = [
     (method, resource.path) for resources in ALL_RESOURCES for resource in resources for method in resource.actions

@@ -15,6 +15,7 @@ from afterglow.admin import (
     brokers,
     checks,
     clusters,
+    console,
     lookup,
     messages,
     metrics,
@@ -22,11 +23,13 @@ from afterglow.admin import (
     non_persistent,
     offload,
     offload_policies,
+    overview,
     partitions,
     properties,
     schemas,
     subscriptions,
     tenants,
+    topic_log,
     topic_stats,
     topics,
     unserved,
@@ -35,6 +38,7 @@ from afterglow.admin.access import Access, Gate
 from afterglow.admin.call import Call
 from afterglow.admin.resource import failure, json_response
 from afterglow.engine.metrics.collector import MetricsCollector
+from afterglow.engine.metrics.overview import Overview
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -53,6 +57,7 @@ ALL_RESOURCES = (
     partitions.RESOURCES,  # before topics: `partitioned` is no topic
     topics.RESOURCES,
     topic_stats.RESOURCES,
+    topic_log.RESOURCES,
     offload.RESOURCES,
     offload_policies.NAMESPACES,
     offload_policies.TOPICS,
@@ -66,6 +71,7 @@ ALL_RESOURCES = (
     brokers.RESOURCES,
     brokers.PROBES,
     lookup.RESOURCES,
+    console.RESOURCES,
 )
 """Everything that is served, in the order in which paths are matched."""
 
@@ -90,6 +96,7 @@ def admin_app(
     app = Starlette(
         routes=[
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
+            *overview.resources(Overview(service, offload)).routes(gate, make),
             *checks.resources(check_jobs).routes(gate, make),
             *metrics.resources(MetricsCollector(service, offload, check_jobs), scraping).routes(gate, make),
         ],

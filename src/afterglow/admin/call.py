@@ -112,6 +112,10 @@ class Call:
         """A parameter; None where it is absent or empty."""
         return self._request.query_params.get(name) or None
 
+    def header(self, name: str) -> str | None:
+        """A header; None where it is absent."""
+        return self._request.headers.get(name)
+
     # --- the body ---
 
     async def body(self) -> Any:

@@ -478,6 +478,14 @@ class OffloadService:
         """
         return statistics_of(self._topics.peek(name), self._store.info(name), self._store.hot)
 
+    def policy(self, name: str) -> BrokerConfig:
+        """What holds for a topic now. May wait for metadata.
+
+        Raises:
+            MetadataError: The policies cannot be read.
+        """
+        return self._policies.of(name)
+
     @property
     def read_bytes(self) -> RouteBytes:
         """Bytes that tasks have read and uploaded since the start, all topics together."""

@@ -20,16 +20,31 @@ from afterglow.offload.job_counts import JOB_SECONDS
 from afterglow.read.copies import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from afterglow.broker.service import BrokerService
+    from afterglow.broker.topic import Topic
     from afterglow.engine.check_jobs import CheckJobs
     from afterglow.engine.metrics.topics import TopicFigures
+    from afterglow.metadata.names import TopicName
     from afterglow.offload.service import OffloadService
     from afterglow.offload.statistics import OffloadStatistics
     from afterglow.read.counters import ReadCounts
 
 _NO_TOPICS: Final = frozenset({"topic", "subscription"})
+
+
+async def _in_turns(service: BrokerService) -> AsyncIterator[tuple[TopicName, Topic]]:
+    """All open topics; between some of them others have their turn."""
+    for number, found in enumerate(service.open_topics.items()):
+        yield found
+        if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+
+
+async def figures_of_all(service: BrokerService) -> list[TopicFigures]:
+    """The figures of all open topics, each by its own name. To be called in the broker's event loop."""
+    return [figures_of(topic, own=True) async for _, topic in _in_turns(service)]
 
 
 class MetricsCollector:
@@ -74,13 +89,11 @@ class MetricsCollector:
         by_topic = self._service.config.expose_topic_level_metrics_in_prometheus
         own: set[object] = set()
         found = []
-        for number, (name, topic) in enumerate(self._service.open_topics.items()):
+        async for name, topic in _in_turns(self._service):
             key = name if by_topic else name.namespace
             if len(own) < most:
                 own.add(key)
             found.append(figures_of(topic, own=key in own))
-            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
-                await asyncio.sleep(0)
         return found
 
     def _gather(self, topics: Sequence[TopicFigures], connections: int) -> Samples:

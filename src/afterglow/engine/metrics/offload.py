@@ -42,7 +42,7 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
         return
     now_ms = store.clock.now_ms()
     samples.add("afterglow_offload_lag_bytes", max(ledger.size_bytes - statistics.offloaded_bytes, 0), *labels)
-    oldest_ms = _oldest_ms(ledger, store)
+    oldest_ms = oldest_outside_ms(ledger, store)
     if oldest_ms is not None:
         samples.add("afterglow_offload_lag_seconds", max(now_ms - oldest_ms, 0) / 1000, *labels)
     _add_segments(samples, labels, ledger.info, statistics.failed_segments, now_ms)
@@ -79,7 +79,7 @@ def first_outside(info: ManagedLedgerInfo) -> Position:
     return last
 
 
-def _oldest_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
+def oldest_outside_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
     """When the oldest entry outside the tier was written; now where there is none, None where it cannot be read."""
     oldest = ledger.layout.at_or_after(first_outside(ledger.info))
     if oldest is None:

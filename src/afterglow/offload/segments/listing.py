@@ -50,6 +50,10 @@ class SegmentView:
     key: str
     error: str | None
     """Why the last attempt failed; None where it did not."""
+    first_ms: int | None = None
+    """When its first entry was written, epoch milliseconds; None where that is not known."""
+    last_ms: int | None = None
+    """When its last entry was written; None where that is not known, or while it is on its way."""
 
 
 def list_segments(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> tuple[SegmentView, ...]:
@@ -98,6 +102,7 @@ def _offloaded(record: SegmentRecord) -> SegmentView:
         record.bytes,
         *_where(record.place),
         None,
+        *_written(record),
     )
 
 
@@ -130,11 +135,19 @@ def _on_its_way(record: UploadRecord) -> SegmentView:
         records.planned_bytes(record),
         *_where(record.place),
         record.last_error or None,
+        record.first_entry_ms or None,
     )
 
 
 def _entries(record: UploadRecord) -> int:
     return sum(sum(piece.statistics.entries) for part in record.done for piece in part.ledgers)
+
+
+def _written(record: SegmentRecord) -> tuple[int | None, int | None]:
+    """When its entries were written: by broker time, else as producers say."""
+    if record.HasField("min_broker_time"):
+        return record.min_broker_time, record.max_broker_time
+    return (record.min_publish_time, record.max_publish_time) if record.HasField("min_publish_time") else (None, None)
 
 
 def _where(place: Place) -> tuple[str, str, str]:

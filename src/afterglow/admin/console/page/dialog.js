@@ -1,0 +1,77 @@
+// One dialog at a time: what will happen, and a button that does it. Refused: the broker's own reason, and it stays open.
+
+import { h } from "./dom.js";
+
+/**
+ * Ask before something is done.
+ * @param title What it is about.
+ * @param body Nodes that say what will happen.
+ * @param confirm The button's words.
+ * @param act Does it; what it throws is shown.
+ * @param cancelled Called where nothing is to be done.
+ * @returns what changes the dialog: `{ confirm, enable }`
+ */
+export function openDialog({ title, body, confirm, act, cancelled = () => {} }) {
+  let done = false;
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const button = h("button", { class: "primary", type: "submit" }, confirm);
+  const cancel = h("button", { class: "quiet", type: "button", onclick: () => dialog.close() }, "Cancel");
+  const form = h(
+    "form",
+    {
+      novalidate: true,
+      onsubmit: async (event) => {
+        event.preventDefault();
+        if (button.disabled) return;
+        button.disabled = true;
+        problem.hidden = true;
+        try {
+          await act();
+          done = true;
+          dialog.close();
+        } catch (error) {
+          problem.textContent = error.message;
+          problem.hidden = false;
+        } finally {
+          button.disabled = false;
+        }
+      },
+    },
+    h("h2", { id: "dialog-title" }, title),
+    h("div", { class: "dialog-body" }, body),
+    problem,
+    h("div", { class: "dialog-buttons" }, cancel, button),
+  );
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, form);
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (!done) cancelled();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return {
+    confirm: (words) => (button.textContent = words),
+    enable: (possible) => (button.disabled = !possible),
+  };
+}
+
+/** Radio buttons; `choices` are `[value, label, extra nodes]`. */
+export function radios(name, choices, chosen, changed) {
+  return h(
+    "fieldset",
+    { class: "choices" },
+    choices.map(([value, label, extra]) =>
+      h(
+        "div",
+        { class: "choice" },
+        h(
+          "label",
+          {},
+          h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => changed(value) }),
+          h("span", {}, label),
+        ),
+        extra,
+      ),
+    ),
+  );
+}

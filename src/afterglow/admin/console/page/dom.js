@@ -1,0 +1,59 @@
+// Elements without markup: everything that comes from elsewhere becomes text, never HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "value") node.value = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+/** An HTML element; properties that begin with `on` are listeners, all others attributes. */
+export function h(tag, properties, ...children) {
+  return fill(document.createElement(tag), properties, children);
+}
+
+/** An SVG element. */
+export function s(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Set attributes that have changed. */
+export function set(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    const text = String(value);
+    if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+  }
+}
+
+/** Set the text of an element where it has changed, so that selections and screen readers are left alone. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Have a parent hold one child per key, in this order; known ones are kept, so that focus and hover stay. */
+export function keyed(parent, known, items, make, update) {
+  const wanted = new Set(items.map(([key]) => key));
+  for (const [key, node] of known) {
+    if (!wanted.has(key)) {
+      node.remove();
+      known.delete(key);
+    }
+  }
+  let before = parent.firstElementChild;
+  for (const [key, item] of items) {
+    let node = known.get(key);
+    if (!node) {
+      node = make(item);
+      known.set(key, node);
+    }
+    update(node, item);
+    if (node === before) before = before.nextElementSibling;
+    else parent.insertBefore(node, before);
+  }
+}

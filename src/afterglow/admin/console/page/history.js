@@ -1,0 +1,20 @@
+// What was measured in the last minutes, by topic: counters become rates. Lost with the page.
+
+export const KEPT_MS = 5 * 60_000;
+
+const kept = new Map();
+
+/** Take note of counters and gauges of a topic as of now; gives all samples of the last minutes. */
+export function note(name, atMs, counters, gauges) {
+  const known = kept.get(name) ?? { last: null, samples: [] };
+  const { last } = known;
+  if (last && atMs <= last.atMs) return known.samples; // the same look again
+  const passed = last && (atMs - last.atMs) / 1000;
+  const rates = Object.fromEntries(
+    Object.entries(counters).map(([key, value]) => [key, passed ? Math.max(value - (last.counters[key] ?? value), 0) / passed : null]),
+  );
+  known.last = { atMs, counters };
+  known.samples = [...known.samples.filter((sample) => sample.atMs > atMs - KEPT_MS), { atMs, ...rates, ...gauges }];
+  kept.set(name, known);
+  return known.samples;
+}

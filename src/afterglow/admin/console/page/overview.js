@@ -1,0 +1,101 @@
+// All topics, a page at a time: the broker filters and sorts, so that thousands are no burden here.
+
+import { get } from "./api.js";
+import { Chart } from "./chart.js";
+import { h, say } from "./dom.js";
+import { Figures } from "./figures.js";
+import { bytes, bytesPerSecond, compact, count, percent, perSecond, plural, share } from "./format.js";
+import { note } from "./history.js";
+import { TopicTable } from "./topic_table.js";
+
+const PAGE = 50;
+
+/** What is looked for stays while one goes to a topic and back. */
+const wanted = { filter: "", sort: "topic", descending: false, offset: 0 };
+
+export class OverviewView {
+  static everyMs = 3000;
+
+  constructor(ask) {
+    this.title = "Topics";
+    this.ask = ask;
+    this.figures = new Figures("Topics", "Log", "In the tier", "Lag", "In", "Out");
+    this.chart = new Chart("Messages per second", perSecond, [["in", "in"], ["out", "out"]]);
+    this.table = new TopicTable("Topics", (column) => this.sort(column));
+    this.filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name", "aria-label": "Filter topics by name", autocomplete: "off", spellcheck: "false", value: wanted.filter, oninput: () => this.typed() });
+    this.order = h(
+      "select",
+      { "aria-label": "Sort by", class: "narrow-only", onchange: () => this.sort(this.order.value) },
+      [["topic", "By name"], ["lag", "By lag"], ["size", "By size"], ["state", "Failing first"], ["in", "By rate in"], ["backlog", "By backlog"]].map(([value, label]) => h("option", { value, selected: value === wanted.sort }, label)),
+    );
+    this.summary = h("p", { class: "hint", role: "status" });
+    this.empty = h("p", { class: "empty", hidden: true });
+    this.back = h("button", { type: "button", class: "quiet", onclick: () => this.turn(-PAGE) }, "Previous");
+    this.forth = h("button", { type: "button", class: "quiet", onclick: () => this.turn(PAGE) }, "Next");
+    this.pager = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, this.back, this.forth);
+    this.node = h(
+      "div",
+      { class: "view" },
+      h("h1", { class: "hidden" }, "Topics"),
+      h("section", { class: "card summary" }, this.figures.node, this.chart.node),
+      h("section", { class: "card" }, h("div", { class: "tools" }, this.filter, this.order, this.summary, this.pager), this.table.node, this.empty),
+    );
+    this.table.sortedBy(wanted.sort, wanted.descending);
+  }
+
+  async refresh() {
+    const { filter, sort, descending, offset } = wanted;
+    const query = new URLSearchParams({ filter, sort, descending, offset, limit: PAGE });
+    const found = await get(`afterglow/topics?${query}`);
+    if (offset && offset >= found.matching) {
+      wanted.offset = 0;
+      return this.refresh();
+    }
+    this.show(found, offset);
+  }
+
+  show(found, offset) {
+    const { totals } = found;
+    const ratio = share(totals.offloaded_bytes, totals.size_bytes);
+    this.figures.update({
+      Topics: [count(found.total), found.failing ? `${count(found.failing)} failing` : "none failing", undefined, found.failing ? "alarm" : ""],
+      Log: [bytes(totals.size_bytes), `${compact(totals.entries)} entries`],
+      "In the tier": [bytes(totals.offloaded_bytes), percent(ratio), ratio],
+      Lag: [bytes(totals.lag_bytes), "not in the tier"],
+      In: [perSecond(totals.messages_in_per_second), bytesPerSecond(totals.bytes_in_per_second)],
+      Out: [perSecond(totals.messages_out_per_second), bytesPerSecond(totals.bytes_out_per_second)],
+    });
+    this.chart.update(note("", found.now_ms, {}, { in: totals.messages_in_per_second, out: totals.messages_out_per_second }));
+    this.table.update(found.topics);
+    this.table.node.hidden = !found.topics.length;
+    this.empty.hidden = Boolean(found.topics.length);
+    say(this.empty, found.total ? `No topic has “${wanted.filter}” in its name.` : "There are no topics yet. Any Pulsar client that produces to one makes it.");
+    const last = Math.min(offset + PAGE, found.matching);
+    say(this.summary, found.matching > PAGE ? `${count(offset + 1)}–${count(last)} of ${plural(found.matching, "topic")}` : plural(found.matching, "topic"));
+    this.pager.hidden = found.matching <= PAGE;
+    this.back.disabled = offset === 0;
+    this.forth.disabled = last >= found.matching;
+  }
+
+  typed() {
+    clearTimeout(this.typing);
+    this.typing = setTimeout(() => {
+      wanted.filter = this.filter.value.trim();
+      wanted.offset = 0;
+      this.ask();
+    }, 200);
+  }
+
+  sort(column) {
+    wanted.descending = wanted.sort === column ? !wanted.descending : column !== "topic";
+    wanted.sort = column;
+    wanted.offset = 0;
+    this.table.sortedBy(column, wanted.descending);
+    this.ask();
+  }
+
+  turn(by) {
+    wanted.offset = Math.max(wanted.offset + by, 0);
+    this.ask();
+  }
+}

@@ -1,0 +1,54 @@
+// A partitioned topic: its partitions, and what is done to all of them.
+
+import { get, topicPath } from "./api.js";
+import { h } from "./dom.js";
+import { Figures } from "./figures.js";
+import { bytes, bytesPerSecond, compact, count, parseTopic, percent, perSecond, share } from "./format.js";
+import { offloadPartitions } from "./offload.js";
+import { PolicyCard } from "./policy.js";
+import { seek } from "./seek.js";
+import { Subscriptions } from "./subscriptions.js";
+import { TopicTable } from "./topic_table.js";
+
+const MOST = 1000;
+
+export class PartitionedView {
+  static everyMs = 3000;
+
+  constructor(topic, ask) {
+    this.topic = topic;
+    const { namespace, local } = parseTopic(topic);
+    this.title = local;
+    this.figures = new Figures("Partitions", "Log", "In the tier", "Lag", "In", "Out");
+    this.table = new TopicTable(`Partitions of ${local}`, null);
+    this.subscriptions = new Subscriptions((cursor) => seek(topic, cursor, null, ask));
+    this.policy = new PolicyCard(topic, () => this.policy.refresh(null).then(ask));
+    this.node = h(
+      "div",
+      { class: "view" },
+      h("div", { class: "topic-head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), ` / ${namespace}`), h("h1", {}, local)), h("button", { type: "button", class: "primary", onclick: () => offloadPartitions(topic, this.rows, ask) }, "Offload…")),
+      h("section", { class: "card" }, this.figures.node),
+      h("section", { class: "card" }, h("h2", {}, "Partitions"), this.table.node),
+      h("div", { class: "columns" }, this.subscriptions.node, this.policy.node),
+    );
+  }
+
+  async refresh() {
+    const found = await get(`afterglow/topics?${new URLSearchParams({ partitionsOf: `persistent://${this.topic}`, limit: MOST })}`);
+    const names = await get(topicPath(this.topic, "subscriptions"));
+    if (!this.policy.rows) await this.policy.refresh(null);
+    this.rows = found.topics;
+    const { totals } = found;
+    const ratio = share(totals.offloaded_bytes, totals.size_bytes);
+    this.figures.update({
+      Partitions: [count(found.total), found.failing ? `${count(found.failing)} failing` : "none failing", undefined, found.failing ? "alarm" : ""],
+      Log: [bytes(totals.size_bytes), `${compact(totals.entries)} entries`],
+      "In the tier": [bytes(totals.offloaded_bytes), percent(ratio), ratio],
+      Lag: [bytes(totals.lag_bytes), "not in the tier"],
+      In: [perSecond(totals.messages_in_per_second), bytesPerSecond(totals.bytes_in_per_second)],
+      Out: [perSecond(totals.messages_out_per_second), bytesPerSecond(totals.bytes_out_per_second)],
+    });
+    this.table.update(found.topics);
+    this.subscriptions.update(names.map((name) => ({ name })));
+  }
+}
