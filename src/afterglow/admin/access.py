@@ -3,13 +3,16 @@
 Every call needs the proof that the binary port asks for. Where ``superUserRoles`` names roles, calls that set up or
 take down also need one of these, or, below a tenant, one of the tenant's ``adminRoles``; where it names none, everyone
 who is known may set up.
+
+A browser makes calls in the name of any page that is open in it. What changes something is taken from the console's own
+page alone, since a broker on this machine may ask nobody for proof.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from afterglow.admin.errors import AdminError
 from afterglow.errors import NotThere
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
+
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Access(Enum):
@@ -47,8 +53,10 @@ class Gate:
 
         Raises:
             Refused: Nobody has proved to make it.
-            AdminError: The role may not make it.
+            AdminError: The role may not make it, or a page of somebody else's does.
         """
+        if request.method not in _SAFE and _from_another_page(request):
+            raise AdminError(HTTPStatus.FORBIDDEN, "a page of another origin may change nothing here: use /console")
         if access is Access.ANYONE:
             return
         role = self._authenticator.authenticate_header(request.headers.get("authorization")).role
@@ -70,3 +78,12 @@ class Gate:
             return []
         roles: list[str] = tenant.get("adminRoles", [])
         return roles
+
+
+def _from_another_page(request: Request) -> bool:
+    """Whether a browser says so; whoever is no browser says nothing of it."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in {"same-origin", "none"}
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != request.headers.get("host")
