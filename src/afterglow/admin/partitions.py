@@ -37,9 +37,9 @@ async def get_partitions(call: Call) -> dict[str, Any]:
     """How many partitions a topic has; 0 if it is not partitioned, or would not be when a client makes it."""
     name = call.topic
     creating = call.flag("checkAllowAutoCreation")
-    await call.service.blocking(call.service.catalog.policies, name.namespace)
+    policies = await call.service.blocking(call.service.policies.of_namespace, name.namespace)
     count = await call.service.partitions(name, create=creating)
-    if not count and not (creating and call.service.config.allow_auto_topic_creation):
+    if not count and not (creating and policies.auto_topic_creation):
         await targets.find(call.service, name)
     if not count:
         return metadata(0)
@@ -63,6 +63,7 @@ async def create_partitioned(call: Call) -> None:
     await service.blocking(service.catalog.policies, name.namespace)
     if await targets.partitions_of(service, name) or await targets.exists(service, name):
         raise conflict(f"topic {name} exists already")
+    await service.blocking(service.policies.check_room, name.namespace, count)
     await service.blocking(service.catalog.create_partitioned, name, count, given)
     await _create_partitions(service, name, range(count))
 
@@ -82,6 +83,7 @@ async def update_partitions(call: Call) -> None:
         raise AdminError(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {most}, not {count}"
         )
+    await service.blocking(service.policies.check_room, name.namespace, count - before)
     await service.blocking(service.catalog.update_partitions, name, count)
     await _create_partitions(service, name, range(before, count))
 

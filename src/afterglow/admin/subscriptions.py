@@ -115,7 +115,8 @@ async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[
     count = await service.partitions(name, create=True)
     if count:
         return [name.partition(index) for index in range(count)]
-    if not service.config.allow_auto_topic_creation and not await targets.exists(service, name):
+    policies = await service.blocking(service.policies.of_namespace, name.namespace)
+    if not policies.auto_topic_creation and not await targets.exists(service, name):
         raise precondition_failed(f"topic {name} does not exist and allowAutoTopicCreation is false: create it first")
     return [name]
 

@@ -38,6 +38,7 @@ async def create_topic(call: Call) -> None:
         count = await targets.partitions_of(service, name.base)
         if 0 < count <= name.partition_index:
             raise precondition_failed(f"{name.base} has {count} partitions: raise their number to have {name}")
+    await service.blocking(service.policies.check_room, name.namespace, 1)
     ledger = await service.blocking(service.store.open, name.managed_ledger_name)
     if given:
         await service.blocking(ledger.update, partial(properties.put, given))

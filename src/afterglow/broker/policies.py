@@ -1,32 +1,205 @@
-"""What a namespace's policies ask of its topics: pure functions over Pulsar's JSON, with the broker's own defaults."""
+"""What policies ask of topics: functions over Pulsar's JSON, with the broker's own settings below it.
+
+By policy the topic wins over its namespace, and that over the broker.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from afterglow.broker.replies import Refused
+from afterglow.config.choices import TopicType
+from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.retention import Retention
+from afterglow.ledger.topic_policies import effective
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from afterglow.config import BrokerConfig
+    from afterglow.ledger.catalog import Catalog
+    from afterglow.metadata.names import NamespaceName, TopicName
+
+    Stored: TypeAlias = Mapping[str, Any]
+
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared")
+"""The types of subscriptions that are served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Where the levels keep one policy. A value has the same form at each."""
+
+    namespace: str
+    """Field of a namespace's policies."""
+    topic: str | None
+    """Field of a topic's own policies; None: topics have none."""
+    broker: Callable[[BrokerConfig], Any]
+    """What holds where no level sets it."""
+
+    def held(self, config: BrokerConfig, namespace: Stored, topic: Stored) -> Any:
+        """What holds for a topic, by what its namespace and it itself have stored."""
+        own = None if self.topic is None else effective(topic).get(self.topic)
+        value = namespace.get(self.namespace) if own is None else own
+        # An empty list of types is how a namespace says that it sets none.
+        return self.broker(config) if value is None or value == [] else value
+
+
+RETENTION: Final = Policy(
+    "retention_policies",
+    "retentionPolicies",
+    lambda config: {
+        "retentionTimeInMinutes": config.default_retention_time_in_minutes,
+        "retentionSizeInMB": config.default_retention_size_in_mb,
+    },
+)
+MESSAGE_TTL: Final = Policy(
+    "message_ttl_in_seconds", "messageTTLInSeconds", lambda config: config.ttl_duration_default_in_seconds
+)
+MAX_PRODUCERS: Final = Policy(
+    "max_producers_per_topic", "maxProducerPerTopic", lambda config: config.max_producers_per_topic
+)
+MAX_CONSUMERS: Final = Policy(
+    "max_consumers_per_topic", "maxConsumerPerTopic", lambda config: config.max_consumers_per_topic
+)
+MAX_CONSUMERS_PER_SUBSCRIPTION: Final = Policy(
+    "max_consumers_per_subscription",
+    "maxConsumersPerSubscription",
+    lambda config: config.max_consumers_per_subscription,
+)
+MAX_SUBSCRIPTIONS: Final = Policy(
+    "max_subscriptions_per_topic", "maxSubscriptionsPerTopic", lambda config: config.max_subscriptions_per_topic
+)
+MAX_UNACKED_PER_CONSUMER: Final = Policy(
+    "max_unacked_messages_per_consumer",
+    "maxUnackedMessagesOnConsumer",
+    lambda config: config.max_unacked_messages_per_consumer,
+)
+AUTO_SUBSCRIPTION_CREATION: Final = Policy(
+    "autoSubscriptionCreationOverride",
+    "autoSubscriptionCreationOverride",
+    lambda config: {"allowAutoSubscriptionCreation": config.allow_auto_subscription_creation},
+)
+TYPES_ENABLED: Final = Policy(
+    "subscription_types_enabled", "subscriptionTypesEnabled", lambda _config: list(SUBSCRIPTION_TYPES)
+)
+AUTO_TOPIC_CREATION: Final = Policy(
+    "autoTopicCreationOverride",
+    None,
+    lambda config: {
+        "allowAutoTopicCreation": config.allow_auto_topic_creation,
+        "topicType": str(config.allow_auto_topic_creation_type),
+        "defaultNumPartitions": config.default_num_partitions,
+    },
+)
+MAX_TOPICS: Final = Policy("max_topics_per_namespace", None, lambda config: config.max_topics_per_namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """What holds for one topic."""
+    """What holds for one topic. A limit of 0 is none."""
 
     retention: Retention
     ttl_ms: int
     """Age at which messages count as acknowledged; 0: never."""
+    max_producers: int
+    max_consumers: int
+    max_consumers_per_subscription: int
+    max_subscriptions: int
+    max_unacked_per_consumer: int
+    auto_subscription_creation: bool
+    """Whether a subscription is created when a consumer first names it."""
+    subscription_types: frozenset[str]
+    """The types that consumers may bring."""
 
 
-def resolve(policies: Mapping[str, Any], config: BrokerConfig) -> TopicPolicies:
-    """Policies of a topic, from those stored for its namespace; what is not set there is the broker's default."""
-    retention = Retention.from_config(config)
-    stored = policies.get("retention_policies")
-    if stored is not None:
-        retention = Retention.of(stored["retentionTimeInMinutes"], stored["retentionSizeInMB"])
-    ttl_s = policies.get("message_ttl_in_seconds")
-    return TopicPolicies(retention, 1000 * (config.ttl_duration_default_in_seconds if ttl_s is None else ttl_s))
+def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPolicies:
+    """What holds for a topic.
+
+    Args:
+        config: The broker's settings.
+        namespace: What is stored for its namespace.
+        topic: What is stored for itself.
+    """
+
+    def held(policy: Policy) -> Any:
+        return policy.held(config, namespace, topic)
+
+    retention = held(RETENTION)
+    return TopicPolicies(
+        retention=Retention.of(retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]),
+        ttl_ms=1000 * held(MESSAGE_TTL),
+        max_producers=held(MAX_PRODUCERS),
+        max_consumers=held(MAX_CONSUMERS),
+        max_consumers_per_subscription=held(MAX_CONSUMERS_PER_SUBSCRIPTION),
+        max_subscriptions=held(MAX_SUBSCRIPTIONS),
+        max_unacked_per_consumer=held(MAX_UNACKED_PER_CONSUMER),
+        auto_subscription_creation=held(AUTO_SUBSCRIPTION_CREATION)["allowAutoSubscriptionCreation"],
+        subscription_types=frozenset(held(TYPES_ENABLED)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """What holds where topics of a namespace come into being."""
+
+    auto_topic_creation: bool
+    """Whether a topic is created when a client first names it."""
+    auto_partitions: int
+    """Partitions of such a topic; 0: it is not partitioned."""
+    max_topics: int
+    """Each partition counts; 0: no limit."""
+
+
+def resolve_namespace(config: BrokerConfig, namespace: Stored) -> NamespacePolicies:
+    """What holds for topics that a namespace does not have yet."""
+    creation = AUTO_TOPIC_CREATION.held(config, namespace, {})
+    partitioned = creation.get("topicType") == TopicType.PARTITIONED
+    return NamespacePolicies(
+        auto_topic_creation=creation["allowAutoTopicCreation"],
+        auto_partitions=creation["defaultNumPartitions"] if partitioned else 0,
+        max_topics=MAX_TOPICS.held(config, namespace, {}),
+    )
+
+
+class PolicyReader:
+    """What holds by what is stored now. Every method waits for the metadata store; safe to use from any thread."""
+
+    def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
+        self._config = config
+        self._catalog = catalog
+
+    def of_topics(self, names: Collection[TopicName]) -> dict[TopicName, TopicPolicies]:
+        """What holds for each topic.
+
+        Raises:
+            NotThere: A namespace does not exist.
+        """
+        namespaces = {namespace: self._catalog.policies(namespace) for namespace in {name.namespace for name in names}}
+        return {
+            name: resolve(self._config, namespaces[name.namespace], self._catalog.topic_policies(name))
+            for name in names
+        }
+
+    def of_namespace(self, namespace: NamespaceName) -> NamespacePolicies:
+        """What holds where topics of a namespace come into being.
+
+        Raises:
+            NotThere: There is no such namespace.
+        """
+        return resolve_namespace(self._config, self._catalog.policies(namespace))
+
+    def check_room(self, namespace: NamespaceName, more: int) -> None:
+        """Check that a namespace may have so many topics more; each partition is one.
+
+        Raises:
+            NotThere: There is no such namespace.
+            Refused: It may not.
+        """
+        most = self.of_namespace(namespace).max_topics
+        if most and len(self._catalog.topics(namespace)) + more > most:
+            raise Refused(
+                wire.NotAllowedError,
+                f"namespace {namespace} may have {most} topics (maxTopicsPerNamespace): delete some, or allow more",
+            )

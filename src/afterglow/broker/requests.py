@@ -136,6 +136,10 @@ async def subscribe(
     if ask.consumer_id in session.consumers:
         return replies.success(ask.request_id)
     topic = await service.topic(TopicName.parse(ask.topic), create=ask.force_topic_creation)
+    if SubType.SubType.Name(ask.subType) not in topic.policies.subscription_types:
+        enabled = ", ".join(sorted(topic.policies.subscription_types))
+        raise Refused(wire.NotAllowedError, f"{topic.name} takes only subscriptions of the types {enabled}")
+    topic.check_room(ask.subscription)
     if ask.HasField("schema"):
         await service.blocking(service.schemas.check_consumer, topic.name, ask.schema)
     subscription = await _subscription(service, topic, ask)
@@ -161,7 +165,7 @@ async def _subscription(service: BrokerService, topic: Topic, ask: wire.CommandS
             ask.subscription,
             ask.subType,
             earliest=ask.initialPosition == SubType.Earliest,
-            create=service.config.allow_auto_subscription_creation,
+            create=topic.policies.auto_subscription_creation,
         )
     start = EARLIEST if ask.initialPosition == SubType.Earliest else LATEST
     if ask.HasField("start_message_id"):

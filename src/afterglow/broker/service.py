@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from afterglow.broker import requests
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
-from afterglow.broker.policies import resolve
+from afterglow.broker.policies import PolicyReader
 from afterglow.broker.raw_reads import RawReads
 from afterglow.broker.replies import Refused
 from afterglow.broker.topic import Topic
-from afterglow.config.choices import TopicType
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.offload.job_counts import JobCounts
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
-    from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.schemas import SchemaRegistry
     from afterglow.config import BrokerConfig
     from afterglow.ledger.catalog import Catalog
@@ -73,6 +71,7 @@ class BrokerService:
         self.config = config
         self.store = store
         self.catalog = catalog
+        self.policies = PolicyReader(config, catalog)
         self.schemas = schemas
         self.instance = instance
         self.hot_instance = ""
@@ -197,9 +196,8 @@ class BrokerService:
         if not exists:
             await self._may_create(name, create=create)
         ledger = await self.blocking(self.store.open, name.managed_ledger_name)
-        topic = Topic(self, name, ledger)
-        topic.obey(await self._policies(name.namespace))
-        return topic
+        policies = await self.blocking(self.policies.of_topics, [name])
+        return Topic(self, name, ledger, policies[name])
 
     # --- policies ---
 
@@ -212,15 +210,13 @@ class BrokerService:
             NotThere: There is no such namespace.
         """
         await self.blocking(self.catalog.update_policies, namespace, change)
-        policies = await self._policies(namespace)
-        for topic in self.open_topics.values():
-            if topic.name.namespace == namespace:
-                topic.obey(policies)
+        await self._obey(name for name in self.open_topics if name.namespace == namespace)
         self.policies_changed(namespace)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change a topic's own policies; a partition's are those of its partitioned topic."""
+        """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic."""
         await self.blocking(self.catalog.update_topic_policies, topic, change)
+        await self._obey(name for name in self.open_topics if name.base == topic.base)
         self.policies_changed(topic.namespace)
 
     async def forget_topic(self, name: TopicName) -> None:
@@ -234,8 +230,12 @@ class BrokerService:
         for callback in self.on_policies_changed:
             callback(namespace)
 
-    async def _policies(self, namespace: NamespaceName) -> TopicPolicies:
-        return resolve(await self.blocking(self.catalog.policies, namespace), self.config)
+    async def _obey(self, names: Iterable[TopicName]) -> None:
+        """Have open topics obey what is stored now."""
+        for name, policies in (await self.blocking(self.policies.of_topics, list(names))).items():
+            topic = self.open_topics.get(name)
+            if topic is not None:
+                topic.obey(policies)
 
     async def expire_messages(self) -> None:
         """Let every open topic acknowledge what has grown older than its namespace's time to live."""
@@ -254,7 +254,7 @@ class BrokerService:
 
     async def _may_create(self, name: TopicName, *, create: bool) -> None:
         try:
-            await self.blocking(self.catalog.policies, name.namespace)
+            policies = await self.blocking(self.policies.of_namespace, name.namespace)
         except NotThere as error:
             raise Refused(wire.TopicNotFound, f"{error}; create it first") from error
         if name.partition_index is None:
@@ -262,24 +262,28 @@ class BrokerService:
                 raise Refused(wire.NotAllowedError, f"{name} is partitioned; ask for one of its partitions")
         elif name.partition_index < await self.blocking(self.catalog.partitions, name.base):
             return  # the partitioned topic was made, its partitions come with their first use
-        if not create or not self.config.allow_auto_topic_creation:
+        if not create or not policies.auto_topic_creation:
             raise Refused(wire.TopicNotFound, f"{name} does not exist and allowAutoTopicCreation does not apply")
+        await self.blocking(self.policies.check_room, name.namespace, 1)
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
 
         Raises:
-            Refused: Its namespace does not exist.
+            NotThere: Its namespace does not exist.
+            Refused: The namespace has no room for as many topics.
         """
         found = await self.blocking(self.catalog.partitions, name)
-        if found or not create or name.partition_index is not None or not self.config.allow_auto_topic_creation:
+        if found or not create or name.partition_index is not None:
             return found
-        if self.config.allow_auto_topic_creation_type is not TopicType.PARTITIONED:
+        policies = await self.blocking(self.policies.of_namespace, name.namespace)
+        if not policies.auto_topic_creation or not policies.auto_partitions:
             return 0
         if await self.blocking(self.store.exists, name.managed_ledger_name):
             return 0
-        await self.blocking(self.catalog.create_partitioned, name, self.config.default_num_partitions)
-        return self.config.default_num_partitions
+        await self.blocking(self.policies.check_room, name.namespace, policies.auto_partitions)
+        await self.blocking(self.catalog.create_partitioned, name, policies.auto_partitions)
+        return policies.auto_partitions
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic; clients come back and open it again."""

@@ -57,7 +57,6 @@ class Subscription:
         self.last_advanced_ms = 0
         """When an acknowledgement last moved the mark-delete position, in epoch milliseconds; 0: not yet."""
         self.now_ms = topic.service.store.clock.now_ms
-        self.max_unacknowledged = topic.service.config.max_unacked_messages_per_consumer
         self._told_end: set[Consumer] = set()
         self._persisted = InOrder(asyncio.get_running_loop())
         start = cursor.read_position
@@ -68,6 +67,11 @@ class Subscription:
 
     def __str__(self) -> str:
         return f"subscription {self.name} of {self.topic.name}"
+
+    @property
+    def max_unacknowledged(self) -> int:
+        """Messages without acknowledgement at which a consumer of a shared subscription gets no more; 0: no limit."""
+        return self.topic.policies.max_unacked_per_consumer
 
     @property
     def active(self) -> Consumer | None:
@@ -111,8 +115,9 @@ class Subscription:
         """Add a consumer.
 
         Raises:
-            Refused: The subscription is of another type, or exclusive and taken.
+            Refused: The subscription is of another type, exclusive and taken, or there are enough consumers.
         """
+        self.topic.check_room(self.name)
         if self.consumers and kind != self.kind:
             raise Refused(wire.ConsumerBusy, f"{self} is of type {SubType.SubType.Name(self.kind)}")
         if self.consumers and kind == SubType.Exclusive:

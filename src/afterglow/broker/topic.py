@@ -46,7 +46,7 @@ FAR_READS: Final = 4
 class Topic:
     """One topic. All of it belongs to the event loop's thread."""
 
-    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger) -> None:
+    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger, policies: TopicPolicies) -> None:
         self.service = service
         self.name = name
         self.ledger = ledger
@@ -64,8 +64,9 @@ class Topic:
         self._receipts = InOrder(self._loop)
         self._waking = False
         self._named = 0
-        self._policies: TopicPolicies | None = None
         self._far = asyncio.Semaphore(FAR_READS)
+        self.policies = policies
+        ledger.retention = policies.retention
         ledger.on_append(self._appended)
         for cursor in ledger.cursors():
             self.subscriptions[cursor.name] = Subscription(
@@ -111,7 +112,7 @@ class Topic:
         """Add a producer under its name.
 
         Raises:
-            Refused: The name is taken, or another producer has the topic for itself.
+            Refused: The name is taken, another producer has the topic for itself, or there are enough.
         """
         other = self.producers.get(producer.name)
         if other is not None:
@@ -123,6 +124,9 @@ class Topic:
             self.disconnect_producer(other)
         if self.producers and (producer.exclusive or any(rival.exclusive for rival in self.producers.values())):
             raise Refused(wire.ProducerFenced, f"{self.name} has an exclusive producer, or another one is connected")
+        most = self.policies.max_producers
+        if most and len(self.producers) >= most:
+            raise Refused(wire.ProducerBusy, f"{self.name} has {most} producers (maxProducersPerTopic), its most")
         self.producers[producer.name] = producer
 
     def remove_producer(self, producer: Producer) -> None:
@@ -267,9 +271,10 @@ class Topic:
     # --- policies ---
 
     def obey(self, policies: TopicPolicies) -> None:
-        """Take other policies over from now on."""
-        self._policies = policies
+        """Take other policies over from now on. Who is connected stays, also past a limit."""
+        self.policies = policies
         self.ledger.retention = policies.retention
+        self._wake()  # a higher limit may let messages go out
 
     async def expire_messages(self) -> None:
         """Acknowledge, for every subscription, what is older than the time to live; by broker time where there is one.
@@ -277,9 +282,9 @@ class Topic:
         Raises:
             AfterglowError: The topic cannot be read.
         """
-        if self._policies is None or not self._policies.ttl_ms or not self.ledger.cursors():
+        if not self.policies.ttl_ms or not self.ledger.cursors():
             return
-        oldest_kept = self.service.store.clock.now_ms() - self._policies.ttl_ms
+        oldest_kept = self.service.store.clock.now_ms() - self.policies.ttl_ms
         expired = await self.service.far(self.ledger.last_before, oldest_kept)
         if expired is None:
             return
@@ -293,7 +298,7 @@ class Topic:
         """A durable subscription, made at the topic's end or its beginning where it is new.
 
         Raises:
-            Refused: It does not exist and may not be created, or a reader has the name.
+            Refused: It does not exist and may not be created, there are enough, or a reader has the name.
         """
         found = self.subscriptions.get(name)
         if found is not None:
@@ -302,6 +307,11 @@ class Topic:
             return found
         if not create:
             raise Refused(wire.SubscriptionNotFound, f"{self.name} has no subscription {name!r}")
+        most = self.policies.max_subscriptions
+        if most and len(self.ledger.cursors()) >= most:
+            raise Refused(
+                wire.NotAllowedError, f"{self.name} has {most} subscriptions (maxSubscriptionsPerTopic): delete one"
+            )
         start = EARLIEST if earliest else LATEST
         cursor = await self.service.blocking(self.ledger.create_cursor, name, start)
         found = self.subscriptions.get(name)
@@ -309,6 +319,20 @@ class Topic:
             found = Subscription(self, name, cursor, kind, durable=True)
             self.subscriptions[name] = found
         return found
+
+    def check_room(self, subscription: str) -> None:
+        """Check that a subscription, new or not, may have one consumer more.
+
+        Raises:
+            Refused: It may not.
+        """
+        most = self.policies.max_consumers_per_subscription
+        known = self.subscriptions.get(subscription)
+        if most and known is not None and len(known.consumers) >= most:
+            raise Refused(wire.ConsumerBusy, f"{known} has {most} consumers (maxConsumersPerSubscription), its most")
+        most = self.policies.max_consumers
+        if most and sum(len(found.consumers) for found in self.subscriptions.values()) >= most:
+            raise Refused(wire.ConsumerBusy, f"{self.name} has {most} consumers (maxConsumersPerTopic), its most")
 
     def read_from(self, name: str, start: Position) -> Subscription:
         """A subscription that only lives as long as its reader; one that a seek has moved is where it was moved to.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.config import SETTINGS, Origin, OriginKind
 from afterglow.errors import ConfigError, NotThere
+from afterglow.ledger.topic_policies import effective
 from afterglow.metadata.names import Domain, TopicName
 from afterglow.offload import policy_checks, policy_json
 
@@ -61,7 +62,7 @@ def resolve(config: BrokerConfig, namespace: Mapping[str, Any], topic: Mapping[s
         ConfigError: Values of different levels contradict each other.
     """
     config = _overridden(config, namespace_values(namespace), _NAMESPACE)
-    return _overridden(config, policy_json.read(topic.get(TOPIC_FIELD) or {}).values, _TOPIC)
+    return _overridden(config, topic_values(topic), _TOPIC)
 
 
 def resolve_stored(
@@ -76,7 +77,7 @@ def resolve_stored(
     """
     problems = [
         *(f"namespace: {problem}" for problem in policy_json.read(namespace.get(NAMESPACE_FIELD) or {}).problems),
-        *(f"topic: {problem}" for problem in policy_json.read(topic.get(TOPIC_FIELD) or {}).problems),
+        *(f"topic: {problem}" for problem in policy_json.read(effective(topic).get(TOPIC_FIELD) or {}).problems),
     ]
     for levels in ((namespace, topic), (namespace, {})):
         try:
@@ -93,11 +94,20 @@ def namespace_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
         for name, key in LEGACY_FIELDS.items()
         if namespace.get(name) not in {None, -1} and SETTINGS[key].kind.accepts(namespace[name])
     }
-    retention = namespace.get("retention_policies") or {}
-    values |= {key: retention[name] for name, key in _RETENTION.items() if retention.get(name) is not None}
-    if namespace.get("message_ttl_in_seconds") is not None:
-        values["ttlDurationDefaultInSeconds"] = namespace["message_ttl_in_seconds"]
+    values |= _keeping(namespace.get("retention_policies"), namespace.get("message_ttl_in_seconds"))
     return values | policy_json.read(namespace.get(NAMESPACE_FIELD) or {}).values
+
+
+def topic_values(topic: Mapping[str, Any]) -> dict[str, Any]:
+    """What a topic's own policies set, by key of the setting."""
+    own = effective(topic)
+    values = _keeping(own.get("retentionPolicies"), own.get("messageTTLInSeconds"))
+    return values | policy_json.read(own.get(TOPIC_FIELD) or {}).values
+
+
+def _keeping(retention: Mapping[str, Any] | None, ttl_s: int | None) -> dict[str, Any]:
+    values = {key: retention[name] for name, key in _RETENTION.items() if name in retention} if retention else {}
+    return values if ttl_s is None else {**values, "ttlDurationDefaultInSeconds": ttl_s}
 
 
 def _overridden(config: BrokerConfig, values: Mapping[str, Any], origin: Origin) -> BrokerConfig:
