@@ -72,7 +72,7 @@ def test_a_namespace_that_names_no_types_takes_all() -> None:
     ],
 )
 def test_a_namespace_decides_what_is_created_by_naming_it(
-    override: dict[str, Any] | None, allowed: bool, partitions: int
+    override: dict[str, Any] | None, *, allowed: bool, partitions: int
 ) -> None:
     config = BrokerConfig(allow_auto_topic_creation_type=TopicType.PARTITIONED, default_num_partitions=5)
     found = resolve_namespace(config, {"autoTopicCreationOverride": override})

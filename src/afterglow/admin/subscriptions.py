@@ -48,9 +48,11 @@ async def create_subscription(call: Call) -> None:
     check_replicated(replicated=call.flag("replicated"))
     place = message_ids.decode(await call.body())
     topics = await _topics_to_subscribe(service, call.topic)
+    opened = [await service.topic(name, create=True) for name in topics]
+    for topic in opened:
+        topic.check_subscriptions(subscription)
     made = 0
-    for name in topics:
-        topic = await service.topic(name, create=True)
+    for topic in opened:
         made += await _create(service, topic, subscription, place)
     if not made:
         raise conflict(f"{call.topic} has a subscription {subscription!r} already")

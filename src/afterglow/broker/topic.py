@@ -307,11 +307,7 @@ class Topic:
             return found
         if not create:
             raise Refused(wire.SubscriptionNotFound, f"{self.name} has no subscription {name!r}")
-        most = self.policies.max_subscriptions
-        if most and len(self.ledger.cursors()) >= most:
-            raise Refused(
-                wire.NotAllowedError, f"{self.name} has {most} subscriptions (maxSubscriptionsPerTopic): delete one"
-            )
+        self.check_subscriptions(name)
         start = EARLIEST if earliest else LATEST
         cursor = await self.service.blocking(self.ledger.create_cursor, name, start)
         found = self.subscriptions.get(name)
@@ -319,6 +315,19 @@ class Topic:
             found = Subscription(self, name, cursor, kind, durable=True)
             self.subscriptions[name] = found
         return found
+
+    def check_subscriptions(self, name: str) -> None:
+        """Check that the topic may have a durable subscription of that name.
+
+        Raises:
+            Refused: There are enough others.
+        """
+        most = self.policies.max_subscriptions
+        known = {cursor.name for cursor in self.ledger.cursors()}
+        if most and len(known) >= most and name not in known:
+            raise Refused(
+                wire.NotAllowedError, f"{self.name} has {most} subscriptions (maxSubscriptionsPerTopic): delete one"
+            )
 
     def check_room(self, subscription: str) -> None:
         """Check that a subscription, new or not, may have one consumer more.
