@@ -1,4 +1,4 @@
-"""Retention and time to live, as a namespace sets them, on a real engine."""
+"""Retention and time to live, as namespaces and topics set them, on a real engine."""
 
 from __future__ import annotations
 
@@ -72,6 +72,53 @@ def test_what_is_older_than_the_time_to_live_counts_as_acknowledged(tmp_path: Pa
         await service.expire_messages()
         assert cursor.mark_delete == positions[-1]
         assert cursor.backlog == len(young)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_topic_that_sets_its_own_retention_lets_go_of_ledgers_its_namespace_would_keep(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        service, own, other = server.service, TOPIC, TopicName.parse("public/default/other")
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        await service.topic(own, create=True)
+        await service.update_topic_policies(own, set_policy("retentionPolicies", nothing))
+        left = {}
+        for name in (own, other):
+            topic = await service.topic(name, create=True)
+            for _ in range(2):
+                await append(topic, 1)
+                await service.blocking(topic.ledger.roll)
+            await service.blocking(topic.ledger.trim)
+            left[name] = len(topic.ledger.ledgers)
+        assert left == {own: 1, other: 3}
+        await service.update_topic_policies(own, lambda _old: {})
+        assert (await service.topic(own, create=False)).ledger.retention == Retention.of(-1, -1)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_policies_of_a_topic_reach_its_partitions_and_survive_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        partition = TOPIC.partition(1)
+        server = await Server.start(tmp_path, CONFIG)
+        service = server.service
+        await service.blocking(service.catalog.create_partitioned, TOPIC, 2)
+        topic = await service.topic(partition, create=False)
+        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        await append(topic, 3)
+        await service.update_topic_policies(TOPIC, set_policy("messageTTLInSeconds", 1))
+        assert topic.policies.ttl_ms == 1000
+        await server.stop()
+        server = await Server.start(tmp_path, CONFIG)
+        topic = await server.service.topic(partition, create=False)
+        # Broker time is the wall clock's: these entries are younger than a second until it has passed.
+        await asyncio.sleep(1.1)
+        await server.service.expire_messages()
+        (cursor,) = topic.ledger.cursors()
+        assert cursor.backlog == 0
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))

@@ -58,6 +58,10 @@ class Call:
         """
         return decode_name(self._request.path_params[name])
 
+    def has(self, name: str) -> bool:
+        """Whether the path has such a part."""
+        return name in self._request.path_params
+
     def whole_number(self, name: str, low: int = 0, high: int = values.LONG_MAX) -> int:
         """A part of the path that is a number.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import policies
@@ -11,10 +10,10 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, not_allowed
 from afterglow.admin.resource import Resources
 from afterglow.offload import policy_checks
-from afterglow.offload.policies import resolve, resolve_stored
+from afterglow.offload.policies import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from afterglow.admin.call import Call
 
@@ -76,42 +75,6 @@ async def unload_namespace(call: Call) -> None:
     namespace = call.namespace
     for topic in [topic for topic in call.service.open_topics if topic.namespace == namespace]:
         await call.service.unload(topic)
-
-
-def _policy(path: str, name: str, check: Callable[[object], Any]) -> None:
-    """Serve one policy: what is set, nothing where it is not; set it; set it no longer."""
-
-    async def get(call: Call) -> Any:
-        return (await _stored(call)).get(name)
-
-    async def put(call: Call) -> None:
-        value = check(await call.body())
-        await call.service.update_policies(call.namespace, partial(_with, name, value))
-        if name == policies.RETENTION:
-            await _warn_of_thresholds(call)
-
-    async def remove(call: Call) -> None:
-        await call.service.update_policies(call.namespace, partial(_with, name, None))
-
-    RESOURCES.on("GET", f"/{{tenant}}/{{namespace}}/{path}", Access.KNOWN)(get)
-    RESOURCES.on("POST", f"/{{tenant}}/{{namespace}}/{path}", Access.TENANT)(put)
-    RESOURCES.on("DELETE", f"/{{tenant}}/{{namespace}}/{path}", Access.TENANT)(remove)
-
-
-_policy("retention", policies.RETENTION, policies.retention)
-_policy("persistence", policies.PERSISTENCE, policies.persistence)
-_policy("messageTTL", policies.MESSAGE_TTL, policies.message_ttl)
-
-
-def _with(name: str, value: Any, old: dict[str, Any]) -> dict[str, Any]:
-    rest = {key: kept for key, kept in old.items() if key != name}
-    return rest if value is None else {**rest, name: value}
-
-
-async def _warn_of_thresholds(call: Call) -> None:
-    """Say when a retention no longer fits the thresholds of offload; Pulsar takes it all the same."""
-    held, _ = resolve_stored(call.service.config, await _stored(call), {})
-    _log_warnings(call, (*policy_checks.problems(held), *policy_checks.warnings(held)))
 
 
 def _log_warnings(call: Call, warnings: Iterable[str]) -> None:

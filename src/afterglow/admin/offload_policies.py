@@ -30,14 +30,12 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
     """Serve the object of all fields."""
 
     async def get(call: Call) -> dict[str, Any] | None:
-        _taken_for_granted(call)
         if call.flag("applied"):
             return policy_json.write_all(await level.effective(call))
         stored = await level.stored(call)
         return None if stored is None else policy_json.shown(stored)
 
     async def post(call: Call) -> None:
-        _taken_for_granted(call)
         body = await call.body()
         if body is None:
             raise precondition_failed('the body must hold offload policies, as {"managedLedgerOffloadDriver":"S3",…}')
@@ -46,18 +44,11 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
         await level.change(call, partial(policy_json.replaced, body))
 
     async def remove(call: Call) -> None:
-        _taken_for_granted(call)
         await level.remove(call)
 
     resources.on("GET", "/offloadPolicies", Access.KNOWN)(get)
     resources.on("POST", "/offloadPolicies", Access.TENANT)(post)
     resources.on("DELETE", removal, Access.TENANT)(remove)
-
-
-def _taken_for_granted(call: Call) -> None:
-    """Parameters that say nothing here, where there is one cluster and one broker."""
-    for name in ("isGlobal", "authoritative"):
-        call.flag(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A namespace's policies as JSON: Pulsar's fields and defaults, and checks of those that hold here. Pure functions.
+"""A namespace's policies as one JSON object: Pulsar's fields and defaults. Pure functions.
 
 Stored is what was set. Shown is that together with the defaults, since Pulsar's clients expect every field that is no
 object. A field that is null is left out either way, as Pulsar leaves it out.
@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.admin import values
+from afterglow.admin import policy_values, values
 from afterglow.admin.errors import bad_request, precondition_failed
+from afterglow.broker import policies as held
 from afterglow.offload import policy_json
 from afterglow.offload.policies import NAMESPACE_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-RETENTION: Final = "retention_policies"
-PERSISTENCE: Final = "persistence"
-MESSAGE_TTL: Final = "message_ttl_in_seconds"
+    from afterglow.admin.errors import AdminError
+
 BUNDLES: Final = "bundles"
 CLUSTERS: Final = "replication_clusters"
+ALLOWED_CLUSTERS: Final = "allowed_clusters"
 OFFLOAD: Final = NAMESPACE_FIELD
+PROPERTIES: Final = "properties"
+SCHEMA_STRATEGY: Final = "schema_compatibility_strategy"
 
 _MOST_BUNDLES: Final = 4096
 """Nothing is balanced between brokers here; bundles are kept for tools that ask for them."""
@@ -35,13 +38,13 @@ _MAPS: Final = (
     "clusterSubscribeRate",
     "publishMaxMessageRate",
     "latency_stats_sample_rate",
-    "properties",
+    PROPERTIES,
 )
 
 _NULL: Final = (
-    PERSISTENCE,
-    RETENTION,
-    MESSAGE_TTL,
+    held.PERSISTENCE.namespace,
+    held.RETENTION.namespace,
+    held.MESSAGE_TTL.namespace,
     "allowed_topic_property_keys_for_metrics",
     "autoSubscriptionCreationOverride",
     "autoTopicCreationOverride",
@@ -77,7 +80,7 @@ def defaults(cluster: str) -> dict[str, Any]:
     return {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         CLUSTERS: [cluster],
-        "allowed_clusters": [],
+        ALLOWED_CLUSTERS: [],
         BUNDLES: bundles(4),
         **{name: {} for name in _MAPS},
         "deleted": False,
@@ -85,7 +88,7 @@ def defaults(cluster: str) -> dict[str, Any]:
         "subscription_auth_mode": "None",
         "offload_threshold": -1,
         "offload_threshold_in_seconds": -1,
-        "schema_compatibility_strategy": "UNDEFINED",
+        SCHEMA_STRATEGY: policy_values.UNDEFINED,
         "is_allow_auto_update_schema_with_replicator": True,
         "schema_validation_enforced": False,
         "subscription_types_enabled": [],
@@ -114,65 +117,30 @@ def created(body: object, cluster: str) -> dict[str, Any]:
         return {}
     if not isinstance(body, dict):
         raise bad_request(f"policies must be an object, not {values.shown(body)}")
-    known = {*defaults(cluster), *_NULL}
+    usual = defaults(cluster)
+    given: dict[str, Any] = {}
     for name, value in body.items():
-        if name not in known and name not in _DERIVED and value:
+        if name in _CHECKS and value is not None:
+            given[name] = _CHECKS[name](value)
+        elif name in usual or name in _NULL:
+            if not _says_nothing(value) and value != usual.get(name):
+                raise unenforced(name)
+        elif name not in _DERIVED and value:
             raise bad_request(f"policies have no field {values.shown(name)}")
-    given = {name: value for name, value in body.items() if name in known and value is not None}
-    for name, check in _CHECKS.items():
-        if name in given:
-            given[name] = check(given[name])
-    if given.get(CLUSTERS, [cluster]) not in ([], [cluster]):
-        raise precondition_failed(f"{CLUSTERS} must be {values.shown([cluster])}: topics are not replicated")
-    given.pop(CLUSTERS, None)
-    return given
+    for name in (CLUSTERS, ALLOWED_CLUSTERS):
+        if given.pop(name, []) not in ([], [cluster]):
+            raise precondition_failed(f"{name} must be {values.shown([cluster])}: topics are not replicated")
+    return {name: value for name, value in given.items() if value is not None}
 
 
-def retention(body: object) -> dict[str, int]:
-    """How long acknowledged messages are kept.
-
-    Raises:
-        AdminError: A number is missing or out of range, or only one of both is 0: then nothing would be kept.
-    """
-    given = values.fields(body, "retention", ("retentionTimeInMinutes", "retentionSizeInMB"))
-    minutes = values.integer(given.get("retentionTimeInMinutes", 0), "retentionTimeInMinutes", -1)
-    megabytes = values.integer(given.get("retentionSizeInMB", 0), "retentionSizeInMB", -1, values.LONG_MAX)
-    if (minutes == 0) != (megabytes == 0):
-        raise precondition_failed(
-            f"retentionTimeInMinutes={minutes} with retentionSizeInMB={megabytes} keeps nothing: "
-            "give both, -1 for no limit, or 0 and 0"
-        )
-    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+def unenforced(name: str) -> AdminError:
+    """A policy that would be stored and not obeyed, so that whoever set it believed that it holds."""
+    return precondition_failed(f"{name} is not enforced by this broker, and is not stored without: leave it unset")
 
 
-def persistence(body: object) -> dict[str, Any]:
-    """How many copies BookKeeper would keep, and how often cursors are written.
-
-    Kept for tools that set and read it: the embedded hot log has one copy.
-
-    Raises:
-        AdminError: A number is out of range.
-    """
-    copies = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
-    rate, storage = "managedLedgerMaxMarkDeleteRate", "managedLedgerStorageClassName"
-    given = values.fields(body, "persistence", (*copies, rate, storage))
-    checked: dict[str, Any] = {name: values.integer(given.get(name, 2), name, 1) for name in copies}
-    ensemble, write, ack = checked.values()
-    if not ensemble >= write >= ack:
-        raise precondition_failed(f"{copies[0]}={ensemble} >= {copies[1]}={write} >= {copies[2]}={ack} does not hold")
-    checked[rate] = values.number(given.get(rate, -1), rate)
-    if storage in given:
-        checked[storage] = values.text(given[storage], storage)
-    return checked
-
-
-def message_ttl(body: object) -> int:
-    """Seconds after which a message that was not acknowledged is skipped; 0: never.
-
-    Raises:
-        AdminError: It is no number from 0.
-    """
-    return values.integer(body, "the message TTL in seconds", 0)
+def _says_nothing(value: object) -> bool:
+    """Whether a policy asks for nothing: no value, false, zero, or an object of such."""
+    return all(_says_nothing(item) for item in value.values()) if isinstance(value, dict) else not value
 
 
 def bundles(count: int) -> dict[str, Any]:
@@ -202,10 +170,35 @@ def _legacy(name: str, low: int) -> Callable[[object], int]:
     return lambda body: values.integer(body, name, low, values.LONG_MAX)
 
 
+def _properties(body: object) -> dict[str, str]:
+    return values.text_map(body, PROPERTIES)
+
+
+def _types(body: object) -> list[str] | None:
+    return None if body == [] else policy_values.subscription_types(body)
+
+
+def _clusters(body: object) -> list[str]:
+    return values.texts(body, "the list of clusters")
+
+
 _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
-    RETENTION: retention,
-    PERSISTENCE: persistence,
-    MESSAGE_TTL: message_ttl,
+    held.RETENTION.namespace: policy_values.retention,
+    held.PERSISTENCE.namespace: policy_values.persistence,
+    held.MESSAGE_TTL.namespace: policy_values.message_ttl,
+    held.MAX_PRODUCERS.namespace: policy_values.limit("max_producers_per_topic"),
+    held.MAX_CONSUMERS.namespace: policy_values.limit("max_consumers_per_topic"),
+    held.MAX_CONSUMERS_PER_SUBSCRIPTION.namespace: policy_values.limit("max_consumers_per_subscription"),
+    held.MAX_SUBSCRIPTIONS.namespace: policy_values.limit("max_subscriptions_per_topic"),
+    held.MAX_UNACKED_PER_CONSUMER.namespace: policy_values.limit("max_unacked_messages_per_consumer"),
+    held.MAX_TOPICS.namespace: policy_values.limit("max_topics_per_namespace"),
+    held.AUTO_TOPIC_CREATION.namespace: policy_values.auto_topic_creation,
+    held.AUTO_SUBSCRIPTION_CREATION.namespace: policy_values.auto_subscription_creation,
+    held.TYPES_ENABLED.namespace: _types,
+    SCHEMA_STRATEGY: policy_values.schema_strategy,
+    PROPERTIES: _properties,
+    CLUSTERS: _clusters,
+    ALLOWED_CLUSTERS: _clusters,
     BUNDLES: _bundles,
     OFFLOAD: _offload,
     "offload_threshold": _legacy("offload_threshold", -1),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from afterglow.admin import targets
 from afterglow.admin.errors import precondition_failed
+from afterglow.ledger.topic_policies import of_scope, with_scope
 from afterglow.offload import policy_checks, policy_json
 from afterglow.offload.policies import (
     LEGACY_FIELDS,
@@ -104,49 +105,41 @@ class _Namespace:
 
 class _Topic:
     async def stored(self, call: Call) -> Json | None:
-        found: Json | None = (await _topic_policies(call)).get(TOPIC_FIELD)
+        stored = await own_policies(call)
+        found: Json | None = of_scope(stored, is_global=call.flag("isGlobal")).get(TOPIC_FIELD)
         return found or None
 
     async def values(self, call: Call) -> Json:
         return policy_json.read(await self.stored(call) or {}).values
 
     async def effective(self, call: Call) -> BrokerConfig:
-        topic = await _topic_policies(call)
+        topic = await own_policies(call)
         return resolve_stored(call.service.config, await namespace_policies(call), topic)[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
-        await self._check_name(call)
         config, warnings = call.service.config, list[str]()
-        namespace = await namespace_policies(call)
+        namespace, is_global = await namespace_policies(call), call.flag("isGlobal")
 
         def apply(old: Json) -> Json:
-            new = _with_field(old, TOPIC_FIELD, edit(old.get(TOPIC_FIELD) or {}))
+            part = of_scope(old, is_global=is_global)
+            new = with_scope(
+                old, _with_field(part, TOPIC_FIELD, edit(part.get(TOPIC_FIELD) or {})), is_global=is_global
+            )
             warnings[:] = policy_checks.check(
                 resolve(config, namespace, new), resolve_stored(config, namespace, old)[0]
             )
             return new
 
-        await call.service.update_topic_policies(call.topic, apply)
+        await change_own(call, apply, whole=True)
         _log_warnings(f"topic {call.topic}", warnings)
 
     async def unset(self, call: Call, key: str) -> None:
-        await self._check_name(call)
-        await call.service.update_topic_policies(
-            call.topic,
-            lambda old: _with_field(old, TOPIC_FIELD, policy_json.without(old.get(TOPIC_FIELD) or {}, key)),
+        await change_own(
+            call, lambda old: _with_field(old, TOPIC_FIELD, policy_json.without(old.get(TOPIC_FIELD) or {}, key))
         )
 
     async def remove(self, call: Call) -> None:
-        await self._check_name(call)
-        await call.service.update_topic_policies(call.topic, lambda old: _with_field(old, TOPIC_FIELD, {}))
-
-    async def _check_name(self, call: Call) -> None:
-        name = call.topic
-        await targets.find(call.service, name)
-        if name.partition_index is not None:
-            raise precondition_failed(
-                f"{name} is a partition and has the policies of its topic: set those of {name.base}"
-            )
+        await change_own(call, lambda old: _with_field(old, TOPIC_FIELD, {}))
 
 
 NAMESPACE: Final[Level] = _Namespace()
@@ -162,9 +155,42 @@ async def namespace_policies(call: Call) -> Json:
     return await call.service.blocking(call.service.catalog.policies, call.namespace)
 
 
-async def _topic_policies(call: Call) -> Json:
+async def own_policies(call: Call) -> Json:
+    """All policies of the topic in the path, as they are stored.
+
+    Raises:
+        AdminError: There is no such topic.
+    """
+    call.flag("authoritative")
     await targets.find(call.service, call.topic)
     return await call.service.blocking(call.service.catalog.topic_policies, call.topic)
+
+
+async def change_own(call: Call, edit: Edit, *, whole: bool = False) -> None:
+    """Change policies of the topic in the path, by default those of the scope that ``isGlobal`` says.
+
+    Raises:
+        AdminError: There is no such topic, or it is a partition.
+    """
+    name, is_global = call.topic, call.flag("isGlobal")
+    call.flag("authoritative")
+    await targets.find(call.service, name)
+    if name.partition_index is not None:
+        raise precondition_failed(f"{name} is a partition and has the policies of its topic: set those of {name.base}")
+
+    def apply(old: Json) -> Json:
+        return with_scope(old, edit(of_scope(old, is_global=is_global)), is_global=is_global)
+
+    await call.service.update_topic_policies(name, edit if whole else apply)
+
+
+async def warn_of_thresholds(call: Call) -> None:
+    """Say when a retention no longer fits the thresholds of offload; Pulsar takes it all the same."""
+    whose, own = f"namespace {call.namespace}", dict[str, Any]()
+    if call.has("topic"):
+        whose, own = f"topic {call.topic}", await own_policies(call)
+    held, _ = resolve_stored(call.service.config, await namespace_policies(call), own)
+    _log_warnings(whose, [*policy_checks.problems(held), *policy_checks.warnings(held)])
 
 
 def _with_field(old: Json, name: str, fields: Json) -> Json:

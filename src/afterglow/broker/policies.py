@@ -54,6 +54,17 @@ RETENTION: Final = Policy(
         "retentionSizeInMB": config.default_retention_size_in_mb,
     },
 )
+PERSISTENCE: Final = Policy(
+    "persistence",
+    "persistence",
+    # The hot log keeps one copy, whatever a policy says of BookKeeper's; only the rate can be obeyed.
+    lambda config: {
+        "bookkeeperEnsemble": 1,
+        "bookkeeperWriteQuorum": 1,
+        "bookkeeperAckQuorum": 1,
+        "managedLedgerMaxMarkDeleteRate": config.managed_ledger_default_mark_delete_rate_limit,
+    },
+)
 MESSAGE_TTL: Final = Policy(
     "message_ttl_in_seconds", "messageTTLInSeconds", lambda config: config.ttl_duration_default_in_seconds
 )
@@ -112,6 +123,8 @@ class TopicPolicies:
     """Whether a subscription is created when a consumer first names it."""
     subscription_types: frozenset[str]
     """The types that consumers may bring."""
+    mark_delete_rate: float
+    """States of a cursor that are persisted per second; 0: as many as come."""
 
 
 def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPolicies:
@@ -126,7 +139,7 @@ def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPoli
     def held(policy: Policy) -> Any:
         return policy.held(config, namespace, topic)
 
-    retention = held(RETENTION)
+    retention, rate = held(RETENTION), held(PERSISTENCE).get("managedLedgerMaxMarkDeleteRate", -1)
     return TopicPolicies(
         retention=Retention.of(retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]),
         ttl_ms=1000 * held(MESSAGE_TTL),
@@ -137,6 +150,8 @@ def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPoli
         max_unacked_per_consumer=held(MAX_UNACKED_PER_CONSUMER),
         auto_subscription_creation=held(AUTO_SUBSCRIPTION_CREATION)["allowAutoSubscriptionCreation"],
         subscription_types=frozenset(held(TYPES_ENABLED)),
+        # A policy that is only about copies carries no rate, or a negative one.
+        mark_delete_rate=rate if rate >= 0 else config.managed_ledger_default_mark_delete_rate_limit,
     )
 
 

@@ -65,13 +65,12 @@ class Topic:
         self._waking = False
         self._named = 0
         self._far = asyncio.Semaphore(FAR_READS)
-        self.policies = policies
-        ledger.retention = policies.retention
         ledger.on_append(self._appended)
         for cursor in ledger.cursors():
             self.subscriptions[cursor.name] = Subscription(
                 self, cursor.name, cursor, wire.CommandSubscribe.Exclusive, durable=True
             )
+        self.obey(policies)
 
     @property
     def terminated(self) -> bool:
@@ -274,6 +273,7 @@ class Topic:
         """Take other policies over from now on. Who is connected stays, also past a limit."""
         self.policies = policies
         self.ledger.retention = policies.retention
+        self.ledger.limit_mark_deletes(policies.mark_delete_rate)
         self._wake()  # a higher limit may let messages go out
 
     async def expire_messages(self) -> None:

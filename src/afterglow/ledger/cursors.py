@@ -46,6 +46,7 @@ class Cursors:
         self._lock = threading.RLock()
         self._durable: dict[str, DurableCursor] = {}
         self._readers: WeakSet[Cursor] = WeakSet()
+        self._rate = environment.config.managed_ledger_default_mark_delete_rate_limit
 
     def load(self) -> None:
         """Open every durable cursor that metadata names.
@@ -64,6 +65,13 @@ class Cursors:
         """The durable cursors by name, as of now."""
         with self._lock:
             return dict(self._durable)
+
+    def limit_rate(self, per_second: float) -> None:
+        """Persist at most so many states of each cursor per second from now on; 0: as many as come."""
+        with self._lock:
+            self._rate = per_second
+            for cursor in self._durable.values():
+                cursor.limit_rate(per_second)
 
     def get(self, name: str) -> DurableCursor:
         """A durable cursor.
@@ -102,9 +110,7 @@ class Cursors:
                 store.create(record)
             except VersionConflict:  # of an attempt whose outcome was not heard
                 return self._open(name)
-            cursor = DurableCursor(name, self._source, record, store, self._environment)
-            self._durable[name] = cursor
-            return cursor
+            return self._add(name, record, store)
 
     def delete(self, name: str) -> None:
         """Remove a durable cursor for good.
@@ -168,7 +174,11 @@ class Cursors:
 
     def _open(self, name: str) -> DurableCursor:
         store = self._store(name)
-        cursor = DurableCursor(name, self._source, store.load(), store, self._environment)
+        return self._add(name, store.load(), store)
+
+    def _add(self, name: str, record: CursorRecord, store: CursorStore) -> DurableCursor:
+        cursor = DurableCursor(name, self._source, record, store, self._environment)
+        cursor.limit_rate(self._rate)
         self._durable[name] = cursor
         return cursor
 

@@ -37,8 +37,7 @@ class DurableCursor(Cursor):
         config = environment.config
         self._store = store
         self._clock: Clock = environment.clock
-        rate = config.managed_ledger_default_mark_delete_rate_limit
-        self._interval_s = 1.0 / rate if rate > 0 else 0.0
+        self.limit_rate(config.managed_ledger_default_mark_delete_rate_limit)
         self._snapshot_interval_s = float(config.managed_ledger_cursor_position_flush_seconds)
         self._max_ranges = config.managed_ledger_max_unacked_ranges_to_persist
         self._max_batches = config.managed_ledger_max_batch_deleted_index_to_persist
@@ -53,6 +52,10 @@ class DurableCursor(Cursor):
         self._gone = False
         self._waiters: list[Callable[[HotLogError | None], None]] = []
         super().__init__(name, source, record)
+
+    def limit_rate(self, per_second: float) -> None:
+        """Persist at most so many states per second from now on; 0: as many as come."""
+        self._interval_s = 1.0 / per_second if per_second > 0 else 0.0
 
     def flush(self, done: Callable[[HotLogError | None], None] | None = None) -> None:
         """Persist the newest state; ``done`` is called once it is durable or has failed, maybe before this returns."""

@@ -238,6 +238,10 @@ class ManagedLedger:
         """
         self._cursors.delete(name)
 
+    def limit_mark_deletes(self, per_second: float) -> None:
+        """Persist at most so many states of each cursor per second from now on; 0: as many as come."""
+        self._cursors.limit_rate(per_second)
+
     def create_reader(self, name: str, start: Position) -> Cursor:
         """A cursor in memory only, which holds nothing back from being trimmed; forgotten when nobody holds it.
 

@@ -1,0 +1,134 @@
+"""Checks of single policies as they come in calls. Pure functions, each giving what is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.admin import values
+from afterglow.admin.errors import bad_request, precondition_failed
+from afterglow.broker.policies import SUBSCRIPTION_TYPES
+from afterglow.config.choices import TopicType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FULL: Final = "FULL"
+"""The one way in which schemas are held to be compatible here."""
+UNDEFINED: Final = "UNDEFINED"
+"""How Pulsar says that a level sets none."""
+
+_ALL_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+
+def retention(body: object) -> dict[str, int]:
+    """How long acknowledged messages are kept.
+
+    Raises:
+        AdminError: A number is missing or out of range, or only one of both is 0: then nothing would be kept.
+    """
+    given = values.fields(body, "retention", ("retentionTimeInMinutes", "retentionSizeInMB"))
+    minutes = values.integer(given.get("retentionTimeInMinutes", 0), "retentionTimeInMinutes", -1)
+    megabytes = values.integer(given.get("retentionSizeInMB", 0), "retentionSizeInMB", -1, values.LONG_MAX)
+    if (minutes == 0) != (megabytes == 0):
+        raise precondition_failed(
+            f"retentionTimeInMinutes={minutes} with retentionSizeInMB={megabytes} keeps nothing: "
+            "give both, -1 for no limit, or 0 and 0"
+        )
+    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+
+
+def persistence(body: object) -> dict[str, Any]:
+    """How many copies BookKeeper would keep, and how often cursors are written.
+
+    The rate is obeyed; the copies are kept for tools that set and read them: the embedded hot log has one.
+
+    Raises:
+        AdminError: A number is out of range.
+    """
+    copies = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+    rate, storage = "managedLedgerMaxMarkDeleteRate", "managedLedgerStorageClassName"
+    given = values.fields(body, "persistence", (*copies, rate, storage))
+    checked: dict[str, Any] = {name: values.integer(given.get(name, 2), name, 1) for name in copies}
+    ensemble, write, ack = checked.values()
+    if not ensemble >= write >= ack:
+        raise precondition_failed(f"{copies[0]}={ensemble} >= {copies[1]}={write} >= {copies[2]}={ack} does not hold")
+    checked[rate] = values.number(given.get(rate, -1), rate)
+    if storage in given:
+        checked[storage] = values.text(given[storage], storage)
+    return checked
+
+
+def message_ttl(body: object) -> int:
+    """Seconds after which a message that was not acknowledged is skipped; 0: never.
+
+    Raises:
+        AdminError: It is no number from 0.
+    """
+    return values.integer(body, "the message TTL in seconds", 0)
+
+
+def limit(name: str) -> Callable[[object], int]:
+    """A check of a number of things of which there may be no more; 0: of which there may be any number."""
+    return lambda body: values.integer(body, name, 0)
+
+
+def auto_topic_creation(body: object) -> dict[str, Any]:
+    """What is created when a client first names a topic.
+
+    Raises:
+        AdminError: A field is missing, or they contradict each other.
+    """
+    allow, kind, count = "allowAutoTopicCreation", "topicType", "defaultNumPartitions"
+    given = values.fields(body, "autoTopicCreation", (allow, kind, count))
+    checked: dict[str, Any] = {allow: values.boolean(given.get(allow), allow)}
+    if not checked[allow]:
+        return checked
+    checked[kind] = values.text(given.get(kind, TopicType.NON_PARTITIONED), kind)
+    if checked[kind] not in set(TopicType):
+        raise precondition_failed(f"{kind} must be {' or '.join(TopicType)}, not {values.shown(checked[kind])}")
+    if checked[kind] == TopicType.PARTITIONED:
+        checked[count] = values.integer(given.get(count), count, 1)
+    elif count in given:
+        raise precondition_failed(f"{count} says nothing with {kind}={checked[kind]}: leave it out")
+    return checked
+
+
+def auto_subscription_creation(body: object) -> dict[str, bool]:
+    """Whether a subscription is created when a consumer first names it.
+
+    Raises:
+        AdminError: It does not say.
+    """
+    name = "allowAutoSubscriptionCreation"
+    given = values.fields(body, "autoSubscriptionCreation", (name,))
+    return {name: values.boolean(given.get(name), name)}
+
+
+def subscription_types(body: object) -> list[str]:
+    """The types of subscriptions that consumers may bring.
+
+    Raises:
+        AdminError: One is unknown, or none is left.
+    """
+    given = values.texts(body, "subscription types")
+    unknown = [name for name in given if name not in _ALL_TYPES]
+    if unknown:
+        raise bad_request(f"there is no subscription type {values.shown(unknown[0])}: give {', '.join(_ALL_TYPES)}")
+    if not set(given) & set(SUBSCRIPTION_TYPES):
+        served = " and ".join(SUBSCRIPTION_TYPES)
+        raise precondition_failed(f"of {values.shown(given)} none is served: name at least one of {served}")
+    return given
+
+
+def schema_strategy(body: object) -> str | None:
+    """How schemas of a topic must be compatible; None where that is left to others.
+
+    Raises:
+        AdminError: It is another way than the one that is enforced.
+    """
+    given = values.text(body, "the schema compatibility strategy")
+    if given not in {FULL, UNDEFINED}:
+        raise precondition_failed(
+            f"the schema compatibility strategy {values.shown(given)} is not enforced here: it is always {FULL}"
+        )
+    return FULL if given == FULL else None

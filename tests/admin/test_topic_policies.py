@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+import pytest
+
+from afterglow.broker.policies import resolve
+from afterglow.ledger.retention import Retention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.admin.conftest import Admin
+
+TOPIC = "persistent/public/default/t"
+NAMESPACE = "namespaces/public/default"
+NAME = "persistent://public/default/t"
+RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
+PERSISTENCE = {
+    "bookkeeperEnsemble": 3,
+    "bookkeeperWriteQuorum": 2,
+    "bookkeeperAckQuorum": 1,
+    "managedLedgerMaxMarkDeleteRate": 0.5,
+}
+
+
+@pytest.fixture
+def client(admin: Admin) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+@pytest.fixture(autouse=True)
+def _topic(request: pytest.FixtureRequest) -> None:
+    if "admin" in request.fixturenames:
+        request.getfixturevalue("admin").do("PUT", TOPIC)
+
+
+def policies(admin: Admin) -> Any:
+    """What the open topic obeys."""
+    (topic,) = admin.service.open_topics.values()
+    return topic.policies
+
+
+def stored(admin: Admin) -> dict[str, bytes]:
+    """All metadata but the parents that are left when their last child has gone."""
+    return {path: value for path, value in admin.state().items() if value}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "applied"),
+    [
+        ("retention", RETENTION, {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+        ("persistence", PERSISTENCE, None),
+        ("maxProducers", 3, 0),
+        ("maxConsumers", 3, 0),
+        ("maxConsumersPerSubscription", 3, 0),
+        ("maxSubscriptionsPerTopic", 3, 0),
+        ("maxUnackedMessagesOnConsumer", 3, 50_000),
+        ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}, None),
+        ("subscriptionTypesEnabled", ["Shared"], ["Exclusive", "Shared"]),
+    ],
+)
+def test_a_policy_is_set_shown_and_removed(admin: Admin, path: str, value: object, applied: object) -> None:
+    path = f"{TOPIC}/{path}"
+    admin.do("GET", path)
+    if applied is not None:
+        assert admin.get(f"{path}?applied=true") == applied
+    admin.do("POST", path, value)
+    assert admin.get(path) == admin.get(f"{path}?applied=true") == value
+    admin.do("GET", f"{path}?isGlobal=true")
+    admin.do("DELETE", path)
+    admin.do("GET", path)
+    admin.refused(404, "POST", path.replace("/t/", "/nowhere/"), value)
+    admin.refused(404, "GET", path.replace("/t/", "/nowhere/"))
+
+
+def test_the_time_to_live_of_a_topic_comes_in_the_query(admin: Admin) -> None:
+    admin.do("POST", f"{TOPIC}/messageTTL?messageTTL=7")
+    assert admin.get(f"{TOPIC}/messageTTL") == 7
+    before = admin.state()
+    for wrong in ("?messageTTL=-1", "?messageTTL=1d", ""):
+        assert admin.call("POST", f"{TOPIC}/messageTTL{wrong}").status in {400, 412}
+    assert admin.state() == before
+    admin.do("DELETE", f"{TOPIC}/messageTTL?messageTTL=0")
+    admin.do("GET", f"{TOPIC}/messageTTL")
+
+
+def test_the_topic_wins_over_its_namespace_and_that_over_the_broker(admin: Admin) -> None:
+    path = f"{TOPIC}/retention?applied=true"
+    assert admin.get(path) == {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    wide = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}
+    admin.do("POST", f"{NAMESPACE}/retention", wide)
+    assert admin.get(path) == wide
+    admin.do("POST", f"{TOPIC}/retention", RETENTION)
+    assert admin.get(path) == RETENTION
+    shown = {row["name"]: row for row in admin.get(f"{TOPIC}/policy")}
+    assert shown["defaultRetentionTimeInMinutes"] == {
+        "name": "defaultRetentionTimeInMinutes",
+        "value": 10,
+        "origin": "topic",
+    }
+    admin.do("DELETE", f"{TOPIC}/retention")
+    assert admin.get(path) == wide
+
+
+def test_a_policy_for_all_clusters_holds_until_this_cluster_sets_its_own(admin: Admin) -> None:
+    everywhere = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}
+    admin.do("POST", f"{TOPIC}/retention?isGlobal=true", everywhere)
+    admin.do("GET", f"{TOPIC}/retention")
+    assert admin.get(f"{TOPIC}/retention?isGlobal=true") == everywhere
+    assert admin.get(f"{TOPIC}/retention?applied=true") == everywhere
+    admin.do("POST", f"{TOPIC}/retention", RETENTION)
+    assert admin.get(f"{TOPIC}/retention?applied=true") == RETENTION
+    assert admin.get(f"{TOPIC}/retention?isGlobal=true") == everywhere
+    admin.do("DELETE", f"{TOPIC}/retention?isGlobal=true")
+    admin.do("GET", f"{TOPIC}/retention?isGlobal=true")
+    assert admin.get(f"{TOPIC}/retention") == RETENTION
+
+
+def test_offload_policies_have_both_scopes_too(admin: Admin) -> None:
+    threshold = {"managedLedgerOffloadThresholdInBytes": 5}
+    admin.do("POST", f"{TOPIC}/offloadPolicies?isGlobal=true", threshold)
+    admin.do("GET", f"{TOPIC}/offloadPolicies")
+    key = "managedLedgerOffloadThresholdInBytes"
+    assert admin.get(f"{TOPIC}/offloadPolicies?isGlobal=true")[key] == 5
+    assert admin.get(f"{TOPIC}/offloadPolicies?applied=true")[key] == 5
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {key: 6})
+    assert admin.get(f"{TOPIC}/offloadPolicies?applied=true")[key] == 6
+
+
+def test_all_policies_of_a_topic_go_at_once(admin: Admin) -> None:
+    before = stored(admin)
+    admin.do("POST", f"{TOPIC}/retention?isGlobal=true", RETENTION)
+    admin.do("POST", f"{TOPIC}/maxProducers", 3)
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 5})
+    admin.do("DELETE", f"{TOPIC}/policies")
+    assert stored(admin) == before
+
+
+def test_a_partition_has_the_policies_of_its_topic(admin: Admin) -> None:
+    admin.do("PUT", "persistent/public/default/p/partitions", 2)
+    before = admin.state()
+    partition = "persistent/public/default/p-partition-0/retention"
+    assert "persistent://public/default/p" in admin.refused(412, "POST", partition, RETENTION)
+    admin.refused(412, "DELETE", partition)
+    assert admin.state() == before
+    admin.do("POST", "persistent/public/default/p/retention", RETENTION)
+    assert admin.get(partition) == RETENTION
+
+
+def test_open_topics_obey_at_once(admin: Admin, client: pulsar.Client) -> None:
+    client.create_producer(NAME)
+    assert policies(admin) == resolve(admin.service.config, {}, {})
+    admin.do("POST", f"{TOPIC}/retention", RETENTION)
+    admin.do("POST", f"{TOPIC}/persistence", PERSISTENCE)
+    assert policies(admin).retention == Retention.of(10, -1)
+    assert policies(admin).mark_delete_rate == 0.5
+    admin.do("DELETE", f"{TOPIC}/policies")
+    assert policies(admin) == resolve(admin.service.config, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "value"),
+    [
+        (412, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
+        (400, "retention", None),
+        (412, "maxProducers", -1),
+        (400, "maxProducers", "3"),
+        (400, "autoSubscriptionCreation", {}),
+        (400, "subscriptionTypesEnabled", ["Exclusive", "Sideways"]),
+        (412, "subscriptionTypesEnabled", ["Failover"]),
+        (412, "retention?isGlobal=true", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
+    ],
+)
+def test_a_policy_that_cannot_hold_is_refused(admin: Admin, status: int, path: str, value: object) -> None:
+    before = admin.state()
+    admin.refused(status, "POST", f"{TOPIC}/{path}", value)
+    assert admin.state() == before
+
+
+def test_schemas_are_held_to_one_strategy(admin: Admin) -> None:
+    path = f"{TOPIC}/schemaCompatibilityStrategy"
+    admin.do("GET", path)
+    assert admin.get(f"{path}?applied=true") == "FULL"
+    admin.do("PUT", path, "FULL")
+    assert admin.get(path) == "FULL"
+    assert "always FULL" in admin.refused(412, "PUT", path, "BACKWARD")
+    admin.do("DELETE", path)
+    assert admin.get(f"{NAMESPACE}/schemaCompatibilityStrategy") == "UNDEFINED"
+    admin.refused(412, "PUT", f"{NAMESPACE}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+
+
+# --- limits, at each level ---
+
+
+@pytest.mark.parametrize("path", [f"{TOPIC}/maxProducers", f"{NAMESPACE}/maxProducersPerTopic"])
+def test_a_topic_has_no_more_producers_than_it_may(admin: Admin, client: pulsar.Client, path: str) -> None:
+    admin.do("POST", path, 1)
+    client.create_producer(NAME)
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(NAME)
+    admin.do("DELETE", path)
+    client.create_producer(NAME)
+
+
+@pytest.mark.parametrize("limit", ["maxConsumers", "maxConsumersPerSubscription"])
+def test_a_topic_has_no_more_consumers_than_it_may(admin: Admin, client: pulsar.Client, limit: str) -> None:
+    admin.do("POST", f"{TOPIC}/{limit}", 1)
+    client.subscribe(NAME, "s", pulsar.ConsumerType.Shared)
+    before = admin.state()
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(NAME, "s" if "Per" in limit else "other", pulsar.ConsumerType.Shared)
+    assert admin.state() == before
+    assert admin.get(f"{TOPIC}/subscriptions") == ["s"]
+
+
+def test_a_topic_has_no_more_subscriptions_than_it_may(admin: Admin, client: pulsar.Client) -> None:
+    admin.do("POST", f"{TOPIC}/maxSubscriptionsPerTopic", 1)
+    admin.do("PUT", f"{TOPIC}/subscription/s")
+    client.subscribe(NAME, "s")
+    before = admin.state()
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(NAME, "other")
+    assert "maxSubscriptionsPerTopic" in admin.refused(412, "PUT", f"{TOPIC}/subscription/other")
+    assert admin.state() == before
+
+
+def test_only_the_types_that_are_enabled_subscribe(admin: Admin, client: pulsar.Client) -> None:
+    admin.do("POST", f"{NAMESPACE}/subscriptionTypesEnabled", ["Shared"])
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(NAME, "s", pulsar.ConsumerType.Exclusive)
+    assert admin.get(f"{TOPIC}/subscriptions") == []
+    client.subscribe(NAME, "s", pulsar.ConsumerType.Shared)
+
+
+def test_subscriptions_are_not_made_by_naming_them_where_a_topic_forbids_it(
+    admin: Admin, client: pulsar.Client
+) -> None:
+    admin.do("POST", f"{TOPIC}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    # It tries again until its time is over, since the subscription might come.
+    hasty = pulsar.Client(admin.service.service_url, operation_timeout_seconds=1)
+    with pytest.raises(pulsar.PulsarException):
+        hasty.subscribe(NAME, "s")
+    hasty.close()
+    admin.do("PUT", f"{TOPIC}/subscription/s")
+    client.subscribe(NAME, "s")
+
+
+def test_a_consumer_gets_no_more_than_it_may_leave_unacknowledged(admin: Admin, client: pulsar.Client) -> None:
+    admin.do("POST", f"{TOPIC}/maxUnackedMessagesOnConsumer", 2)
+    consumer = client.subscribe(NAME, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(NAME, batching_enabled=False)
+    for number in range(4):
+        producer.send(bytes([number]))
+    held = [consumer.receive(5_000) for _ in range(2)]
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(100)
+    admin.do("DELETE", f"{TOPIC}/maxUnackedMessagesOnConsumer")
+    assert [message.data() for message in (*held, consumer.receive(5_000), consumer.receive(5_000))] == [
+        b"\0",
+        b"\1",
+        b"\2",
+        b"\3",
+    ]
+
+
+def test_a_namespace_decides_which_topics_come_by_naming_them(admin: Admin, client: pulsar.Client) -> None:
+    path = f"{NAMESPACE}/autoTopicCreation"
+    admin.do("GET", path)
+    admin.do("POST", path, {"allowAutoTopicCreation": False})
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer("new")
+    override = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2}
+    admin.do("POST", path, override)
+    assert admin.get(path) == override
+    client.create_producer("new")
+    assert admin.get("persistent/public/default/new/partitions")["partitions"] == 2
+    before = admin.state()
+    for wrong in (
+        {},
+        {"allowAutoTopicCreation": True, "topicType": "round"},
+        {"allowAutoTopicCreation": True, "topicType": "partitioned"},
+        {"allowAutoTopicCreation": True, "topicType": "non-partitioned", "defaultNumPartitions": 2},
+    ):
+        assert admin.call("POST", path, wrong).status in {400, 412}
+    assert admin.state() == before
+
+
+def test_a_namespace_has_no_more_topics_than_it_may(admin: Admin, client: pulsar.Client) -> None:
+    path = f"{NAMESPACE}/maxTopicsPerNamespace"
+    assert admin.get(path) == 0
+    admin.do("POST", path, 2)
+    before = stored(admin)
+    assert "maxTopicsPerNamespace" in admin.refused(412, "PUT", "persistent/public/default/p/partitions", 2)
+    admin.do("PUT", "persistent/public/default/p/partitions", 1)
+    for call in (("PUT", "persistent/public/default/u"), ("POST", "persistent/public/default/p/partitions", 2)):
+        assert "maxTopicsPerNamespace" in admin.refused(412, *call)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer("new")
+    admin.do("DELETE", "persistent/public/default/p/partitions")
+    assert admin.get("persistent/public/default") == [NAME]
+    assert stored(admin) == before
+    admin.do("DELETE", path)
+    admin.do("PUT", "persistent/public/default/p/partitions", 3)
+
+
+def test_the_brokers_own_limits_hold_where_no_level_sets_any(start: Callable[..., Admin]) -> None:
+    admin = start(max_topics_per_namespace=1, max_subscriptions_per_topic=1)
+    admin.do("PUT", TOPIC)
+    admin.refused(412, "PUT", "persistent/public/default/u")
+    admin.do("PUT", f"{TOPIC}/subscription/s")
+    admin.refused(412, "PUT", f"{TOPIC}/subscription/other")
