@@ -42,7 +42,8 @@ A setting's value comes from the first of these that has it:
 - **A key without a value** sets an optional setting or a list to nothing; for every other setting it counts as not
   given.
 - **An unknown key** is an error that names the nearest known one. Keys that Apache Pulsar 4.0 has and this page has not
-  are accepted without effect, all of them named in one warning.
+  are accepted without effect, all of them named in one warning, together with those on this page that say the same of
+  themselves and are set to anything but their default.
 - **Two spellings** of one setting with different values in the same place are an error.
 - **Level** is the narrowest at which a setting may be set; `topic` means broker, namespace and topic.
 - Settings marked † are Afterglow's own; all others are settings of Pulsar, under Pulsar's names.
@@ -71,7 +72,8 @@ def _table_row(row: Setting) -> str:
         f" Also `{name}`." if kind.description == row.kind.description else f" Also `{name}`: {kind.description}."
         for name, kind in row.aliases.items()
     )
-    return f"| `{row.key}`{mark} | {row.kind.description} | {default} | {row.scope} | {row.doc}{aliases} |"
+    doc = f"*Without effect in this release.* {row.doc}" if row.inert else row.doc
+    return f"| `{row.key}`{mark} | {row.kind.description} | {default} | {row.scope} | {doc}{aliases} |"
 
 
 _METRICS_HEAD = f"""\

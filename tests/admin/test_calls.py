@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.admin.conftest import running
 
 from afterglow.admin.errors import status_of
 from afterglow.errors import AfterglowError, CommitUnknown, CorruptMetadata, DiskFull, MetadataUnavailable, NotEmpty
@@ -15,6 +16,7 @@ from afterglow.metadata.memory import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.admin.conftest import Admin
 
@@ -49,9 +51,13 @@ def test_a_body_that_is_too_long_is_refused(start: Callable[..., Admin]) -> None
     assert "httpMaxRequestSize" in answer.reason
 
 
-def test_a_body_is_bounded_without_a_setting(start: Callable[..., Admin]) -> None:
-    admin = start(max_message_size=2000)
-    assert admin.send("POST", TTL, b" " * 2000 + b"5").status == 413
+def test_a_body_is_bounded_without_a_setting_and_by_nothing_where_the_setting_says_so(
+    tmp_path: Path, start: Callable[..., Admin]
+) -> None:
+    body = b" " * (5 << 20) + b"5"
+    assert start().send("POST", TTL, body).status == 413
+    with running(tmp_path / "other", http_max_request_size=-1) as unbounded:
+        assert unbounded.send("POST", TTL, body).status == 204
 
 
 def test_unknown_paths_and_methods_have_a_reason(admin: Admin) -> None:

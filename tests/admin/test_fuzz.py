@@ -28,7 +28,7 @@ USUAL_PARTS = {
     "namespace": words("default other"),
     "topic": words("t t p p-partition-0 new"),
     "subscription": words("s s new"),
-    "cluster": words("standalone"),
+    "cluster": words("standalone standalone mars"),
     "timestamp": words("0 1700000000000"),
     "count": words("0 1 2"),
     "version": words("0 1"),
@@ -36,25 +36,23 @@ USUAL_PARTS = {
     "ledger": words("0 1 2"),
     "entry": words("0 1 2"),
     "seconds": words("0 1 100000"),
-    "role": words("someone"),
     "file": words("console.css main.js new"),
+    "bundle": words("0x00000000_0x40000000 0xc0000000_0xffffffff 0x0_0x1"),
+    "role": words("dev"),
+    "key": words("k k2"),
+    "value": words("v 5"),
+    "group": words("g"),
+    "domain": words("d d2"),
+    "policy": words("i"),
+    "broker": words("127.0.0.1:8080"),
+    "name": words("maxMessageSize maxProducersPerTopic nothing"),
 }
 ACTIONS = [
     (method, resource.path) for resources in ALL_RESOURCES for resource in resources for method in resource.actions
 ]
-QUERIES = st.sampled_from(
-    [
-        "",
-        "",
-        "",
-        "?force=true",
-        "?force=maybe",
-        "?authoritative=true",
-        "?perPartition=false",
-        "?key=a",
-        "?initialPosition=earliest&messagePosition=2",
-        "?replicated=true",
-    ]
+QUERIES = words(
+    "? ? ? ?force=true ?force=maybe ?authoritative=true ?perPartition=false ?applied=true ?isGlobal=true "
+    "?messageTTL=5 ?messageTTL=x ?mode=ALL ?key=a ?initialPosition=earliest&messagePosition=2 ?replicated=true"
 )
 METHODS = st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"])
 
@@ -65,7 +63,8 @@ KEYS = words(
     "boundaries message_ttl_in_seconds replication_clusters unknown managedLedgerOffloadDriver "
     "managedLedgerOffloadBucket managedLedgerOffloadThresholdInBytes managedLedgerOffloadedReadPriority "
     "managedLedgerExtraConfigurations streamingOffloadEnabled s3ManagedLedgerOffloadCredentialSecret offload_policies "
-    "partitionIndex"
+    "partitionIndex serviceUrl brokerServiceUrl peerClusterNames brokers allowAutoTopicCreation topicType "
+    "defaultNumPartitions allowAutoSubscriptionCreation subscription_types_enabled max_topics_per_namespace"
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
@@ -74,7 +73,23 @@ JSON: st.SearchStrategy[Any] = st.recursive(
         NUMBERS,
         st.text(max_size=8),
         st.sampled_from(
-            ["standalone", "S3", "tiered-first", "********", "latest", "earliest", "0:0", "STRING", "AVRO", "KEY_VALUE"]
+            [
+                "standalone",
+                "mars",
+                "http://a:1",
+                "FULL",
+                "Shared",
+                "partitioned",
+                "S3",
+                "tiered-first",
+                "********",
+                "latest",
+                "earliest",
+                "0:0",
+                "STRING",
+                "AVRO",
+                "KEY_VALUE",
+            ]
         ),
     ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),

@@ -111,6 +111,15 @@ def test_nothing_is_said_where_every_key_has_an_effect(caplog: pytest.LogCapture
     assert caplog.records == []
 
 
+def test_a_setting_that_does_nothing_yet_is_named_where_it_is_set_to_something(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parse_conf("authorizationEnabled=false\nbrokerDeleteInactiveTopicsEnabled=true")
+    assert caplog.records == []
+    parse_conf("brokerDeleteInactiveTopicsEnabled=false")
+    assert "have no effect in Afterglow: brokerDeleteInactiveTopicsEnabled" in caplog.text
+
+
 def test_keys_under_a_prefix_that_pulsar_hands_on_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     parse_conf("bookkeeper_anything=1\nbrokerClient_tlsTrustCertsFilePath=x")
     assert "2 settings of Apache Pulsar have no effect" in caplog.text

@@ -20,6 +20,7 @@ STOCK = Path(__file__).parent / "stock"
 OTHER_THAN_STOCK = {
     "bindAddress": "0.0.0.0 would be open to everybody",
     "fileSystemProfilePath": "stock names a file that this engine does not ship",
+    "httpMaxRequestSize": "without a limit anybody could fill the memory",
     "tlsHostnameVerificationEnabled": "without it anybody with a trusted certificate could pose as the engine",
 }
 """Settings whose default here is not the value in the stock broker.conf, with the reason."""

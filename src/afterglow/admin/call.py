@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _BODY_S: Final = 30.0
 """Time for a whole body: who takes longer holds a connection for nothing."""
 
+_LARGE: Final = 64 << 10
+"""Bytes of a body that is parsed on a thread: a megabyte would hold up dispatch for some milliseconds."""
+
 _FLAGS: Final = {"true": True, "false": False}
 
 
@@ -120,6 +123,10 @@ class Call:
         """A header; None where it is absent."""
         return self._request.headers.get(name)
 
+    def parameters(self, name: str) -> list[str]:
+        """All values of a parameter that may be given more than once."""
+        return [value for value in self._request.query_params.getlist(name) if value]
+
     # --- the body ---
 
     async def body(self) -> Any:
@@ -128,20 +135,22 @@ class Call:
         Raises:
             AdminError: It is no JSON, too long, or too slow.
         """
-        limit = _most_bytes(self.service)
+        limit = self.service.config.http_max_request_size
         data = bytearray()
         try:
             async with asyncio.timeout(_BODY_S):
                 async for chunk in self._request.stream():
                     data += chunk
-                    if len(data) > limit:
+                    if 0 < limit < len(data):
                         raise AdminError(
                             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                             f"the body has more than {limit} bytes; httpMaxRequestSize sets the limit",
                         )
         except TimeoutError as error:
             raise AdminError(HTTPStatus.REQUEST_TIMEOUT, f"the body took longer than {_BODY_S:.0f} s") from error
-        return values.parse(bytes(data))
+        if len(data) < _LARGE:
+            return values.parse(bytes(data))
+        return await self.service.blocking(values.parse, bytes(data))
 
     # --- where it came to ---
 
@@ -163,9 +172,3 @@ class Call:
         host, port = self._request.scope.get("server") or (config.bind_address, config.web_service_port)
         name = config.advertised_address or host
         return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-
-
-def _most_bytes(service: BrokerService) -> int:
-    """Without a limit of its own a body may be as long as a message: nothing here needs as much."""
-    config = service.config
-    return config.http_max_request_size if config.http_max_request_size > 0 else config.max_message_size

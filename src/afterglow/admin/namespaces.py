@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from afterglow.admin import policies
+from afterglow.admin import force, policies
 from afterglow.admin.access import Access
-from afterglow.admin.errors import bad_request, not_allowed
+from afterglow.admin.errors import AdminError, bad_request
 from afterglow.admin.resource import Resources
 from afterglow.offload import policy_checks
 from afterglow.offload.policies import resolve
@@ -41,6 +42,12 @@ async def create_namespace(call: Call) -> None:
     config = call.service.config
     given = policies.created(await call.body(), config.cluster_name)
     warnings = policy_checks.check(resolve(config, given, {}), config)
+    tenant = await call.service.blocking(call.service.catalog.tenant, call.namespace.tenant)
+    if config.cluster_name not in tenant.get("allowedClusters", []):
+        raise AdminError(
+            HTTPStatus.FORBIDDEN,
+            f"tenant {call.namespace.tenant} may not use {config.cluster_name}: it is not among its allowedClusters",
+        )
     await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
     call.service.policies_changed(call.namespace)
     _log_warnings(call, warnings)
@@ -48,9 +55,12 @@ async def create_namespace(call: Call) -> None:
 
 @RESOURCES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
 async def delete_namespace(call: Call) -> None:
-    """Delete a namespace that has no topics."""
+    """Delete a namespace that has no topics; by force, where that is allowed, with its topics."""
     if call.flag("force"):
-        raise not_allowed("namespaces are not deleted by force: delete the namespace's topics first")
+        force.check_namespaces(call)
+        await _stored(call)
+        await force.delete_namespace(call.service, call.namespace)
+        return
     await call.service.blocking(call.service.catalog.delete_namespace, call.namespace)
     call.service.policies_changed(call.namespace)
 
@@ -61,20 +71,12 @@ async def list_topics(call: Call) -> list[str]:
     mode = call.parameter("mode") or "PERSISTENT"
     if mode not in {"PERSISTENT", "NON_PERSISTENT", "ALL"}:
         raise bad_request(f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
+    call.flag("includeSystemTopic")  # there are none
     await _stored(call)
     if mode == "NON_PERSISTENT":
         return []
     found = await call.service.blocking(call.service.catalog.topics, call.namespace)
     return sorted(str(topic) for topic in found)
-
-
-@RESOURCES.on("PUT", "/{tenant}/{namespace}/unload", Access.TENANT)
-async def unload_namespace(call: Call) -> None:
-    """Close every open topic of a namespace; clients come back and open theirs again."""
-    await _stored(call)
-    namespace = call.namespace
-    for topic in [topic for topic in call.service.open_topics if topic.namespace == namespace]:
-        await call.service.unload(topic)
 
 
 def _log_warnings(call: Call, warnings: Iterable[str]) -> None:

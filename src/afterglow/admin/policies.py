@@ -6,6 +6,7 @@ object. A field that is null is left out either way, as Pulsar leaves it out.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import policy_values, values
@@ -26,8 +27,12 @@ OFFLOAD: Final = NAMESPACE_FIELD
 PROPERTIES: Final = "properties"
 SCHEMA_STRATEGY: Final = "schema_compatibility_strategy"
 
+DEFAULT_BUNDLES: Final = 4
+"""Of a namespace that sets no other number."""
 _MOST_BUNDLES: Final = 4096
 """Nothing is balanced between brokers here; bundles are kept for tools that ask for them."""
+
+_BOUNDARY: Final = re.compile("0x[0-9a-f]{8}")
 
 _MAPS: Final = (
     "backlog_quota_map",
@@ -81,7 +86,7 @@ def defaults(cluster: str) -> dict[str, Any]:
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         CLUSTERS: [cluster],
         ALLOWED_CLUSTERS: [],
-        BUNDLES: bundles(4),
+        BUNDLES: bundles(DEFAULT_BUNDLES),
         **{name: {} for name in _MAPS},
         "deleted": False,
         "encryption_required": False,
@@ -154,10 +159,14 @@ def _bundles(body: object) -> dict[str, Any]:
     given = values.fields(body, BUNDLES, ("boundaries", "numBundles"))
     count = values.integer(given.get("numBundles", 0), "numBundles", 0, _MOST_BUNDLES)
     if "boundaries" in given:
-        boundaries = values.texts(given["boundaries"], "boundaries")
+        boundaries = [text.lower() for text in values.texts(given["boundaries"], "boundaries")]
         if boundaries:
+            ends = boundaries[0] == "0x00000000" and boundaries[-1] == "0xffffffff"
+            # Of one length, numbers ascend as their texts do.
+            if not ends or boundaries != sorted(boundaries) or not all(map(_BOUNDARY.fullmatch, boundaries)):
+                raise precondition_failed("boundaries must ascend from 0x00000000 to 0xffffffff, of eight digits each")
             return {"boundaries": boundaries, "numBundles": max(len(boundaries) - 1, 0)}
-    return bundles(count or 4)
+    return bundles(count or DEFAULT_BUNDLES)
 
 
 def _offload(body: object) -> dict[str, Any]:

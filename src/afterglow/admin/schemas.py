@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from afterglow.admin import targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, conflict, not_found
+from afterglow.admin.policy_values import FULL
 from afterglow.admin.resource import Resources
 from afterglow.admin.schema_json import decode_schema, encode_schema
+from afterglow.broker.replies import Refused
 from afterglow.broker.schemas import NO_VERSION, decode_version, encode_version
+from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
@@ -68,6 +71,45 @@ async def delete_schema(call: Call) -> dict[str, Any]:
         raise conflict(f"{name} has messages that name versions of its schema: delete the topic, or delete by force")
     await call.service.blocking(call.service.schemas.delete, name.base)
     return {"version": decode_version(versions[-1].version)}
+
+
+@RESOURCES.on("POST", "/compatibility", Access.TENANT)
+async def check_compatibility(call: Call) -> dict[str, Any]:
+    """Whether a schema could follow the newest version; nothing is stored."""
+    name = await _topic(call)
+    schema = decode_schema(await call.body(), name.base.local_name)
+    try:
+        await call.service.blocking(call.service.schemas.check_follows, name, schema)
+    except Refused as error:
+        if error.code != wire.IncompatibleSchema:
+            raise
+        fits = False
+    else:
+        fits = True
+    # Word for word the name that Pulsar's clients read.
+    return {"isCompatibility": fits, "schemaCompatibilityStrategy": FULL}
+
+
+@RESOURCES.on("POST", "/version", Access.KNOWN)
+async def find_version(call: Call) -> dict[str, int]:
+    """The version that is the same schema; -1 where there is none."""
+    name = await _topic(call)
+    schema = decode_schema(await call.body(), name.base.local_name)
+    found = await call.service.blocking(call.service.schemas.find, name, schema)
+    return {"version": -1 if found is None else decode_version(found)}
+
+
+@RESOURCES.on("GET", "/metadata", Access.KNOWN)
+async def get_metadata(call: Call) -> dict[str, Any]:
+    """Where each version is stored; in no ledger of BookKeeper's, so that only the numbers mean something."""
+    name = await _topic(call)
+    rows = [
+        {"ledgerId": -1, "entryId": -1, "version": decode_version(stored.version)}
+        for stored in await call.service.blocking(call.service.schemas.versions, name)
+    ]
+    if not rows:
+        raise not_found(f"{name} has no schema")
+    return {"info": rows[-1], "index": rows}
 
 
 async def _topic(call: Call) -> TopicName:

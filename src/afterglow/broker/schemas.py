@@ -105,6 +105,29 @@ class SchemaRegistry:
         """
         return self._register(topic, schema, consumer=False)
 
+    def find(self, topic: TopicName, schema: wire.Schema) -> bytes | None:
+        """Return the version that is the same schema; None where there is none.
+
+        Raises:
+            Refused: The schema is not well-formed.
+        """
+        rows, _ = self._read(topic)
+        number = _number_of(rows, digest(schema))
+        return None if number is None else encode_version(number)
+
+    def check_follows(self, topic: TopicName, schema: wire.Schema) -> None:
+        """Check that a schema could be stored as the newest; nothing is.
+
+        Raises:
+            Refused: It is not well-formed, or not compatible with the newest.
+            MissingDependency: Avro's library is not installed.
+        """
+        rows, _ = self._read(topic)
+        check_valid(schema)
+        newest = _stored(topic, rows, len(rows) - 1)
+        if newest is not None:
+            check_follows(newest.schema, schema)
+
     def check_consumer(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """Return the newest version if a consumer's schema can read it; the first schema of a topic is stored.
 
@@ -163,7 +186,7 @@ class SchemaRegistry:
         key = digest(schema)
         for attempt in range(1, _ATTEMPTS + 1):
             rows, version = self._read(topic)
-            known = next((number for number, row in enumerate(rows) if row and row["digest"] == key), None)
+            known = _number_of(rows, key)
             if known is not None:
                 return encode_version(known)
             if attempt == 1:
@@ -214,6 +237,10 @@ class SchemaRegistry:
                 f"the versions of the schema of {topic} have no room in the metadata store "
                 f"({self._metadata.max_value_bytes} bytes): make no new one",
             ) from error
+
+
+def _number_of(rows: Rows, key: str) -> int | None:
+    return next((number for number, row in enumerate(rows) if row and row["digest"] == key), None)
 
 
 def _row(schema: wire.Schema, key: str, created_ms: int) -> Json:

@@ -88,6 +88,8 @@ class BrokerService:
         """What this process has asked of tiers so far, by operation."""
         self.offload_jobs: Callable[[], JobCounts] = JobCounts
         """How jobs of offload went so far."""
+        self.on_shutdown: Callable[[], None] | None = None
+        """Has the process end cleanly, without waiting for it; None: whoever runs the broker ends it."""
         self._authenticator = authenticator
         self._pool = pool
         self._far_pool = far_pool or pool

@@ -92,6 +92,7 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    server.service.on_shutdown = stop.set
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
     typer.echo(summarize(config, server.tiering.place))

@@ -134,7 +134,7 @@ def resolve(*sources: Iterable[Given]) -> BrokerConfig:
 
 
 def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[Setting, Any, Origin]]:
-    """The values of one source; keys that only Pulsar implements go to ``without_effect``."""
+    """The values of one source; keys that only Pulsar implements, and inert ones, go to ``without_effect``."""
     first: dict[str, tuple[Given, Any]] = {}
     for given in source:
         found = find(given.key)
@@ -147,6 +147,8 @@ def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[S
         if not given.text.strip() and not kind.takes_empty:
             continue
         value = _value(row, kind, given)
+        if row.inert and value != row.default:
+            without_effect.add(given.key)
         earlier, earlier_value = first.setdefault(given.key if row.prefix else row.key, (given, value))
         if earlier_value != value:
             raise ConfigError(

@@ -52,6 +52,8 @@ class Setting:
     """Keys that begin with this each add one pair to the map, as Pulsar does for driver properties."""
     secret: bool
     """Whether the value must not be shown."""
+    inert: bool
+    """Whether it is known and does nothing in this release; who sets it to something is told."""
 
     def show(self, value: object) -> str:
         """The value for people: as ``broker.conf`` would have it, secrets masked."""
@@ -68,9 +70,10 @@ def setting(
     aliases: Mapping[str, Kind[T]] | None = None,
     prefix: str | None = None,
     secret: bool = False,
+    inert: bool = False,
 ) -> T:
     """Declare a row; see :class:`Setting` for the arguments."""
-    row = {"kind": kind, "doc": doc, "key": key, "scope": scope, "prefix": prefix, "secret": secret}
+    row = {"kind": kind, "doc": doc, "key": key, "scope": scope, "prefix": prefix, "secret": secret, "inert": inert}
     return field(default=default, metadata={_ROW: row | {"aliases": dict(aliases or {})}})
 
 

@@ -6,11 +6,13 @@ they are: an older release, or Pulsar itself, may know them.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import AlreadyThere, CorruptMetadata, NotEmpty, NotThere, VersionConflict
+from afterglow.errors import AlreadyThere, NotEmpty, VersionConflict
+from afterglow.ledger import json_nodes
+from afterglow.ledger.clusters import ClusterRecords
+from afterglow.ledger.json_nodes import JsonNodes
 from afterglow.metadata.encoding import decode_name, encode_name
 from afterglow.metadata.names import Domain, NamespaceName, TopicName, check_entity
 from afterglow.metadata.paths import AfterglowPaths, topics_path
@@ -32,7 +34,10 @@ class Catalog:
 
     def __init__(self, metadata: MetadataStore, cluster: str) -> None:
         self._metadata = metadata
+        self._nodes = JsonNodes(metadata)
         self._cluster = cluster
+        self.clusters = ClusterRecords(metadata, cluster)
+        """The clusters that are known."""
         self._paths = AfterglowPaths(cluster)
 
     # --- tenants ---
@@ -47,7 +52,7 @@ class Catalog:
         Raises:
             NotThere: There is no such tenant.
         """
-        return self._read(f"{_POLICIES}/{check_entity('tenant', tenant)}", f"tenant {tenant}")[0]
+        return self._nodes.read(f"{_POLICIES}/{check_entity('tenant', tenant)}", f"tenant {tenant}")[0]
 
     def create_tenant(self, tenant: str, info: Mapping[str, Any] | None = None) -> None:
         """Create a tenant.
@@ -56,7 +61,7 @@ class Catalog:
             AlreadyThere: It exists.
         """
         settings = {"adminRoles": [], "allowedClusters": [self._cluster], **(info or {})}
-        self._create(f"{_POLICIES}/{check_entity('tenant', tenant)}", settings, f"tenant {tenant}")
+        self._nodes.create(f"{_POLICIES}/{check_entity('tenant', tenant)}", settings, f"tenant {tenant}")
 
     def update_tenant(self, tenant: str, change: Callable[[Json], Json]) -> None:
         """Change a tenant's settings.
@@ -64,7 +69,7 @@ class Catalog:
         Raises:
             NotThere: There is no such tenant.
         """
-        self._update(f"{_POLICIES}/{check_entity('tenant', tenant)}", change, f"tenant {tenant}")
+        self._nodes.update(f"{_POLICIES}/{check_entity('tenant', tenant)}", change, f"tenant {tenant}")
 
     def delete_tenant(self, tenant: str) -> None:
         """Delete a tenant without namespaces.
@@ -76,7 +81,7 @@ class Catalog:
         path = f"{_POLICIES}/{check_entity('tenant', tenant)}"
         if self._metadata.children(path):
             raise NotEmpty(f"tenant {tenant} still has namespaces; delete them first")
-        self._delete(path, f"tenant {tenant}")
+        self._nodes.delete(path, f"tenant {tenant}")
 
     # --- namespaces ---
 
@@ -95,7 +100,7 @@ class Catalog:
         Raises:
             NotThere: There is no such namespace.
         """
-        return self._read(f"{_POLICIES}/{namespace}", f"namespace {namespace}")[0]
+        return self._nodes.read(f"{_POLICIES}/{namespace}", f"namespace {namespace}")[0]
 
     def create_namespace(self, namespace: NamespaceName, policies: Mapping[str, Any] | None = None) -> None:
         """Create a namespace.
@@ -105,7 +110,7 @@ class Catalog:
             AlreadyThere: It exists.
         """
         self.tenant(namespace.tenant)
-        self._create(f"{_POLICIES}/{namespace}", dict(policies or {}), f"namespace {namespace}")
+        self._nodes.create(f"{_POLICIES}/{namespace}", dict(policies or {}), f"namespace {namespace}")
 
     def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
         """Change a namespace's policies.
@@ -113,7 +118,7 @@ class Catalog:
         Raises:
             NotThere: There is no such namespace.
         """
-        self._update(f"{_POLICIES}/{namespace}", change, f"namespace {namespace}")
+        self._nodes.update(f"{_POLICIES}/{namespace}", change, f"namespace {namespace}")
 
     def delete_namespace(self, namespace: NamespaceName) -> None:
         """Delete a namespace without topics.
@@ -124,7 +129,7 @@ class Catalog:
         """
         if self.topics(namespace) or self.partitioned_topics(namespace):
             raise NotEmpty(f"namespace {namespace} still has topics; delete them first")
-        self._delete(f"{_POLICIES}/{namespace}", f"namespace {namespace}")
+        self._nodes.delete(f"{_POLICIES}/{namespace}", f"namespace {namespace}")
 
     def ensure_defaults(self) -> None:
         """Create ``public/default`` where it is absent, as every client assumes it."""
@@ -148,7 +153,7 @@ class Catalog:
     def partitions(self, topic: TopicName) -> int:
         """How many partitions a topic has; 0 if it is not partitioned."""
         stored = self._metadata.get(_partitioned_path(topic))
-        return 0 if stored is None else int(_parse(stored.value, f"topic {topic}").get("partitions", 0))
+        return 0 if stored is None else int(json_nodes.parse(stored.value, f"topic {topic}").get("partitions", 0))
 
     def create_partitioned(
         self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None
@@ -161,7 +166,7 @@ class Catalog:
         """
         self.policies(topic.namespace)
         value = {"partitions": partitions, **({"properties": dict(properties)} if properties else {})}
-        self._create(_partitioned_path(topic), value, f"partitioned topic {topic}")
+        self._nodes.create(_partitioned_path(topic), value, f"partitioned topic {topic}")
 
     def update_partitions(self, topic: TopicName, partitions: int) -> None:
         """Change the number of partitions.
@@ -169,7 +174,7 @@ class Catalog:
         Raises:
             NotThere: It is not partitioned.
         """
-        self._update(
+        self._nodes.update(
             _partitioned_path(topic), lambda old: {**old, "partitions": partitions}, f"partitioned topic {topic}"
         )
 
@@ -179,7 +184,7 @@ class Catalog:
         Raises:
             NotThere: It is not partitioned.
         """
-        return _properties(self._read(_partitioned_path(topic), f"partitioned topic {topic}")[0])
+        return _properties(self._nodes.read(_partitioned_path(topic), f"partitioned topic {topic}")[0])
 
     def update_partitioned_properties(self, topic: TopicName, properties: Mapping[str, str | None]) -> None:
         """Set properties of a partitioned topic, or remove those whose value is None.
@@ -192,7 +197,7 @@ class Catalog:
             merged = {**_properties(old), **properties}
             return {**old, "properties": {key: value for key, value in merged.items() if value is not None}}
 
-        self._update(_partitioned_path(topic), change, f"partitioned topic {topic}")
+        self._nodes.update(_partitioned_path(topic), change, f"partitioned topic {topic}")
 
     def delete_partitioned(self, topic: TopicName) -> None:
         """Forget that a topic is partitioned; its partitions are topics of their own.
@@ -200,14 +205,18 @@ class Catalog:
         Raises:
             NotThere: It is not partitioned.
         """
-        self._delete(_partitioned_path(topic), f"partitioned topic {topic}")
+        self._nodes.delete(_partitioned_path(topic), f"partitioned topic {topic}")
 
     # --- policies of single topics ---
 
     def topic_policies(self, topic: TopicName) -> Json:
         """A topic's own policies; empty where it has none. A partition has those of its partitioned topic."""
         stored = self._metadata.get(self._topic_policies_path(topic))
-        return {} if stored is None or not stored.value else _parse(stored.value, f"policies of topic {topic.base}")
+        return (
+            {}
+            if stored is None or not stored.value
+            else json_nodes.parse(stored.value, f"policies of topic {topic.base}")
+        )
 
     def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
         """Change a topic's own policies; nothing is stored where none are left."""
@@ -215,11 +224,15 @@ class Catalog:
         while True:
             stored = self._metadata.get(path)
             version = MUST_NOT_EXIST if stored is None else stored.version
-            value = {} if stored is None or not stored.value else _parse(stored.value, f"policies of topic {topic}")
+            value = (
+                {}
+                if stored is None or not stored.value
+                else json_nodes.parse(stored.value, f"policies of topic {topic}")
+            )
             changed = change(value)
             try:
                 if changed:
-                    self._metadata.put(path, _dump(changed), version)
+                    self._metadata.put(path, json_nodes.dump(changed), version)
                 elif stored is not None:
                     self._metadata.delete(path, version)
             except VersionConflict:
@@ -234,42 +247,6 @@ class Catalog:
     def _topic_policies_path(self, topic: TopicName) -> str:
         return self._paths.topic_policies(topic.base.managed_ledger_name)
 
-    # --- inside ---
-
-    def _read(self, path: str, what: str) -> tuple[Json, int]:
-        stored = self._metadata.get(path)
-        if stored is None or not stored.value:
-            # An empty value is a parent that some child brought into being.
-            raise NotThere(f"{what} does not exist")
-        return _parse(stored.value, what), stored.version
-
-    def _create(self, path: str, value: Json, what: str) -> None:
-        stored = self._metadata.get(path)
-        if stored is not None and stored.value:
-            raise AlreadyThere(f"{what} exists already")
-        try:
-            self._metadata.put(path, _dump(value), MUST_NOT_EXIST if stored is None else stored.version)
-        except VersionConflict as error:
-            raise AlreadyThere(f"{what} exists already") from error
-
-    def _update(self, path: str, change: Callable[[Json], Json], what: str) -> None:
-        while True:
-            value, version = self._read(path, what)
-            try:
-                self._metadata.put(path, _dump(change(value)), version)
-            except VersionConflict:
-                continue
-            return
-
-    def _delete(self, path: str, what: str) -> None:
-        while True:
-            _, version = self._read(path, what)
-            try:
-                self._metadata.delete(path, version)
-            except VersionConflict:
-                continue
-            return
-
 
 def _partitioned_path(topic: TopicName) -> str:
     return f"{_PARTITIONED}/{topic.namespace}/{topic.domain}/{encode_name(topic.local_name)}"
@@ -277,17 +254,3 @@ def _partitioned_path(topic: TopicName) -> str:
 
 def _properties(partitioned: Json) -> dict[str, str]:
     return dict(partitioned.get("properties") or {})
-
-
-def _parse(value: bytes, what: str) -> Json:
-    try:
-        parsed = json.loads(value)
-    except ValueError as error:
-        raise CorruptMetadata(f"{what}: its metadata is no JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise CorruptMetadata(f"{what}: its metadata is no JSON object")
-    return parsed
-
-
-def _dump(value: Json) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

@@ -93,4 +93,5 @@ class Ledgers:
         duration(1, minimum=1),
         default=60_000,
         doc="Milliseconds between checkpoints of the hot log. A start after a crash replays what came after the last.",
+        inert=True,
     )

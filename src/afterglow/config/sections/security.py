@@ -27,13 +27,17 @@ class Security:
         _PROVIDERS, default=(), doc="Ways in which a client may prove who it is; one that is not supported is an error."
     )
     authentication_refresh_check_seconds: int = setting(
-        duration(minimum=1), default=60, doc="Seconds between checks for expired credentials on open connections."
+        duration(minimum=1),
+        default=60,
+        doc="Seconds between checks for expired credentials on open connections.",
+        inert=True,
     )
     authorization_enabled: bool = setting(
         flag(),
         default=False,
         doc="Taken as Pulsar's broker.conf has it; needs authentication. Permissions are not enforced: whoever is "
         "known may use every topic.",
+        inert=True,
     )
     super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
     anonymous_user_role: str | None = setting(

@@ -51,12 +51,16 @@ class Server:
         "Nothing: SQLite in the engine's home.",
     )
     metadata_store_session_timeout_millis: int = setting(
-        duration(1, minimum=1), default=30_000, doc="Time in milliseconds after which ZooKeeper gives up a session."
+        duration(1, minimum=1),
+        default=30_000,
+        doc="Time in milliseconds after which ZooKeeper gives up a session.",
+        inert=True,
     )
     metadata_store_operation_timeout_seconds: int = setting(
         duration(minimum=1),
         default=30,
         doc="Deadline in seconds of one metadata operation; past it, its outcome is unknown.",
+        inert=True,
     )
     keep_alive_interval_seconds: int = setting(
         duration(minimum=1),
@@ -68,6 +72,7 @@ class Server:
         default=5_000,
         doc="Milliseconds that an older connection has to answer a ping when another claims its producer name. -1: no "
         "check.",
+        inert=True,
     )
     max_message_size: int = setting(
         size(minimum=1, maximum=_LARGEST_MESSAGE), default=5 * MIB, doc="Largest message in bytes, metadata included."
@@ -81,11 +86,13 @@ class Server:
         default=1_000,
         doc="Publish requests of one connection without a receipt, past which its socket is not read.",
         aliases={"maxPendingPublishdRequestsPerConnection": integer(1)},
+        inert=True,
     )
     max_pending_publish_bytes_per_connection: int = setting(
         size(minimum=1),
         default=16 * MIB,
         doc="Bytes of publish requests of one connection without a receipt, past which its socket is not read.",
+        inert=True,
     )
     max_message_publish_buffer_size_in_mb: int = setting(
         size(MIB, minimum=-1),
@@ -95,16 +102,27 @@ class Server:
         key="maxMessagePublishBufferSizeInMB",
     )
     pulsar_channel_write_buffer_high_water_mark: int = setting(
-        size(minimum=1), default=64 * KIB, doc="Bytes queued towards a client, past which dispatch to it waits."
+        size(minimum=1),
+        default=64 * KIB,
+        doc="Bytes queued towards a client, past which dispatch to it waits.",
+        inert=True,
     )
     pulsar_channel_write_buffer_low_water_mark: int = setting(
-        size(), default=32 * KIB, doc="Bytes queued towards a client, below which dispatch to it goes on."
+        size(),
+        default=32 * KIB,
+        doc="Bytes queued towards a client, below which dispatch to it goes on.",
+        inert=True,
     )
     http_max_request_size: int = setting(
-        size(minimum=-1), default=-1, doc="Largest body of an admin request in bytes. -1: no limit."
+        size(minimum=-1),
+        default=5 * MIB,
+        doc="Largest body of an admin request in bytes. -1: no limit, which is Pulsar's default.",
     )
     broker_shutdown_timeout_ms: int = setting(
-        duration(1), default=60_000, doc="Milliseconds that a clean shutdown may take before the process ends anyway."
+        duration(1),
+        default=60_000,
+        doc="Milliseconds that a clean shutdown may take before the process ends anyway.",
+        inert=True,
     )
     stats_update_frequency_in_secs: int = setting(
         duration(minimum=1), default=60, doc="Seconds over which rates in topic statistics are averaged."

@@ -41,34 +41,50 @@ class Topics:
         flag(), default=True, doc="Whether a subscription is created when a consumer first names it.", scope=Scope.TOPIC
     )
     broker_delete_inactive_topics_enabled: bool = setting(
-        flag(), default=True, doc="Whether unused topics are deleted.", scope=Scope.TOPIC
+        flag(),
+        default=True,
+        doc="Whether unused topics are deleted.",
+        scope=Scope.TOPIC,
+        inert=True,
     )
     broker_delete_inactive_topics_frequency_seconds: int = setting(
-        duration(minimum=1), default=60, doc="Seconds between looks for unused topics."
+        duration(minimum=1),
+        default=60,
+        doc="Seconds between looks for unused topics.",
+        inert=True,
     )
     broker_delete_inactive_topics_mode: InactiveTopicDeleteMode = setting(
         choice(InactiveTopicDeleteMode),
         default=InactiveTopicDeleteMode.DELETE_WHEN_NO_SUBSCRIPTIONS,
         doc="When a topic counts as unused.",
         scope=Scope.TOPIC,
+        inert=True,
     )
     broker_delete_inactive_topics_max_inactive_duration_seconds: int | None = setting(
         optional(duration(minimum=1)),
         default=None,
         doc="Seconds that a topic must be unused before it is deleted. Nothing: the time between looks.",
         scope=Scope.TOPIC,
+        inert=True,
     )
     broker_delete_inactive_partitioned_topic_metadata_enabled: bool = setting(
-        flag(), default=False, doc="Whether the partition count of a topic goes when all its partitions have gone."
+        flag(),
+        default=False,
+        doc="Whether the partition count of a topic goes when all its partitions have gone.",
+        inert=True,
     )
     subscription_expiration_time_minutes: int = setting(
         duration(MINUTE_MS),
         default=0,
         doc="Minutes after its last use at which a subscription is deleted. 0: never.",
         scope=Scope.NAMESPACE,
+        inert=True,
     )
     subscription_expiry_check_interval_in_minutes: int = setting(
-        duration(MINUTE_MS, minimum=1), default=5, doc="Minutes between looks for unused subscriptions."
+        duration(MINUTE_MS, minimum=1),
+        default=5,
+        doc="Minutes between looks for unused subscriptions.",
+        inert=True,
     )
     ttl_duration_default_in_seconds: int = setting(
         duration(),
@@ -87,6 +103,12 @@ class Topics:
     )
     max_topics_per_namespace: int = setting(
         integer(0), default=0, doc="Most topics in a namespace. 0: no limit.", scope=Scope.NAMESPACE
+    )
+    force_delete_namespace_allowed: bool = setting(
+        flag(), default=False, doc="Whether a namespace may be deleted by force, with all its topics."
+    )
+    force_delete_tenant_allowed: bool = setting(
+        flag(), default=False, doc="Whether a tenant may be deleted by force, with all its namespaces."
     )
     max_producers_per_topic: int = setting(
         integer(0), default=0, doc="Most producers on a topic. 0: no limit.", scope=Scope.TOPIC
@@ -111,24 +133,31 @@ class Topics:
         default=200_000,
         doc="Unacknowledged messages at which a shared subscription stops, until half are acknowledged. 0: no limit.",
         scope=Scope.TOPIC,
+        inert=True,
     )
     max_unacked_messages_per_broker: int = setting(
         integer(0),
         default=0,
         doc="Unacknowledged messages of all shared subscriptions, past which the largest stop. 0: no limit.",
+        inert=True,
     )
     max_unacked_messages_per_subscription_on_broker_blocked: float = setting(
         decimal(0.0, 1.0),
         default=0.16,
         doc="Share of the broker's limit past which a subscription is stopped once that limit is reached.",
+        inert=True,
     )
     subscription_redelivery_tracker_enabled: bool = setting(
-        flag(), default=True, doc="Whether consumers are told how often a message was delivered before."
+        flag(),
+        default=True,
+        doc="Whether consumers are told how often a message was delivered before.",
+        inert=True,
     )
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         flag(),
         default=False,
         doc="Whether single messages of a batch are acknowledged, and the rest of it delivered again.",
+        inert=True,
     )
     broker_entry_metadata_interceptors: tuple[EntryInterceptor, ...] = setting(
         _INTERCEPTORS,
@@ -141,13 +170,20 @@ class Topics:
         flag(), default=False, doc="Whether clients that understand broker entry metadata receive it."
     )
     dispatcher_max_read_batch_size: int = setting(
-        integer(1), default=100, doc="Most entries that dispatch reads at once."
+        integer(1),
+        default=100,
+        doc="Most entries that dispatch reads at once.",
+        inert=True,
     )
     dispatcher_max_read_size_bytes: int = setting(
-        size(minimum=1), default=5 * MIB, doc="Most bytes that dispatch reads at once; one entry always passes."
+        size(minimum=1),
+        default=5 * MIB,
+        doc="Most bytes that dispatch reads at once; one entry always passes.",
+        inert=True,
     )
     dispatcher_max_round_robin_batch_size: int = setting(
         integer(1),
         default=20,
         doc="Most entries that one consumer of a shared subscription gets before the next has its turn.",
+        inert=True,
     )

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import pulsar
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.admin.conftest import Admin
+
+NAMESPACE = "namespaces/public/default"
+FIRST = "0x00000000_0x40000000"
+
+
+def topic(name: str) -> str:
+    return f"persistent://public/default/{name}"
+
+
+def bundle_of(name: str) -> str:
+    step = 0x40000000
+    low = zlib.crc32(topic(name).encode()) // step * step
+    return f"0x{low:08x}_0x{min(low + step, 0xFFFFFFFF):08x}"
+
+
+def backlogs(admin: Admin) -> dict[str, int]:
+    """Entries that are not acknowledged, by topic and subscription."""
+    return {
+        f"{name.local_name} {found.name}": found.cursor.backlog
+        for name, topic in sorted(admin.service.open_topics.items(), key=str)
+        for found in topic.subscriptions.values()
+    }
+
+
+@pytest.fixture
+def filled(admin: Admin) -> Admin:
+    """Two topics with two subscriptions each, which have something to read."""
+    for name in ("t", "u"):
+        admin.do("PUT", f"persistent/public/default/{name}")
+        for subscription in ("a", "b"):
+            admin.do("PUT", f"persistent/public/default/{name}/subscription/{subscription}")
+        admin.write_entries(3, f"public/default/persistent/{name}")
+    assert set(backlogs(admin).values()) == {3}
+    return admin
+
+
+def test_bundles_cut_the_hash_range(admin: Admin) -> None:
+    found = admin.get(f"{NAMESPACE}/bundles")
+    assert found["numBundles"] == 4
+    assert found["boundaries"][0] == "0x00000000"
+    admin.do("PUT", f"{NAMESPACE}/{FIRST}/unload")
+    admin.do("PUT", f"{NAMESPACE}/unload")
+    assert FIRST in admin.refused(412, "PUT", f"{NAMESPACE}/0x0_0x1/unload")
+    assert "one broker" in admin.refused(412, "PUT", f"{NAMESPACE}/{FIRST}/split")
+    assert "elsewhere" in admin.refused(412, "PUT", f"{NAMESPACE}/unload?destinationBroker=elsewhere:8080")
+    admin.do("PUT", f"{NAMESPACE}/unload?destinationBroker=http://127.0.0.1:{admin.port}")
+
+
+def test_a_bundle_is_unloaded_alone(filled: Admin) -> None:
+    assert bundle_of("t") != bundle_of("u")
+    filled.do("PUT", f"{NAMESPACE}/{bundle_of('t')}/unload")
+    assert [name.local_name for name in filled.service.open_topics] == ["u"]
+
+
+def test_topics_of_a_bundle_have_their_places_in_the_hash_range(filled: Admin) -> None:
+    found = filled.get(f"{NAMESPACE}/{bundle_of('t')}/topicHashPositions")
+    assert found == {
+        "namespace": "public/default",
+        "bundle": bundle_of("t"),
+        "topicHashPositions": {topic("t"): zlib.crc32(topic("t").encode())},
+    }
+    path = f"{NAMESPACE}/{bundle_of('t')}/topicHashPositions?topics={topic('u')}"
+    assert filled.get(path)["topicHashPositions"] == {}
+
+
+def test_the_backlog_of_a_namespace_is_cleared(filled: Admin) -> None:
+    filled.do("POST", f"{NAMESPACE}/clearBacklog/a")
+    assert backlogs(filled) == {"t a": 0, "t b": 3, "u a": 0, "u b": 3}
+    filled.do("POST", f"{NAMESPACE}/{bundle_of('t')}/clearBacklog")
+    assert backlogs(filled) == {"t a": 0, "t b": 0, "u a": 0, "u b": 3}
+    filled.do("POST", f"{NAMESPACE}/clearBacklog")
+    assert set(backlogs(filled).values()) == {0}
+
+
+def test_a_subscription_is_deleted_everywhere(filled: Admin) -> None:
+    filled.do("POST", f"{NAMESPACE}/{bundle_of('t')}/unsubscribe/b")
+    filled.do("POST", f"{NAMESPACE}/unsubscribe/a")
+    assert backlogs(filled) == {"u b": 3}
+
+
+def test_no_subscription_is_deleted_while_one_has_consumers(admin: Admin) -> None:
+    for name in ("t", "u"):
+        admin.do("PUT", f"persistent/public/default/{name}/subscription/a")
+    client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe(topic("u"), "a")
+    before = admin.state()
+    assert "consumers" in admin.refused(412, "POST", f"{NAMESPACE}/unsubscribe/a")
+    assert admin.state() == before
+    client.close()
+
+
+def test_properties_are_kept_for_their_users(admin: Admin) -> None:
+    assert admin.get(f"{NAMESPACE}/properties") == {}
+    admin.do("PUT", f"{NAMESPACE}/properties", {"a": "1", "b": "2"})
+    admin.do("PUT", f"{NAMESPACE}/property/c/3%2F4")
+    assert admin.get(f"{NAMESPACE}/properties") == {"a": "1", "b": "2", "c": "3/4"}
+    assert admin.call("GET", f"{NAMESPACE}/property/c").body == b"3/4"
+    admin.do("GET", f"{NAMESPACE}/property/nothing")
+    assert admin.call("DELETE", f"{NAMESPACE}/property/a").body == b"1"
+    admin.do("DELETE", f"{NAMESPACE}/property/a")
+    admin.refused(400, "PUT", f"{NAMESPACE}/properties", {"a": 1})
+    admin.refused(400, "PUT", f"{NAMESPACE}/properties")
+    assert admin.get(NAMESPACE)["properties"] == {"b": "2", "c": "3/4"}
+    admin.do("DELETE", f"{NAMESPACE}/properties")
+    assert admin.get(f"{NAMESPACE}/properties") == {}
+
+
+def test_this_cluster_alone_has_the_topics(admin: Admin) -> None:
+    assert admin.get(f"{NAMESPACE}/replication") == ["standalone"]
+    admin.do("POST", f"{NAMESPACE}/replication", ["standalone"])
+    assert "not replicated" in admin.refused(412, "POST", f"{NAMESPACE}/replication", ["standalone", "mars"])
+    assert admin.get(f"{NAMESPACE}/allowedClusters") == []
+    admin.do("POST", f"{NAMESPACE}/allowedClusters", ["standalone"])
+    assert admin.get(f"{NAMESPACE}/allowedClusters") == ["standalone"]
+    assert admin.get("/admin/namespaces/standalone/antiAffinity/g?property=public") == []
+
+
+def test_permissions_are_not_granted_where_none_are_enforced(admin: Admin) -> None:
+    before = admin.state()
+    assert admin.get(f"{NAMESPACE}/permissions") == {}
+    assert "not enforced" in admin.refused(412, "POST", f"{NAMESPACE}/permissions/dev", ["produce"])
+    admin.refused(412, "DELETE", f"{NAMESPACE}/permissions/dev")
+    assert admin.get(f"{NAMESPACE}/permissions/subscription") == {}
+    admin.refused(412, "POST", f"{NAMESPACE}/permissions/subscription/s", ["dev"])
+    admin.refused(412, "POST", "namespaces/grantPermissionsOnTopics", [])
+    assert admin.state() == before
+
+
+@pytest.mark.parametrize(("mode", "count"), [("PERSISTENT", 1), ("NON_PERSISTENT", 0), ("ALL", 1)])
+def test_topics_are_listed_by_kind(admin: Admin, mode: str, count: int) -> None:
+    admin.do("PUT", "persistent/public/default/t")
+    assert len(admin.get(f"{NAMESPACE}/topics?mode={mode}&includeSystemTopic=true")) == count
+
+
+def test_deletion_by_force_needs_a_setting(filled: Admin) -> None:
+    before = filled.state()
+    assert "forceDeleteNamespaceAllowed" in filled.refused(405, "DELETE", f"{NAMESPACE}?force=true")
+    assert "forceDeleteTenantAllowed" in filled.refused(405, "DELETE", "tenants/public?force=true")
+    assert filled.state() == before
+
+
+def test_a_namespace_is_deleted_by_force_with_all_it_has(start: Callable[..., Admin]) -> None:
+    admin = start(force_delete_namespace_allowed=True, force_delete_tenant_allowed=True)
+    admin.do("PUT", "persistent/public/default/t")
+    admin.do("PUT", "persistent/public/default/p/partitions", 2)
+    admin.do("POST", "persistent/public/default/p/maxProducers", 2)
+    admin.write_entries(1)
+    admin.do("DELETE", f"{NAMESPACE}?force=true")
+    assert admin.get("namespaces/public") == []
+    admin.refused(404, "DELETE", f"{NAMESPACE}?force=true")
+    admin.do("PUT", NAMESPACE)
+    assert admin.get("persistent/public/default") == admin.get("persistent/public/default/partitioned") == []
+    admin.do("PUT", "persistent/public/default/p")
+    admin.do("GET", "persistent/public/default/p/maxProducers")
+    admin.do("DELETE", "tenants/public?force=true")
+    assert admin.get("tenants") == []
