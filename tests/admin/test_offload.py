@@ -210,3 +210,22 @@ def test_statistics_tell_which_tier_served_reads(admin: Admin) -> None:
     }
     admin.service.reads = lambda _name: None
     assert "afterglowReads" not in admin.get(f"{TOPIC}/stats")
+
+
+def test_the_ledgers_in_a_tier_are_scanned(admin: Admin) -> None:
+    first, second, third = admin.write_ledgers(3)
+    path = "namespaces/public/default/scanOffloadedLedgers"
+    assert admin.get(path) == {"objects": [], "total": 0, "errors": 0, "unknown": 0}
+    admin.do("PUT", f"{TOPIC}/offload", message(third))
+    admin.offloading.begin()
+    admin.offloading.finish()
+    found = admin.get(path)
+    assert (found["total"], found["errors"], found["unknown"]) == (2, 0, 0)
+    assert {row["ledger"] for row in found["objects"]} == {first, second}
+    for row in found["objects"]:
+        assert (row["status"], row["numEntries"], row["offloaded"]) == ("OK", 1, True)
+        assert row["managedLedgerName"] == "public/default/persistent/t"
+        assert row["name"] == f"{row['uuid']}-ledger-{row['ledger']}"
+    admin.do("DELETE", f"{TOPIC}?force=true")
+    left = admin.get(path)
+    assert left["errors"] == left["total"]

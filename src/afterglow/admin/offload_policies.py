@@ -15,12 +15,13 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, precondition_failed
 from afterglow.admin.policy_levels import NAMESPACE, TOPIC
 from afterglow.admin.resource import Resources
-from afterglow.offload import policy_json
+from afterglow.offload import policy_json, scan
 from afterglow.offload.policy_json import POLICY_SETTINGS
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
     from afterglow.admin.policy_levels import Level
+    from afterglow.offload.scan import ScannedLedger
 
 NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
@@ -108,3 +109,41 @@ _single(TOPICS, TOPIC, _PRIORITY, removable=True)
 async def get_policy(call: Call) -> list[dict[str, Any]]:
     """Every value that holds for a topic, with the level that set it; secrets are masked."""
     return policy_json.described(await TOPIC.effective(call))
+
+
+_MOST_SCANNED: Final = 10_000
+"""Objects that one call looks at: each costs a request to the tier."""
+
+
+@NAMESPACES.on("GET", "/scanOffloadedLedgers", Access.TENANT)
+async def scan_ledgers(call: Call) -> dict[str, Any]:
+    """The objects of whole ledgers in the tier of a namespace, and whether metadata knows them.
+
+    Pulsar's answer has the same content and is no JSON.
+    """
+    policy = await NAMESPACE.effective(call)
+    found = await call.service.far(call.offload.scan, policy, _MOST_SCANNED)
+    statuses = [row.status for row in found]
+    unknown = statuses.count(scan.UNKNOWN)
+    return {
+        "objects": [_scanned(row) for row in found],
+        "total": len(found),
+        "errors": len(found) - unknown - statuses.count(scan.OK),
+        "unknown": unknown,
+    }
+
+
+def _scanned(row: ScannedLedger) -> dict[str, Any]:
+    shown = {
+        "ledger": row.ledger_id,
+        "name": row.key,
+        "uuid": row.uuid,
+        "size": row.size_bytes,
+        "lastModified": row.modified_ms,
+        "userMetadata": dict(row.metadata),
+        "managedLedgerName": row.managed_ledger,
+        "status": row.status,
+        "numEntries": row.entries,
+        "offloaded": row.offloaded,
+    }
+    return {name: value for name, value in shown.items() if value is not None}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakSet
@@ -34,6 +35,7 @@ from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload
 from afterglow.offload.reach import RouteBytes
+from afterglow.offload.scan import scan_ledgers
 from afterglow.offload.segments.explaining import explain_streamed, view_stream
 from afterglow.offload.segments.listing import SegmentStatus, list_records, list_segments
 from afterglow.offload.segments.rollback import plan_rollback, roll_back
@@ -41,6 +43,7 @@ from afterglow.offload.segments.territory import assigned_from
 from afterglow.offload.statistics import statistics_of
 from afterglow.offload.topic import TopicOffload
 from afterglow.offload.topics import Topics
+from afterglow.read.places import place_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from afterglow.offload.manual import OffloadStatus
     from afterglow.offload.policies import Policies
     from afterglow.offload.runner import TaskRunner
+    from afterglow.offload.scan import ScannedLedger
     from afterglow.offload.segments.cutting import Sizes
     from afterglow.offload.segments.listing import SegmentView
     from afterglow.offload.segments.rollback import Rollback
@@ -485,6 +489,18 @@ class OffloadService:
             MetadataError: The policies cannot be read.
         """
         return self._policies.of(name)
+
+    def scan(self, policy: BrokerConfig, most: int) -> list[ScannedLedger]:
+        """What the tier of a policy holds of whole ledgers, up to so many. Waits for the tier.
+
+        Raises:
+            ConfigError: The policy names no tier.
+            StoreError: The tier cannot be read.
+            MetadataError: Metadata cannot be read.
+        """
+        env = self._ready
+        store = env.tiers.store(place_of_policy(policy, env.own), policy)
+        return list(islice(scan_ledgers(store, env.cluster, self._store.info), most))
 
     @property
     def read_bytes(self) -> RouteBytes:

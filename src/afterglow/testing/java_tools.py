@@ -9,6 +9,7 @@ from afterglow.testing.commands import run
 from afterglow.testing.maven import maven_class_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 VERSION: Final = "4.0.8"
@@ -28,6 +29,7 @@ EXCLUDED: Final = ("jetcd-core-shaded",)
 _CLIENT: Final = "org.apache.pulsar.client.cli.PulsarClientTool"
 _PERF: Final = "org.apache.pulsar.testclient.PulsarPerfTestTool"
 _ADMIN: Final = "org.apache.pulsar.admin.cli.PulsarAdminTool"
+_SHELL: Final = "org.apache.pulsar.shell.PulsarShell"
 
 OPENED: Final = (
     "java.base/java.io",
@@ -97,6 +99,23 @@ class JavaTools:
             CommandFailed: It failed or did not end in time.
         """
         return self._run(_ADMIN, arguments)
+
+    def admin_all(self, commands: Sequence[str]) -> str:
+        """Run commands of ``pulsar-admin`` one after another, in one process of ``pulsar-shell``.
+
+        Returns:
+            What they printed, after a line ``[N/COUNT] Executing admin …`` each; one that fails tells why and does not
+            end the others.
+
+        Raises:
+            CommandFailed: The shell failed or did not end in time.
+        """
+        script = self._directory / "commands"
+        script.write_text("".join(f"admin {command}\n" for command in commands))
+        home = f"-Duser.home={self._directory}"  # where it keeps its history
+        java, *options = self._java
+        arguments = [java, home, *options, _SHELL, "-c", str(self._conf), "-np", "-f", str(script)]
+        return run(arguments, limit_s=_LIMIT_S, directory=self._directory)
 
     def _run(self, main: str, arguments: tuple[str, ...]) -> str:
         return run([*self._java, main, str(self._conf), *arguments], limit_s=_LIMIT_S, directory=self._directory)

@@ -1,0 +1,140 @@
+"""Policies, namespaces, clusters, schemas and brokers through Pulsar's own ``pulsar-admin``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import MissingDependency
+from afterglow.testing.java_tools import JavaTools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.admin.conftest import Admin
+
+# The first run fetches the tools, which takes minutes.
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+
+TOPIC = "public/default/t"
+NAMESPACE = "public/default"
+
+
+@pytest.fixture
+def tools(admin: Admin, tmp_path: Path) -> JavaTools:
+    try:
+        return JavaTools(admin.service.service_url, f"http://127.0.0.1:{admin.port}", tmp_path)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+def check(tools: JavaTools, *cases: tuple[str, str]) -> None:
+    """Run commands; each must print its text, with any white space as one space, or nothing where there is none."""
+    printed = tools.admin_all([command for command, _ in cases])
+    _, *answers = re.split(r"\[\d+/\d+\] Executing admin ", printed)
+    assert len(answers) == len(cases), printed
+    for (command, expected), answer in zip(cases, answers, strict=True):
+        shown = " ".join(answer.removeprefix(command).split())
+        assert expected in shown if expected else shown == "", (command, printed)
+
+
+def test_policies_of_topics(tools: JavaTools, admin: Admin) -> None:
+    admin.do("PUT", "persistent/public/default/t")
+    check(
+        tools,
+        (f"topicPolicies get-retention {TOPIC}", "null"),
+        (f"topicPolicies set-retention {TOPIC} -s 10M -t 1h", ""),
+        (f"topicPolicies get-retention {TOPIC}", '{ "retentionTimeInMinutes" : 60, "retentionSizeInMB" : 10 }'),
+        (f"topicPolicies set-retention {TOPIC} -s 20M -t 2h -g", ""),
+        (f"topics get-retention {TOPIC} -ap", '"retentionTimeInMinutes" : 60'),
+        (f"topicPolicies remove-retention {TOPIC}", ""),
+        (f"topics get-retention {TOPIC} -ap", '"retentionTimeInMinutes" : 120'),
+        (f"topicPolicies set-message-ttl {TOPIC} -t 1h", ""),
+        (f"topicPolicies get-message-ttl {TOPIC} -ap", "3600"),
+        (f"topicPolicies remove-message-ttl {TOPIC}", ""),
+        (f"topicPolicies set-persistence {TOPIC} -e 1 -w 1 -a 1 -r 5", ""),
+        (f"topicPolicies get-persistence {TOPIC}", '"managedLedgerMaxMarkDeleteRate" : 5.0'),
+        (f"topicPolicies set-max-producers {TOPIC} -p 5", ""),
+        (f"topicPolicies get-max-producers {TOPIC}", "5"),
+        (f"topicPolicies set-subscription-types-enabled {TOPIC} -t Shared", ""),
+        (f"topicPolicies get-subscription-types-enabled {TOPIC}", '[ "Shared" ]'),
+        (f"topicPolicies get-dispatch-rate {TOPIC}", "null"),
+        (f"topicPolicies get-deduplication {TOPIC}", "null"),
+        (f"topicPolicies get-backlog-quota {TOPIC} -ap", "destination_storage"),
+        (f"topicPolicies set-dispatch-rate {TOPIC} -md 5", "a dispatch rate is not enforced by this broker"),
+        (f"topicPolicies delete {TOPIC}", ""),
+        (f"topicPolicies get-max-producers {TOPIC}", "null"),
+    )
+
+
+def test_namespaces(tools: JavaTools, admin: Admin) -> None:
+    admin.do("PUT", "persistent/public/default/t/subscription/s")
+    check(
+        tools,
+        (f"namespaces policies {NAMESPACE}", '"replication_clusters" : [ "standalone" ]'),
+        (f"namespaces bundles {NAMESPACE}", '"numBundles" : 4'),
+        (f"namespaces get-clusters {NAMESPACE}", "standalone"),
+        (f"namespaces set-clusters {NAMESPACE} -c standalone", ""),
+        (f"namespaces set-clusters {NAMESPACE} -c mars", "topics are not replicated"),
+        (f"namespaces permissions {NAMESPACE}", ""),
+        (f"namespaces grant-permission {NAMESPACE} --role dev --actions produce", "permissions are not enforced"),
+        (f"namespaces unload {NAMESPACE} -b 0x00000000_0x40000000", ""),
+        (f"namespaces clear-backlog {NAMESPACE} -force", ""),
+        (f"namespaces unsubscribe {NAMESPACE} -s s", ""),
+        (f"namespaces set-property {NAMESPACE} -k a -v b", ""),
+        (f"namespaces get-properties {NAMESPACE}", '{ "a" : "b" }'),
+        (f"namespaces remove-property {NAMESPACE} -k a", "b"),
+        (f"namespaces get-topic-positions {NAMESPACE} -b 0x80000000_0xc0000000", '"persistent://public/default/t" :'),
+        (f"namespaces set-auto-topic-creation {NAMESPACE} -e -t partitioned -n 2", ""),
+        (f"namespaces get-auto-topic-creation {NAMESPACE}", '"defaultNumPartitions" : 2'),
+        (f"namespaces get-bookie-affinity-group {NAMESPACE}", "null"),
+        (f"namespaces get-schema-compatibility-strategy {NAMESPACE}", "UNDEFINED"),
+        (f"namespaces set-deduplication {NAMESPACE} -e", "deduplication is not enforced by this broker"),
+        (f"namespaces delete {NAMESPACE} -f", "forceDeleteNamespaceAllowed"),
+    )
+    assert admin.get("persistent/public/default/t/subscriptions") == []
+
+
+def test_clusters_and_tenants(tools: JavaTools, admin: Admin) -> None:
+    check(
+        tools,
+        ("clusters create mars --url http://mars:8080 --broker-url pulsar://mars:6650", ""),
+        ("clusters list", "mars standalone"),
+        ("clusters get mars", '"serviceUrl" : "http://mars:8080"'),
+        ("clusters update-peer-clusters standalone --peer-clusters mars", ""),
+        ("clusters get-peer-clusters standalone", '[ "mars" ]'),
+        ("clusters update-peer-clusters standalone", ""),
+        ("clusters create-failure-domain standalone --domain-name d --broker-list a:8080", ""),
+        ("clusters get-failure-domain standalone --domain-name d", '"brokers" : [ "a:8080" ]'),
+        ("clusters delete-failure-domain standalone --domain-name d", ""),
+        ("tenants create acme -r dev -c mars", ""),
+        ("clusters delete mars", "allowedClusters of acme"),
+        ("tenants delete acme", ""),
+        ("clusters delete mars", ""),
+        ("clusters delete standalone", "is this cluster"),
+    )
+    assert admin.get("clusters") == ["standalone"]
+
+
+def test_schemas_and_brokers(tools: JavaTools, admin: Admin, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type":"STRING","schema":"","properties":{}}')
+    broker = f"127.0.0.1:{admin.port}"
+    check(
+        tools,
+        (f"schemas upload {TOPIC} -f {schema}", ""),
+        (f"schemas get {TOPIC}", '"version": 0'),
+        (f"schemas compatibility {TOPIC} -f {schema}", ""),
+        (f"schemas metadata {TOPIC}", '"version" : 0'),
+        ("brokers list standalone", broker),
+        ("brokers leader-broker", f'"brokerId" : "{broker}"'),
+        (f"brokers namespaces standalone --url {broker}", ""),
+        ("brokers list-dynamic-config", ""),
+        ("brokers update-dynamic-config --config maxMessageSize --value 5", "cannot be changed while the broker runs"),
+        ("brokers get-internal-config", '"metadataStoreUrl" : "sqlite:"'),
+        ("brokers backlog-quota-check", "ok"),
+        ("brokers healthcheck --topic-version V2", "ok"),
+        ("broker-stats load-report", '"pulsarServiceUrl"'),
+    )
