@@ -71,6 +71,8 @@ class Canned:
 
     url: str = ""
     answers: dict[tuple[str, str], list[tuple[int, Any]]] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of answers, by path."""
     calls: list[tuple[str, str, Any, dict[str, str]]] = field(default_factory=list)
     """Method, path, body, headers."""
 
@@ -125,6 +127,8 @@ def canned() -> Iterator[Canned]:
             status, value = canned.answer(self.command, self.path)
             data = value if isinstance(value, bytes) else b"" if value is None else json.dumps(value).encode()
             self.send_response(status)
+            for name, text in canned.headers.get(self.path, {}).items():
+                self.send_header(name, text)
             if status in {307, 308}:
                 self.send_header("Location", value)
             self.send_header("Content-Length", str(len(data)))
@@ -137,7 +141,7 @@ def canned() -> Iterator[Canned]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # how often it looks for its end
     thread.start()
     canned.url = f"http://127.0.0.1:{server.server_port}"
     yield canned

@@ -17,16 +17,21 @@ from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
 
 _COMMANDS: Final = (
+    "brokers",
     "demo",
     "doctor",
     "export",
     "inspect",
     "namespaces_offload",
     "read",
+    "schemas",
     "serve",
-    "topics_offload",
-    "topics_segments",
+    "tenants",
     "topics_messages",
+    "topics_offload",
+    "topics_partitions",
+    "topics_segments",
+    "topics_subscriptions",
     "verify",
 )
 """The modules whose commands register themselves, in the order of the help."""
@@ -89,20 +94,31 @@ def _run(args: list[str] | None) -> int:
     result: Any = FAILED
     given = sys.argv[1:] if args is None else args
     try:
-        result = app(args=given or ["--help"], standalone_mode=False)
+        result = app(args=given or ["--help"], standalone_mode=False, prog_name="afterglow")
     except _UsageError as error:
         return _fail(error.format_message(), WRONG_USAGE)
     except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
     except (ConfigError, InvalidName) as error:
         return _fail(str(error), WRONG_USAGE)
-    except (AfterglowError, OSError) as error:
+    except AfterglowError as error:
         return _fail(str(error), FAILED)
+    except OSError as error:
+        return _fail(_words(error), FAILED)
+    except Exception as error:  # noqa: BLE001 - a traceback is for who asks for one
+        return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where it came from", FAILED)
     if not given:
         return WRONG_USAGE
     if result == INTERRUPTED:  # typer makes this of Ctrl-C
         sys.stderr.write("afterglow: interrupted\n")
     return result if isinstance(result, int) else DONE
+
+
+def _words(error: OSError) -> str:
+    """An error of the system by its object and its reason, as other programs say it."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 def _fail(message: str, code: int) -> int:

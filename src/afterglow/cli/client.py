@@ -17,6 +17,7 @@ from afterglow.metadata.cluster_proof import ClusterProof
 
 if TYPE_CHECKING:
     from afterglow.cli.connection import Connection
+    from afterglow.metadata.admin_link import Answer
 
 _TIMEOUT_S: Final = 120.0
 """A namespace with thousands of topics takes a while to let go of them."""
@@ -35,18 +36,20 @@ class AdminFailed(AfterglowError):
 class AdminClient:
     """Makes calls below ``/admin/v2``; each on a connection of its own."""
 
-    def __init__(self, connection: Connection, told_by: str = "--admin-url") -> None:
+    def __init__(self, connection: Connection, told_by: str = "--admin-url", *, timeout_s: float = _TIMEOUT_S) -> None:
         """Take a resolved connection.
 
         Args:
             connection: Where to, and the proof.
             told_by: What names its address on the command line.
+            timeout_s: Longest silence before a call has failed.
 
         Raises:
             ConfigError: Its address is no URL of an admin API, or its certificates cannot be read.
         """
         assert connection.admin_url is not None
         self.connection = connection
+        self._timeout_s = timeout_s
         try:
             base = parse_admin_url(connection.admin_url)
         except ValueError as error:
@@ -113,12 +116,23 @@ class AdminClient:
         Raises:
             AdminFailed: The API refused the call, cannot be reached, or answered something that is no JSON.
         """
+        return _value(self._exchange(method, path, body, query))
+
+    def content(self, path: str, **query: str) -> Answer:
+        """An answer as it came, for what is no JSON.
+
+        Raises:
+            AdminFailed: The API refused the call, or cannot be reached.
+        """
+        return self._exchange("GET", path, None, query)
+
+    def _exchange(self, method: str, path: str, body: object, query: dict[str, str] | None) -> Answer:
         target = f"/admin/v2/{path}" + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         if data is None and method in {"PUT", "POST"}:
             data = b""
         try:
-            answer = self._link.exchange(method, target, data, _TIMEOUT_S)
+            answer = self._link.exchange(method, target, data, self._timeout_s)
         except ssl.SSLError as error:
             raise AdminFailed(f"the admin API at {self._at} is not trusted: {error}; give --ca-file PATH") from error
         except MetadataUnavailable as error:
@@ -128,7 +142,9 @@ class AdminClient:
                 f"the admin API at {self._at} does not answer: {error or type(error).__name__}; "
                 f"start `afterglow serve`, or give another {self._told_by}"
             ) from error
-        return _value(answer.call, answer.status, answer.content)
+        if answer.status >= 300:
+            raise _refused(answer)
+        return answer
 
     def _unexpected(self, path: str, found: object, expected: str) -> AdminFailed:
         said = repr(found)[:_LONGEST_TEXT]
@@ -136,18 +152,26 @@ class AdminClient:
         return AdminFailed(f"{at} is {said} and not {expected}: is it an admin API? see {self._told_by}")
 
 
-def _value(call: str, status: int, content: bytes) -> Any:
-    text = content.decode("utf-8", "replace").strip()
+def _value(answer: Answer) -> Any:
+    text = _text(answer)
     try:
-        value = json.loads(text) if text else None
+        return json.loads(text) if text else None
     except ValueError as error:
-        if status < 300:
-            said = repr(text[:_LONGEST_TEXT])
-            raise AdminFailed(f"{call} answered {said}, which is no JSON: is it an admin API?", status) from error
+        said = f"{answer.call} answered {text[:_LONGEST_TEXT]!r}, which is no JSON: is it an admin API?"
+        raise AdminFailed(said, answer.status) from error
+
+
+def _refused(answer: Answer) -> AdminFailed:
+    text = _text(answer)
+    try:
+        value = json.loads(text)
+    except ValueError:
         value = None
-    if status < 300:
-        return value
     if isinstance(value, dict) and isinstance(value.get("reason"), str):
-        raise AdminFailed(value["reason"], status)
+        return AdminFailed(value["reason"], answer.status)
     said = f": {text[:_LONGEST_TEXT]}" if text else ""
-    raise AdminFailed(f"{call} was answered with status {status}{said}", status)
+    return AdminFailed(f"{answer.call} was answered with status {answer.status}{said}", answer.status)
+
+
+def _text(answer: Answer) -> str:
+    return answer.content.decode("utf-8", "replace").strip()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from afterglow.cli.received import Received
 from afterglow.errors import AfterglowError, ConfigError, MissingDependency
 from afterglow.metadata.encoding import encode_name
 
@@ -26,19 +25,6 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY: Final = 1000
 _TIMEOUT_S: Final = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One message."""
-
-    position: str
-    """``LEDGER:ENTRY``, with ``:BATCH`` for one of a batch."""
-    key: str | None
-    text: str
-    """The value for people; bytes that are no text are replaced."""
-    row: dict[str, Any]
-    """The message for machines, by the keys that ``afterglow read`` has."""
 
 
 class StockClient:
@@ -164,20 +150,18 @@ def _until_timeout(receive: Callable[[], Any]) -> Iterator[Received]:
 
 
 def _received(message: Any) -> Received:
-    data, place = message.data(), message.message_id()
-    key = message.partition_key() or None
-    row = {
-        "topic": message.topic_name(),
-        "ledger_id": place.ledger_id(),
-        "entry_id": place.entry_id(),
-        "batch_index": place.batch_index(),
-        "publish_time": message.publish_timestamp(),
-        "event_time": message.event_timestamp() or None,
-        "key": key,
-        "properties": message.properties(),
-        "value_base64": base64.b64encode(data).decode(),
-    }
-    return Received(_position(place), key, data.decode("utf-8", "replace"), row)
+    place = message.message_id()
+    return Received(
+        topic=message.topic_name(),
+        ledger_id=place.ledger_id(),
+        entry_id=place.entry_id(),
+        batch_index=place.batch_index(),
+        publish_time=message.publish_timestamp(),
+        event_time=message.event_timestamp() or None,
+        key=message.partition_key() or None,
+        properties=message.properties(),
+        value=message.data(),
+    )
 
 
 def _position(place: Any) -> str:

@@ -15,6 +15,7 @@ from afterglow.metadata.encoding import encode_name
 NAMESPACES = Group("namespaces", "Namespaces and their policies, by the names of pulsar-admin.")
 
 _RETENTION = "retention"
+_TTL = "messageTTL"
 
 
 @NAMESPACES.command("create")
@@ -129,6 +130,50 @@ def remove_retention(session: Session, namespace: NamespaceArgument) -> None:
     Example: afterglow namespaces remove-retention public/default
     """
     session.change("DELETE", namespace_path(namespace, _RETENTION), None, f"removed the retention of {namespace}")
+
+
+@NAMESPACES.command("set-message-ttl")
+def set_message_ttl(
+    session: Session,
+    namespace: NamespaceArgument,
+    *,
+    seconds: Annotated[
+        int,
+        typer.Option(
+            "--messageTTL",
+            "-ttl",
+            metavar="TIME",
+            parser=parameters.read_seconds,
+            help="Age past which a message counts as acknowledged, such as 2d; 0: never.",
+        ),
+    ],
+) -> None:
+    """Acknowledge messages by themselves once they are so old.
+
+    Example: afterglow namespaces set-message-ttl public/default -ttl 2d
+    """
+    sentence = f"messages in {namespace} expire after {seconds} s" if seconds else f"messages in {namespace} stay"
+    session.change("POST", namespace_path(namespace, _TTL), seconds, sentence)
+
+
+@NAMESPACES.command("get-message-ttl")
+def get_message_ttl(session: Session, namespace: NamespaceArgument) -> None:
+    """Show the age past which messages count as acknowledged, in seconds.
+
+    Example: afterglow namespaces get-message-ttl public/default
+    """
+    found = session.client.get(namespace_path(namespace, _TTL))
+    words = "not set: messages stay until they are acknowledged" if found is None else f"{found}"
+    session.out.say(words, {_TTL: found})
+
+
+@NAMESPACES.command("remove-message-ttl")
+def remove_message_ttl(session: Session, namespace: NamespaceArgument) -> None:
+    """Let messages stay until they are acknowledged, however old.
+
+    Example: afterglow namespaces remove-message-ttl public/default
+    """
+    session.change("DELETE", namespace_path(namespace, _TTL), None, f"removed the time to live of {namespace}")
 
 
 def _limit(number: int, unit: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from afterglow.errors import InvalidName
-from afterglow.metadata.names import NamespaceName, TopicName
+from afterglow.cli import completion
+from afterglow.errors import ConfigError, InvalidName
+from afterglow.metadata.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,16 +28,28 @@ def _name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 NamespaceArgument = Annotated[
-    NamespaceName, typer.Argument(parser=_name(NamespaceName.parse), metavar="NAMESPACE", help="TENANT/NAMESPACE.")
+    NamespaceName,
+    typer.Argument(
+        parser=_name(NamespaceName.parse),
+        metavar="NAMESPACE",
+        help="TENANT/NAMESPACE.",
+        autocompletion=completion.namespaces,
+    ),
 ]
+DEFAULT: Final[Any] = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"
+"""The namespace of who names none; parsed like any other."""
 TopicArgument = Annotated[
     TopicName,
     typer.Argument(
         parser=_name(TopicName.parse),
         metavar="TOPIC",
         help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default.",
+        autocompletion=completion.topics,
     ),
 ]
+
+_EARLIEST_MS: Final = 10**11
+"""March 1973: what is smaller was meant as something else."""
 
 
 def _quantity(kind: Callable[[Any], Kind[int]], expected: str) -> Callable[[str], int]:
@@ -54,6 +68,30 @@ def _quantity(kind: Callable[[Any], Kind[int]], expected: str) -> Callable[[str]
         return value
 
     return read
+
+
+def read_position(text: str) -> str:
+    """A position, checked and as it was written."""
+    from afterglow.format.position import parse_position  # noqa: PLC0415 - not needed for --help
+
+    try:
+        parse_position(text)
+    except InvalidName as error:
+        raise typer.BadParameter(str(error)) from error
+    return text.strip().lower()
+
+
+def read_moment(text: str) -> int:
+    """A moment in epoch milliseconds: an age, RFC 3339, or epoch milliseconds as they are."""
+    from afterglow.read.times import parse_time  # noqa: PLC0415 - not needed for --help
+
+    if text.strip().isdigit() and int(text) < _EARLIEST_MS:
+        # For pulsar-admin it would be an age in seconds, for all else here a moment long before Pulsar.
+        raise typer.BadParameter(f"{text!r} has no unit: write {text}s, {text}m or {text}h for an age, or RFC 3339")
+    try:
+        return parse_time(text, time.time_ns() // 1_000_000)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def read_priority(text: str) -> str:

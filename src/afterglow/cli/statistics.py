@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 _COLUMNS: Final = {
     "publishers": ("producerName", "producerId", "msgRateIn", "address", "clientVersion"),
     "subscriptions": ("name", "type", "msgBacklog", "unackedMessages", "msgOutCounter", "bytesOutCounter"),
-    "ledgers": ("ledgerId", "entries", "size", "offloaded"),
-    "cursors": ("name", "markDeletePosition", "readPosition", "state", "individuallyDeletedMessages"),
+    "ledgers": ("ledgerId", "entries", "size", "offloaded", "isOffloaded"),
+    "cursors": ("name", "markDelete", "markDeletePosition", "readPosition", "state", "individuallyDeletedMessages"),
 }
-"""What people see of the longer ones; the rest is in the JSON."""
+"""What people see of the longer ones, as far as it is there; the rest is in the JSON."""
 
 
 def print_statistics(out: Output, stats: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ def print_statistics(out: Output, stats: Mapping[str, Any]) -> None:
         found = stats.get(name) or []
         rows = [{"name": key, **row} for key, row in found.items()] if isinstance(found, dict) else found
         if rows:
-            out.table(rows, columns, title=name)
+            out.table(rows, [column for column in columns if column in rows[0]], title=name)
     for name, partition in (stats.get("partitions") or {}).items():
         out.say(name)
         print_statistics(out, partition)

@@ -10,12 +10,16 @@ from typing import Annotated
 import typer
 
 from afterglow.cli.command import Group, Session
-from afterglow.cli.parameters import NamespaceArgument, TopicArgument
+from afterglow.cli.parameters import DEFAULT, NamespaceArgument, TopicArgument
 from afterglow.cli.paths import namespace_path, topic_path
 from afterglow.cli.statistics import print_statistics
-from afterglow.metadata.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
+from afterglow.metadata.names import TopicName
 
 TOPICS = Group("topics", "Topics, by the names of pulsar-admin and some more.")
+
+Force = Annotated[
+    bool, typer.Option("--force", "-f", help="Disconnect its producers and consumers instead of refusing.")
+]
 
 
 def partitions_of(session: Session, topic: TopicName) -> int:
@@ -29,6 +33,13 @@ def each_of(session: Session, topic: TopicName) -> list[TopicName]:
     """The topic itself, or all its partitions."""
     count = partitions_of(session, topic)
     return [topic.partition(index) for index in range(count)] if count else [topic]
+
+
+def remove(session: Session, topic: TopicName, *below: str, force: bool) -> None:
+    """Delete a topic, or what is below it, with everything in it."""
+    with session.out.working(f"deleting {topic}"):
+        session.client.call("DELETE", topic_path(topic, *below), query={"force": "true"} if force else None)
+    session.out.say(f"deleted {topic}")
 
 
 @TOPICS.command("create")
@@ -53,10 +64,7 @@ def create(
 
 
 @TOPICS.command("list")
-def list_topics(
-    session: Session,
-    namespace: NamespaceArgument = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}",  # type: ignore[assignment]  # parsed later
-) -> None:
+def list_topics(session: Session, namespace: NamespaceArgument = DEFAULT) -> None:
     """List the topics of a namespace, each partition by itself.
 
     Example: afterglow topics list public/default
@@ -65,22 +73,12 @@ def list_topics(
 
 
 @TOPICS.command("delete")
-def delete(
-    session: Session,
-    topic: TopicArgument,
-    *,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Disconnect its producers and consumers instead of refusing.")
-    ] = False,
-) -> None:
+def delete(session: Session, topic: TopicArgument, *, force: Force = False) -> None:
     """Delete a topic and everything in it, also what was offloaded.
 
     Example: afterglow topics delete orders --force
     """
-    below = ("partitions",) if partitions_of(session, topic) else ()
-    with session.out.working(f"deleting {topic}"):
-        session.client.call("DELETE", topic_path(topic, *below), query={"force": "true"} if force else None)
-    session.out.say(f"deleted {topic}")
+    remove(session, topic, *(("partitions",) if partitions_of(session, topic) else ()), force=force)
 
 
 @TOPICS.command("stats")
@@ -101,6 +99,30 @@ def stats_internal(session: Session, topic: TopicArgument) -> None:
     """
     below = "partitioned-internalStats" if partitions_of(session, topic) else "internalStats"
     print_statistics(session.out, session.client.fields(topic_path(topic, below)))
+
+
+@TOPICS.command("info-internal")
+def info_internal(session: Session, topic: TopicArgument) -> None:
+    """Show the list of ledgers as metadata has it, with the offload state of each.
+
+    Example: afterglow topics info-internal orders --json
+    """
+    for name in each_of(session, topic):
+        print_statistics(session.out, session.client.fields(topic_path(name, "internal-info")))
+
+
+@TOPICS.command("last-message-id")
+def last_message_id(session: Session, topic: TopicArgument) -> None:
+    """Show where the newest message of a topic is.
+
+    Example: afterglow topics last-message-id orders
+    """
+    for name in each_of(session, topic):
+        last = session.client.fields(topic_path(name, "lastMessageId"), "ledgerId", "entryId")
+        place = (last["ledgerId"], last["entryId"], last.get("batchIndex", -1))
+        words = f"{place[0]}:{place[1]}" + (f":{place[2]}" if place[2] >= 0 else "")
+        row = dict(zip(("ledger_id", "entry_id", "batch_index"), place, strict=True))
+        session.out.say(f"{name} {words}" if name != topic else words, {"topic": str(name), **row})
 
 
 @TOPICS.command("terminate")
@@ -133,3 +155,13 @@ def truncate(session: Session, topic: TopicArgument) -> None:
     """
     with session.out.working(f"truncating {topic}"):
         session.change("DELETE", topic_path(topic, "truncate"), None, f"truncated {topic}")
+
+
+@TOPICS.command("trim-topic")
+def trim_topic(session: Session, topic: TopicArgument) -> None:
+    """Let go of closed ledgers past their retention now, instead of at the next round.
+
+    Example: afterglow topics trim-topic orders
+    """
+    with session.out.working(f"trimming {topic}"):
+        session.change("POST", topic_path(topic, "trim"), None, f"trimmed {topic}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from afterglow.cli.command import Session
 from afterglow.cli.parameters import TopicArgument
 from afterglow.cli.topics import TOPICS
 from afterglow.errors import AfterglowError
-
-if TYPE_CHECKING:
-    from afterglow.cli.messages import Received
 
 ServiceUrl = Annotated[
     str | None,
@@ -82,7 +79,7 @@ def consume(
     got = 0
     with StockClient(session.client, service_url) as client:
         for message in client.receive(topic, subscription, timeout):
-            _print(session, message)
+            session.out.say(message.line, message.row)
             got += 1
             if got == count:
                 return
@@ -90,8 +87,3 @@ def consume(
         raise AfterglowError(
             f"{topic} gave {got} of {count} messages within {timeout / 1000:g} s; --timeout waits longer"
         )
-
-
-def _print(session: Session, message: Received) -> None:
-    key = "" if message.key is None else f"{message.key}="
-    session.out.say(f"{message.position}\t{key}{message.text}", message.row)

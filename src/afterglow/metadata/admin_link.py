@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from afterglow.errors import ConfigError, MetadataUnavailable
 
 if TYPE_CHECKING:
+    from email.message import Message
     from urllib.parse import SplitResult
 
     from afterglow.metadata.cluster_proof import ClusterProof
@@ -30,6 +31,8 @@ class Answer:
     content: bytes
     call: str
     """What was asked, and of whom, for messages."""
+    headers: Message
+    """By names in any case."""
 
 
 def parse_admin_url(url: str) -> SplitResult:
@@ -76,9 +79,10 @@ class AdminLink:
         """
         at, target = self._base, f"{self._base.path}{target}"
         for _ in range(_MOST_REDIRECTS):
-            status, content, location = self._once(at, method, target, data, timeout_s)
+            status, content, headers = self._once(at, method, target, data, timeout_s)
+            location = headers["Location"]
             if status not in _REDIRECTS or location is None:
-                return Answer(status, content, f"{method} {at.scheme}://{at.netloc}{target}")
+                return Answer(status, content, f"{method} {at.scheme}://{at.netloc}{target}", headers)
             # Another broker of the cluster has the topic.
             try:
                 moved = parse_admin_url(location)
@@ -91,7 +95,7 @@ class AdminLink:
 
     def _once(
         self, at: SplitResult, method: str, target: str, data: bytes | None, timeout_s: float
-    ) -> tuple[int, bytes, str | None]:
+    ) -> tuple[int, bytes, Message]:
         assert at.hostname is not None
         link: http.client.HTTPConnection
         if at.scheme == "https":
@@ -105,7 +109,7 @@ class AdminLink:
         try:
             link.request(method, target, data, headers)
             answer = link.getresponse()
-            return answer.status, answer.read(), answer.getheader("Location")
+            return answer.status, answer.read(), answer.headers
         finally:
             link.close()
 
