@@ -31,9 +31,9 @@ def test_tasks_of_any_other_may_run_anywhere(master: str) -> None:
     assert not is_local(master)
 
 
-@pytest.mark.parametrize("master", ["local[x]", "local[2", "local[]", "local 2"])
-def test_a_malformed_local_master_is_refused_with_the_option_and_the_cure(master: str) -> None:
-    with pytest.raises(ConfigError, match=r"--master local.* \(sparkMaster\) is malformed: use local\[\*\]"):
+@pytest.mark.parametrize("master", ["local[x]", "local[2", "local[]", "local 2", "nope", "", "spark://", "[*]"])
+def test_a_malformed_master_is_refused_with_the_option_and_the_cure(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"--master .* \(sparkMaster\) is malformed: use local\[\*\]"):
         is_local(master)
 
 

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.output import Output
 from afterglow.cli.tier import TierOptions, tier_options
 
 
@@ -30,7 +32,8 @@ def doctor(
     if tier.startswith("s3://"):
         # A patient you want to hear about at once: nothing is tried a second time.
         options.setdefault("retry_deadline_s", "0")
-    checks = check_store(open_store(tier, **options))
+    with Output(as_json=as_json).working(f"trying {tier}"):
+        checks = check_store(open_store(tier, **options))
     failed = any(check.outcome is Outcome.FAILED for check in checks)
     if as_json:
         for check in checks:
@@ -40,9 +43,8 @@ def doctor(
     colours = {Outcome.OK: "green", Outcome.FAILED: "bold red", Outcome.SKIPPED: "yellow"}
     table = Table("step", "result", "ms", "detail")
     for check in checks:
-        detail = check.detail + (f"\n[bold]{check.cure}[/bold]" if check.cure else "")
-        table.add_row(
-            check.step, f"[{colours[check.outcome]}]{check.outcome.value}[/]", f"{check.elapsed_ms:.0f}", detail
-        )
+        # Text, not str: what a store says is no mark-up.
+        detail = Text(check.detail).append(f"\n{check.cure}" if check.cure else "", "bold")
+        table.add_row(check.step, Text(check.outcome.value, colours[check.outcome]), f"{check.elapsed_ms:.0f}", detail)
     Console().print(table)
     return FAILED if failed else DONE

@@ -28,7 +28,12 @@ def export(
     *,
     to: Annotated[str, typer.Option(metavar="parquet:PATH", help="A directory that is new, empty, or an export.")],
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on with what comes, until Ctrl-C.")] = False,
-    every: Annotated[str, typer.Option(metavar="TIME", help="With --continuous: time between looks.")] = "10s",
+    every_ms: Annotated[
+        int,
+        typer.Option(
+            "--every", metavar="TIME", parser=read_milliseconds, help="With --continuous: time between looks."
+        ),
+    ] = "10s",  # type: ignore[assignment]  # parsed like any other
     columns: Annotated[str | None, typer.Option(help="Names with commas between; else all columns.")] = None,
     decode: Annotated[bool, typer.Option("--decode", help="Values as their schemas describe them.")] = False,
     tier: Annotated[str | None, typer.Option(help="Where all objects are; else as recorded.")] = None,
@@ -48,7 +53,6 @@ def export(
     from afterglow.engine.exporting import ExportOrder, export_topic  # noqa: PLC0415 - not needed for --help
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints the stack of what is told in one line
-    every_ms = read_milliseconds(every)
     if continuous and not every_ms:
         raise ConfigError("--every 0 would look without a pause; give a time such as 10s")
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))

@@ -6,6 +6,7 @@ Results go to stdout and nothing else does; progress goes to stderr, and only wh
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -111,8 +112,20 @@ class Output:
             status.stop()
 
     def _write(self, line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence_stdout()
+            raise SystemExit(0) from None
+
+
+def silence_stdout() -> None:
+    """Send to nowhere what a reader that has seen enough does not take.
+
+    What is still buffered would fail again when the interpreter ends.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_number(value: object) -> bool:

@@ -13,6 +13,7 @@ import typer
 
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.connection import CaFile, Token
+from afterglow.cli.output import Output
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def read(
     from afterglow.engine.source import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
 
     logging.basicConfig(level=logging.WARNING, format="afterglow: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it tells of every try that is told once when all failed
     damaged = False
 
     def report(error: CorruptEntry) -> None:
@@ -151,8 +153,15 @@ def _write(
         else:
             out = stack.enter_context(text_output(output))
             sink = Table(out) if output_format is ReadFormat.TABLE else JsonLines(out, entries=entries)
+        things = "entries" if entries else "messages"
+        watched = output is not None or not sys.stdout.isatty()  # else the rows themselves are seen to come
+        show = stack.enter_context(Output(as_json=False).working("reading")) if watched else None
+        rows = size = 0
         for batch in _limited(batches, limit):
             sink.write(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if show is not None:
+                show(f"{rows:,} {things}, {size >> 20:,} MiB")
 
 
 def _limited(batches: pa.RecordBatchReader, limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
+from afterglow.cli.output import silence_stdout
 from afterglow.errors import ConfigError
 from afterglow.read.jsonl import entry_rows, message_rows, plain
 
@@ -110,6 +111,7 @@ def text_output(path: Path | None) -> Iterator[TextIO]:
     A reader that has seen enough and closed the pipe ends the ``with`` quietly.
 
     Raises:
+        ConfigError: The file's directory does not exist.
         OSError: The file cannot be written.
     """
     if path is not None:
@@ -120,8 +122,7 @@ def text_output(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
 
 
 @contextmanager
@@ -129,7 +130,7 @@ def parquet_output(path: Path | None, schema: pa.Schema) -> Iterator[Parquet]:
     """A Parquet file that is there once all is written.
 
     Raises:
-        ConfigError: No file is named.
+        ConfigError: No file is named, or its directory does not exist.
         OSError: The file cannot be written.
     """
     if path is None:
@@ -144,7 +145,13 @@ def parquet_output(path: Path | None, schema: pa.Schema) -> Iterator[Parquet]:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """A name to write to; the file gets its own name at the end, and is gone if that is not reached."""
+    """A name to write to; the file gets its own name at the end, and is gone if that is not reached.
+
+    Raises:
+        ConfigError: There is no such directory.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output {str(path)!r}: {str(path.parent)!r} is no directory; make it first")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part

@@ -18,6 +18,7 @@ from afterglow.broker.tls import server_context
 from afterglow.engine.announcement import announce, withdraw
 from afterglow.engine.tiering import Tiering
 from afterglow.engine.upkeep import cancel, every, within
+from afterglow.errors import ConfigError
 from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
 from afterglow.ledger.catalog import Catalog
@@ -169,11 +170,23 @@ def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], Hot
 async def _listen(service: BrokerService, config: BrokerConfig, tls: ssl.SSLContext | None) -> None:
     advertised = config.advertised_address or config.bind_address
     if config.broker_service_port is not None:
-        port = await service.listen(config.bind_address, config.broker_service_port)
+        port = await _open(service, "brokerServicePort", config.broker_service_port)
         service.service_url = f"pulsar://{host_in_address(advertised)}:{port}"
     if config.broker_service_port_tls is not None:
-        port = await service.listen(config.bind_address, config.broker_service_port_tls, tls=tls)
+        port = await _open(service, "brokerServicePortTls", config.broker_service_port_tls, tls)
         service.service_url_tls = f"pulsar+ssl://{host_in_address(advertised)}:{port}"
+
+
+async def _open(service: BrokerService, setting: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    host = service.config.bind_address
+    try:
+        return await service.listen(host, port, tls=tls)
+    except OSError as error:
+        # The loop's own text has the address once more, behind the reason.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise ConfigError(
+            f"{setting}: cannot listen on {host} port {port}: {reason}; choose another port, or 0 for any free one"
+        ) from error
 
 
 def host_in_address(name: str) -> str:

@@ -11,6 +11,7 @@ from afterglow.errors import ConfigError
 ATTEMPTS: Final = 4
 """Times that Spark tries a task, as it does by default on every master but a local one, where it tries once."""
 
+_ELSEWHERE: Final = re.compile(r"yarn|local-cluster\[[^\]]+\]|[\w+.-]+://\S+")
 _LOCAL: Final = re.compile(r"local(?:\[\s*(?P<workers>\d+|\*)\s*(?:,\s*(?P<attempts>\d+)\s*)?\])?")
 
 
@@ -30,12 +31,15 @@ def is_local(master: str) -> bool:
     """Whether tasks run beside this process, so that they see what it sees; else they may run anywhere.
 
     Raises:
-        ConfigError: The master is meant to be local and malformed.
+        ConfigError: It is no master.
     """
     if _LOCAL.fullmatch(master) is not None:
         return True
-    if re.match(r"local(?![\w-])", master):
-        raise ConfigError(f"--master {master} (sparkMaster) is malformed: use local[*] or local[N]")
+    if _ELSEWHERE.fullmatch(master) is None:
+        raise ConfigError(
+            f"--master {master} (sparkMaster) is malformed: use local[*] or local[N], spark://HOST:7077, yarn or "
+            "k8s://https://HOST:PORT"
+        )
     return False
 
 

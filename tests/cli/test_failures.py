@@ -1,0 +1,81 @@
+"""What goes wrong reaches a person as one line."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.cli import app as application
+from afterglow.testing.homes import EngineHome
+from afterglow.testing.ledgers import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Canned, Cli
+
+
+@pytest.mark.parametrize("option", ["--port", "--http-port"])
+def test_a_port_that_is_taken_is_one_line_with_the_cure_and_exit_2(
+    canned_cli: Cli, tmp_path: Path, option: str
+) -> None:
+    other = {"--port": "--http-port", "--http-port": "--port"}[option]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = canned_cli.run("serve", "--home", str(tmp_path), option, port, other, "0")
+    assert said.code == 2
+    assert said.stderr.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in said.stderr
+    assert "choose another port, or 0" in said.stderr
+
+
+def test_a_file_in_a_directory_that_is_not_there_exits_2(canned_cli: Cli, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with EngineHome(home) as engine:
+        engine.write("t", [message(b"x")])
+    for output_format in ("jsonl", "parquet"):
+        file = str(tmp_path / "absent" / "file")
+        said = canned_cli.refused(2, "read", str(home), "t", "--format", output_format, "--output", file)
+        assert "absent' is no directory; make it first" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/a/b"), "/a/b: No such file or directory"),
+        (OSError("the wire is cut"), "the wire is cut"),
+        (ValueError("of\nall things"), "unexpected ValueError: of all things; --debug shows where it came from"),
+    ],
+)
+def test_what_nobody_expected_is_one_line_unless_debug_asks_for_more(
+    canned_cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(application, "app", fail)
+    assert canned_cli.refused(1, "any") == f"afterglow: {words}\n"
+    monkeypatch.setenv("AFTERGLOW_DEBUG", "1")
+    with pytest.raises(type(error)):
+        application.main(["any"])
+
+
+def test_a_reader_that_has_seen_enough_ends_a_list_quietly(
+    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canned.on("GET", "namespaces/public", (200, ["public/a", "public/b"]))
+
+    class Closed:
+        def write(self, _: str) -> None:
+            raise BrokenPipeError
+
+    silenced: list[bool] = []
+    monkeypatch.setattr("afterglow.cli.output.silence_stdout", lambda: silenced.append(True))
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(SystemExit) as ended:
+        application.main(["namespaces", "list"])
+    assert (ended.value.code, silenced) == (0, [True])
