@@ -35,7 +35,7 @@ def test_segments_are_a_table_for_people_and_what_the_api_says_for_machines(cann
     canned.on("GET", f"{PATH}/segments", (200, [segment(), filling]))
     assert canned_cli.rows("topics", "segments", "t") == [segment(), filling]
     shown = canned_cli.do("topics", "segments", "t")
-    for words in ("3:14", "4:1", "2023-11-14T22:13:20Z", "2023-11-14T22:14:20Z", "Failed", "no route"):
+    for words in ("3:14", "4:1", "2023-11-14", "Failed", "no route"):
         assert words in shown
     assert NAME not in shown
     canned.on("GET", f"{PATH}/segments", (200, [segment(), segment(1, topic=f"{NAME}-partition-1")]))
@@ -105,7 +105,7 @@ def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
     [row] = cli.rows("topics", "segments", topic)
     assert (row["status"], row["driver"]) == ("Offloaded", "filesystem")
     assert row["bytes"] > 20_000
-    assert row["id"] in cli.do("topics", "segments", topic)
+    assert row["id"][:8] in cli.do("topics", "segments", topic)
     assert cli.rows("topics", "stats", topic)[0]["offloadedStorageSize"] > 20_000
     assert "in committed segments" in cli.do("topics", "explain", topic)
     refused = cli.refused(1, "topics", "delete-offloaded", topic, "--streaming", "--yes")

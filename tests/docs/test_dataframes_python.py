@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,11 +12,9 @@ import pytest
 
 from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
+from afterglow.testing.pages import Page, run_python
 
-PAGE = (Path(__file__).parents[2] / "docs" / "dataframes.md").read_text()
-(PART,) = [text for text in re.split(r"^## ", PAGE, flags=re.MULTILINE) if text.startswith("Python\n")]
-PROGRAMS = re.findall(r"```python\n(.*?)```", PART, re.DOTALL)
-COMMANDS = re.findall(r"```sh\nafterglow (.*?)\n```", PART, re.DOTALL)
+PART = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md").part("Python")
 
 
 @pytest.fixture(scope="module")
@@ -38,31 +34,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(place: Path, *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=place, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def program(marker: str) -> str:
-    found: list[str] = [text for text in PROGRAMS if marker in text]
-    assert len(found) == 1
-    return found[0]
+def run(place: Path, marker: str) -> str:
+    """What the program with these words prints."""
+    return run_python("-c", PART.program(marker), cwd=place)
 
 
 def test_every_program_is_run_here() -> None:
-    assert (len(PROGRAMS), len(COMMANDS)) == (4, 1)
+    assert (len(PART.programs), len(PART.commands)) == (4, 1)
 
 
 def test_a_scan(place: Path) -> None:
-    assert "3 messages of the last four hours" in run(place, "-c", program("for batch in"))
+    assert "3 messages of the last four hours" in run(place, "for batch in")
 
 
 def test_pandas(place: Path) -> None:
     pytest.importorskip("pandas")
-    assert re.findall(r"^(\d+) +(\d+)$", run(place, "-c", program("read_pandas")), re.MULTILINE) == [
+    assert re.findall(r"^(\d+) +(\d+)$", run(place, "read_pandas"), re.MULTILINE) == [
         ("0", "1"),
         ("1", "3"),
         ("3", "5"),
@@ -71,15 +58,15 @@ def test_pandas(place: Path) -> None:
 
 def test_polars(place: Path) -> None:
     pytest.importorskip("polars")
-    assert re.findall(r"(hot|tiered) +┆ (\d+)", run(place, "-c", program("polars"))) == [("hot", "4"), ("tiered", "5")]
+    assert re.findall(r"(hot|tiered) +┆ (\d+)", run(place, "polars")) == [("hot", "4"), ("tiered", "5")]
 
 
 def test_duckdb(place: Path) -> None:
     pytest.importorskip("duckdb")
-    found = re.findall(r"(hot|tiered) +│ +(\d+) +│ +(\d+)", run(place, "-c", program("duckdb")))
+    found = re.findall(r"(hot|tiered) +│ +(\d+) +│ +(\d+)", run(place, "duckdb"))
     assert sorted(found) == [("hot", "4", "3"), ("tiered", "5", "15")]
 
 
 def test_parquet(place: Path) -> None:
-    run(place, "-m", "afterglow", *shlex.split(COMMANDS[0]))
+    run_python("-m", *shlex.split(PART.commands[0]), cwd=place)
     assert pq.read_table(place / "orders.parquet")["value"].to_pylist() == [b"1", b"2", b"3"]

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from afterglow.spark.java import find_java
 from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
+from afterglow.testing.pages import Page, run_python
 
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
 
 from afterglow.spark.source_options import OPTIONS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "dataframes.md").read_text()
-SPARK = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+PAGE = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md")
 
 
 def test_the_programs_run_and_say_what_they_found(tmp_path: Path) -> None:
-    (part,) = [text for text in SPARK if text.startswith("Spark\n")]
-    programs = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+    programs = PAGE.part("Spark").programs
     assert len(programs) == 4
     home = tmp_path / "home"
     home.mkdir()
@@ -36,30 +31,16 @@ def test_the_programs_run_and_say_what_they_found(tmp_path: Path) -> None:
         engine.offload("orders", old)
         engine.clock.set_now_ms(now_ms)
         engine.write("orders", [batch([b"1", b"2", b"3"], now_ms)])
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(programs)],
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # as in an environment that is activated
-            "JAVA_HOME": str(find_java().home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "|tiered|    5|" in done.stdout
-    assert "|   hot|    4|" in done.stdout
-    assert "3 messages in the last four hours" in done.stdout
-    assert "4 messages in the last hour" in done.stdout
-    assert "9 messages in Parquet" in done.stdout
+    said = run_python("-c", "\n".join(programs), cwd=tmp_path)
+    assert "|tiered|    5|" in said
+    assert "|   hot|    4|" in said
+    assert "3 messages in the last four hours" in said
+    assert "4 messages in the last hour" in said
+    assert "9 messages in Parquet" in said
 
 
 def test_every_option_is_explained() -> None:
     explained = {
-        name for row in re.findall(r"^\| (`[^|]*`) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+        name for row in re.findall(r"^\| (`[^|]*`) \|", PAGE.text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
     assert explained == set(OPTIONS)

@@ -12,8 +12,10 @@ from afterglow.cli.parameters import TopicArgument
 from afterglow.cli.paths import topic_path
 from afterglow.cli.topics import TOPICS
 
-_COLUMNS: Final = ("id", "status", "begin", "end", "entries", "bytes", "assigned", "offloaded", "error")
-"""What people see; where each object lies is for ``--json``, and a line must end somewhere."""
+_COLUMNS: Final = ("id", "status", "begin", "end", "entries", "bytes", "offloaded")
+"""What people see; where each object lies is for ``--json``, and a line of a terminal has 80 columns."""
+_SHORT: Final = 8
+"""Characters of an id that tell it from others."""
 
 
 @TOPICS.command("segments")
@@ -24,10 +26,7 @@ def segments(session: Session, topic: TopicArgument) -> None:
     """
     found = session.client.rows(topic_path(topic, "segments"))
     if not session.out.as_json:
-        found = [
-            {**row, "assigned": _time(row.get("assigned_ms")), "offloaded": _time(row.get("offloaded_ms"))}
-            for row in found
-        ]
+        found = [{**row, "id": row["id"][:_SHORT], "offloaded": _time(row.get("offloaded_ms"))} for row in found]
     session.out.rows(found, f"{topic} has no segments", _columns(found))
 
 
@@ -89,11 +88,16 @@ def _tell(session: Session, plan: dict[str, Any], *, done: bool) -> None:
 
 def _columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     several = len({row.get("topic") for row in rows}) > 1
-    return ("topic", *_COLUMNS) if several else _COLUMNS
+    failed = any(row.get("error") for row in rows)
+    return (*(("topic",) if several else ()), *_COLUMNS, *(("error",) if failed else ()))
 
 
 def _time(ms: int | None) -> str | None:
-    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """The time of day for what happened today, the day for all else."""
+    if not ms:
+        return None
+    then = datetime.fromtimestamp(ms / 1000, UTC)
+    return then.strftime("%H:%M:%SZ" if then.date() == datetime.now(UTC).date() else "%Y-%m-%d")
 
 
 def _flag(value: bool) -> str:  # noqa: FBT001 - a value on its way into a query
