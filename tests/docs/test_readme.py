@@ -1,88 +1,59 @@
-"""The README's programs run."""
+"""The README's program runs, its promises have tests, and its figures are those of the result files."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from afterglow.spark.java import find_java
-from afterglow.storage import open_store
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.sample import sample_objects
+from afterglow.testing.pages import Page, run_python
 
 README = Path(__file__).parents[2] / "README.md"
-PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+PAGE = Page.read(README)
 
 
-def run(program: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def rows(head: str) -> list[list[str]]:
+    """The cells of the table below a heading, without its first two lines."""
+    lines = [line for line in PAGE.part(head).text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def program(marker: str) -> str:
-    found: list[str] = [text for text in PROGRAMS if marker in text]
-    assert len(found) == 1
-    return found[0]
-
-
-def test_every_program_is_run_here() -> None:
-    assert len(PROGRAMS) == 4
-
-
-def test_the_broker_program(tmp_path: Path) -> None:
+def test_the_program_writes_a_topic_and_reads_it_in_spark(tmp_path: Path) -> None:
     pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
-    from afterglow.testing.serving import serving
-
-    with serving(tmp_path) as served:
-        text = program("import pulsar").replace("pulsar://127.0.0.1:6650", served.service_url)
-        assert "b'hello'" in run(text)
-
-
-def test_the_program_that_reads_a_topic(tmp_path: Path) -> None:
-    pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
-    from afterglow.testing.serving import serving
-
-    with serving(tmp_path) as served:
-        run(program("import pulsar").replace("pulsar://127.0.0.1:6650", served.service_url))
-        assert run(program("afterglow.connect").replace("./home", str(tmp_path))) == "1 messages\n"
-
-
-def test_the_program_that_makes_a_data_frame(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
-    with EngineHome(tmp_path) as home:
-        home.write("my-topic", [message(b"hello")])
-    shown = run(
-        program("pyspark").replace("./home", str(tmp_path)),
-        JAVA_HOME=str(find_java().home),
-        SPARK_LOCAL_IP="127.0.0.1",
-        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # as in an environment that is activated
-    )
-    assert "|null| hot|    1|" in shown.replace("NULL", "null")
+    from afterglow.testing.serving import serving
+
+    (program,) = PAGE.programs
+    assert len(program.splitlines()) <= 15
+    with serving(tmp_path) as served:
+        program = program.replace("pulsar://127.0.0.1:6650", served.service_url).replace("./home", str(tmp_path))
+        said = run_python("-c", program)
+    counted = re.findall(r"\|(customer-\d)\|\s*(\w+)\|\s*(\d+)\|", said)
+    assert sorted(counted) == [(f"customer-{number}", "hot", "2000") for number in range(5)]
 
 
-def test_the_arrow_program(tmp_path: Path) -> None:
-    key, _ = sample_objects(open_store(tmp_path.as_uri()), 30, 1)
-    text = program("decode_messages")
-    text = text.replace("file:///var/tier", tmp_path.as_uri()).replace(
-        "457d7db4-cd64-462a-8bf4-884af839cf0a-ledger-4", key
-    )
-    assert run(text) == "30 messages all readable\n"
+def test_each_of_the_nine_promises_has_tests() -> None:
+    promises = rows("What holds")
+    assert [number for number, _, _ in promises] == [str(number) for number in range(1, 10)]
+    for _, _, held_by in promises:
+        assert re.findall(r"\]\((tests/[^)]+)\)", held_by)
+
+
+def test_every_figure_and_every_goal_is_what_its_file_says() -> None:
+    figures = rows("Figures")
+    assert len(figures) > 8
+    for name, goal, measured, command, result in figures:
+        (file,) = re.findall(r"\]\(([^)]+)\)", result)
+        found = json.loads((README.parent / file).read_text())
+        wanted, got = found["goals"][name], found["figures"][name]
+        sign, number = goal.split()
+        assert (command.strip("`"), float(number), float(measured.strip("*"))) == (found["command"], wanted, got), name
+        reached = got <= wanted if sign == "≤" else got >= wanted
+        assert measured.startswith("**") == (not reached), f"{name}: what misses its goal is bold, and nothing else"
 
 
 def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE.text):
         assert (README.parent / target).exists(), target

@@ -76,7 +76,7 @@ class Page:
         return found
 
 
-def run_python(*arguments: str, cwd: Path | None = None, **environment: str) -> str:
+def run_python(*arguments: str, cwd: Path | None = None, timeout_s: float = _TIMEOUT_S) -> str:
     """Run this interpreter as in an environment that is activated, where Spark finds a Java; returns what it printed.
 
     Raises:
@@ -89,11 +89,11 @@ def run_python(*arguments: str, cwd: Path | None = None, **environment: str) -> 
     }
     done = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, *arguments],
-        env={**os.environ, **activated, **environment},
+        env={**os.environ, **activated},
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     if done.returncode:
