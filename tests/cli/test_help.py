@@ -45,6 +45,17 @@ def test_every_admin_command_takes_the_connection_and_json(path: str, command: A
     assert options >= {"--admin-url", "--token", "--ca-file", "--json"}
 
 
+@pytest.mark.parametrize("group", sorted({path.split()[0] for path, _ in commands() if " " in path}))
+def test_a_group_without_a_subcommand_shows_its_help_and_exits_2(
+    capsys: pytest.CaptureFixture[str], group: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        application.main([group])
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.err) == (2, "")
+    assert f"Usage: afterglow {group} [OPTIONS] COMMAND" in shown.out.splitlines()[0]
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom afterglow.cli import main\n"

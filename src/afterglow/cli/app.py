@@ -96,7 +96,11 @@ def _run(args: list[str] | None) -> int:
     try:
         result = app(args=given or ["--help"], standalone_mode=False, prog_name="afterglow")
     except _UsageError as error:
-        return _fail(error.format_message(), WRONG_USAGE)
+        message = error.format_message()
+        if "\n\n" in message:  # a group without a subcommand has its whole help for a message
+            typer.echo(message)
+            return WRONG_USAGE
+        return _fail(message, WRONG_USAGE)
     except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
     except (ConfigError, InvalidName) as error:
