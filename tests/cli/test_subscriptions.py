@@ -85,6 +85,18 @@ def test_a_cursor_that_is_sent_nowhere_is_one_line_and_exit_2(
     assert canned.calls == []
 
 
+def test_the_next_messages_are_peeked_and_stay(cli: Cli, topic: str) -> None:
+    cli.do("topics", "produce", topic, "-m", "a", "-m", "b", "-k", "key")
+    cli.do("topics", "produce", topic, "-m", "c")
+    cli.do("topics", "create-subscription", topic, "-s", "s", "-m", "earliest")
+    for _ in range(2):
+        lines = cli.do("topics", "peek-messages", topic, "-s", "s", "-n", "9").splitlines()
+        assert [line.split("\t")[1] for line in lines] == ["key=a", "key=b", "c"]
+    peeked, read = (cli.rows("topics", *ask, topic, "-n", "3") for ask in (("peek-messages", "-s", "s"), ("consume",)))
+    assert peeked == read
+    cli.do("topics", "trim-topic", topic)
+
+
 def test_messages_are_peeked_from_plain_entries_and_from_batches(canned: Canned, canned_cli: Cli) -> None:
     batch = encode_batch(
         [(SingleMessageMetadata(partition_key="k"), b"two"), (SingleMessageMetadata(event_time=7), b"three")]
