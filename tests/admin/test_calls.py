@@ -11,7 +11,18 @@ import pytest
 from tests.admin.conftest import running
 
 from afterglow.admin.errors import status_of
-from afterglow.errors import AfterglowError, CommitUnknown, CorruptMetadata, DiskFull, MetadataUnavailable, NotEmpty
+from afterglow.errors import (
+    AccessDenied,
+    AfterglowError,
+    BucketMissing,
+    CommitFailed,
+    CommitUnknown,
+    CorruptMetadata,
+    DiskFull,
+    MetadataUnavailable,
+    NotEmpty,
+    StoreThrottled,
+)
 from afterglow.metadata.memory import MemoryMetadataStore
 
 if TYPE_CHECKING:
@@ -151,6 +162,10 @@ def test_a_call_that_waits_for_metadata_holds_up_no_other(admin: Admin, monkeypa
     [
         (NotEmpty("x"), 409),
         (CommitUnknown("x"), 503),
+        (CommitFailed("x"), 503),
+        (StoreThrottled("x"), 503),
+        (BucketMissing("x"), 502),
+        (AccessDenied("x"), 502),
         (DiskFull("x"), 507),
         (CorruptMetadata("x"), 500),
         (AfterglowError("x"), 500),

@@ -11,10 +11,8 @@ from typing import Final
 
 from afterglow.broker.replies import Refused
 from afterglow.errors import (
-    AccessDenied,
     AfterglowError,
     AlreadyThere,
-    CommitUnknown,
     ConfigError,
     DiskFull,
     Fenced,
@@ -22,12 +20,14 @@ from afterglow.errors import (
     HotLogError,
     InvalidName,
     InvalidPosition,
-    MetadataUnavailable,
+    MetadataError,
     MissingDependency,
     NotEmpty,
     NotSupported,
     NotThere,
     OffloadInProgress,
+    StorageError,
+    StoreUnavailable,
     TopicClosed,
     TopicTerminated,
     ValueTooLarge,
@@ -96,16 +96,17 @@ _STATUS: Final[tuple[tuple[type[AfterglowError], HTTPStatus], ...]] = (
     (OffloadInProgress, HTTPStatus.CONFLICT),
     (TopicTerminated, HTTPStatus.CONFLICT),
     (VersionConflict, HTTPStatus.CONFLICT),
-    (AccessDenied, HTTPStatus.FORBIDDEN),
     (NotSupported, HTTPStatus.METHOD_NOT_ALLOWED),
     (MissingDependency, HTTPStatus.NOT_IMPLEMENTED),
     (DiskFull, HTTPStatus.INSUFFICIENT_STORAGE),
     # Worth trying again: the topic is on its way out of this process, or what it needs cannot be reached now.
     (TopicClosed, HTTPStatus.SERVICE_UNAVAILABLE),
     (Fenced, HTTPStatus.SERVICE_UNAVAILABLE),
-    (MetadataUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
-    (CommitUnknown, HTTPStatus.SERVICE_UNAVAILABLE),
+    (MetadataError, HTTPStatus.SERVICE_UNAVAILABLE),
     (HotLogError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    # The tier refuses what the broker asks of it, or has not what it should have: the caller may be in the right.
+    (StorageError, HTTPStatus.BAD_GATEWAY),
     # Stored bytes that do not parse are no fault of the caller's.
     (FormatError, HTTPStatus.INTERNAL_SERVER_ERROR),
 )
