@@ -45,7 +45,9 @@ def verify(
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Delete orphans and abort leaked uploads; a dry run unless --yes.")
     ] = False,
-    grace: Annotated[str, typer.Option(metavar="TIME", help="What is not older may be on its way.")] = "1h",
+    grace: Annotated[
+        int, typer.Option(metavar="TIME", parser=read_milliseconds, help="What is not older may be on its way.")
+    ] = "1h",  # type: ignore[assignment]  # parsed like any other
     yes: Annotated[bool, typer.Option("--yes", help="With --sweep: delete.")] = False,
     option: TierOptions = None,
     token: Token = None,
@@ -73,7 +75,7 @@ def verify(
         )
     if master is not None and not deep:
         raise ConfigError("--master says where --deep runs its tasks; give both, or neither")
-    request = CheckRequest(deep, sweep, yes, read_milliseconds(grace))
+    request = CheckRequest(deep, sweep, yes, grace)
     home = _Home(source, tier, metadata, master, tier_options(option))
     out = Output(as_json=as_json)
     if source.startswith(("http://", "https://")):
