@@ -326,9 +326,10 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
-    """A broker for many examples of one test."""
-    with running(tmp_path_factory.mktemp("home"), max_num_partitions_per_partitioned_topic=3) as admin:
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
+    """A broker for many examples of one test; with the parameter True one that offloads."""
+    home = tmp_path_factory.mktemp("home")
+    with running(home, offload=getattr(request, "param", False), max_num_partitions_per_partitioned_topic=3) as admin:
         yield admin
 
 

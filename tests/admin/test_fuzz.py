@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,8 +124,9 @@ def calls(draw: st.DrawFn) -> tuple[str, str]:
     return method, "/".join(parts) + draw(QUERIES)
 
 
+@pytest.mark.parametrize("shared", [False, True], indirect=True, ids=["no tier", "a tier"])
 @given(call=calls(), body=BODIES)
-@settings(max_examples=3 * (settings().max_examples or 0))
+@settings(max_examples=2 * (settings().max_examples or 0))
 def test_whatever_is_sent_is_answered_and_what_is_refused_changes_nothing(
     shared: Admin, call: tuple[str, str], body: bytes | None
 ) -> None:
