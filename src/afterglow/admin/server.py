@@ -61,6 +61,7 @@ async def serve_http(
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",  # who serves is said by whoever starts it
         access_log=False,
         server_header=False,
         proxy_headers=False,
