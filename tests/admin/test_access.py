@@ -103,34 +103,3 @@ def test_a_check_of_what_all_tenants_have_is_begun_and_ended_by_a_super_user(sta
     assert as_role(admin, "root", "DELETE", job).status == 204
     assert as_role(admin, "someone", "GET", job).status == 200
     assert as_role(admin, None, "GET", f"{job}/findings").status == 401
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1:1"},
-        {"Origin": "http://elsewhere.example"},
-        {"Origin": "null"},
-        {"Origin": "http://[broken"},
-    ],
-)
-def test_a_page_of_another_origin_may_look_and_change_nothing(
-    start: Callable[..., Admin], headers: dict[str, str]
-) -> None:
-    admin = start()
-    before = admin.state()
-    refused = admin.call("PUT", "persistent/public/default/t", None, headers)
-    assert refused.status == 403
-    assert "/console" in refused.reason
-    assert admin.state() == before
-    assert admin.call("GET", "tenants", None, headers).status == 200
-
-
-def test_the_consoles_own_page_may_change_something(start: Callable[..., Admin]) -> None:
-    admin = start()
-    own = {"Origin": f"http://127.0.0.1:{admin.port}"}
-    assert admin.call("PUT", "persistent/public/default/t", None, own).status == 204
-    assert (
-        admin.call("PUT", "persistent/public/default/u", None, {**own, "Sec-Fetch-Site": "same-origin"}).status == 204
-    )

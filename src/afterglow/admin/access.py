@@ -3,17 +3,15 @@
 Every call needs the proof that the binary port asks for. Where ``superUserRoles`` names roles, calls that set up or
 take down also need one of these, or, below a tenant, one of the tenant's ``adminRoles``; where it names none, everyone
 who is known may set up.
-
-A browser makes calls in the name of any page that is open in it. What changes something is taken from the console's own
-page alone, since a broker on this machine may ask nobody for proof.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from afterglow.admin.browsers import Pages
 from afterglow.admin.errors import AdminError
 from afterglow.errors import NotThere
 from afterglow.metadata.encoding import decode_name
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
 
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
-
-
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Access(Enum):
@@ -47,6 +42,7 @@ class Gate:
     def __init__(self, service: BrokerService, authenticator: Authenticator) -> None:
         self._service = service
         self._authenticator = authenticator
+        self._pages = Pages(service.config)
 
     async def check(self, request: Request, access: Access) -> None:
         """Return if the call may pass.
@@ -55,8 +51,7 @@ class Gate:
             Refused: Nobody has proved to make it.
             AdminError: The role may not make it, or a page of somebody else's does.
         """
-        if request.method not in _SAFE and _from_another_page(request):
-            raise AdminError(HTTPStatus.FORBIDDEN, "a page of another origin may change nothing here: use /console")
+        self._pages.check(request)
         if access is Access.ANYONE:
             return
         role = self._authenticator.authenticate_header(request.headers.get("authorization")).role
@@ -78,12 +73,3 @@ class Gate:
             return []
         roles: list[str] = tenant.get("adminRoles", [])
         return roles
-
-
-def _from_another_page(request: Request) -> bool:
-    """Whether a browser says so; whoever is no browser says nothing of it."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in {"same-origin", "none"}
-    origin = request.headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != request.headers.get("host")
