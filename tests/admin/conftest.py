@@ -72,6 +72,24 @@ class Answer:
         return str(self.json["reason"])
 
 
+class Hold:
+    """Lets writes of metadata wait until a test has done what is to come between."""
+
+    def __init__(self) -> None:
+        self._reached, self._go_on = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self._reached.set()
+        assert self._go_on.wait(30)
+
+    def reached(self) -> None:
+        """Wait until something is held."""
+        assert self._reached.wait(30)
+
+    def end(self) -> None:
+        self._go_on.set()
+
+
 class HeldTasks:
     """A runner that keeps tasks until it is told to run them."""
 
@@ -219,6 +237,23 @@ class Admin:
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
             connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+    @contextmanager
+    def held(self, ending: str) -> Iterator[Hold]:
+        """Hold writes to nodes whose path ends so."""
+        hold, put = Hold(), self.metadata.put
+
+        def held_put(path: str, value: bytes, expected_version: int) -> int:
+            if path.endswith(ending):
+                hold.wait()
+            return put(path, value, expected_version)
+
+        self.metadata.put = held_put  # type: ignore[method-assign]
+        try:
+            yield hold
+        finally:
+            hold.end()
+            del self.metadata.put
 
     def state(self) -> dict[str, bytes]:
         """All metadata: what a refused call must not change. Who owns a topic is left out: opening it changes that."""

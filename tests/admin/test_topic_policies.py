@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -226,6 +227,22 @@ def test_a_topic_has_no_more_subscriptions_than_it_may(admin: Admin, client: pul
         client.subscribe(NAME, "other")
     assert "maxSubscriptionsPerTopic" in admin.refused(412, "PUT", f"{TOPIC}/subscription/other")
     assert admin.state() == before
+
+
+def test_a_subscription_that_is_being_made_holds_nobody_up(admin: Admin) -> None:
+    admin.do("POST", f"{TOPIC}/maxSubscriptionsPerTopic", 3)
+    admin.do("PUT", f"{TOPIC}/subscription/first")
+    with admin.held("/t/slow") as hold, ThreadPoolExecutor(2) as pool:
+        making = pool.submit(admin.call, "PUT", f"{TOPIC}/subscription/slow")
+        hold.reached()
+        # Both look at the topic's subscriptions in the event loop.
+        asked = pool.submit(admin.call, "POST", f"{TOPIC}/maxSubscriptionsPerTopic", 1)
+        done, _ = wait([asked], 5)
+        hold.end()
+        assert done
+        assert making.result().status == 204
+    assert "maxSubscriptionsPerTopic" in admin.refused(412, "PUT", f"{TOPIC}/subscription/other")
+    assert admin.get(f"{TOPIC}/subscriptions") == ["first", "slow"]
 
 
 def test_only_the_types_that_are_enabled_subscribe(admin: Admin, client: pulsar.Client) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -453,6 +455,39 @@ def test_a_reader_is_in_memory_only_and_forgotten_with_its_last_holder() -> None
     assert readers(ledger) == 0
     world.crash()
     assert world.open().cursors() == ()
+
+
+def test_a_cursor_that_is_being_made_holds_nobody_up() -> None:
+    class Held(MemoryMetadataStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.go_on = Event(), Event()
+
+        def put(self, path: str, value: bytes, expected_version: int) -> int:
+            if path == cursor_path(TOPIC, "new"):
+                self.reached.set()
+                assert self.go_on.wait(30)
+            return super().put(path, value, expected_version)
+
+    metadata = Held()
+    ledger = World(settings(), metadata).open()
+    ledger.create_cursor("old", EARLIEST)
+
+    def look() -> list[str]:
+        ledger.limit_mark_deletes(3.0)
+        ledger.create_reader("r", EARLIEST)
+        return [cursor.name for cursor in ledger.cursors()]
+
+    with ThreadPoolExecutor(2) as pool:
+        making = pool.submit(ledger.create_cursor, "new", EARLIEST)
+        assert metadata.reached.wait(30)
+        looking = pool.submit(look)
+        done, _ = wait([looking], 5)
+        metadata.go_on.set()
+        assert done
+        assert looking.result() == ["old"]
+        assert making.result().name == "new"
+    assert {cursor._interval_s for cursor in ledger.cursors()} == {1 / 3}
 
 
 def test_only_so_many_ranges_survive_as_configured() -> None:

@@ -53,7 +53,7 @@ async def create_subscription(call: Call) -> None:
         topic.check_subscriptions(subscription)
     made = 0
     for topic in opened:
-        made += await _create(service, topic, subscription, place)
+        made += await _create(topic, subscription, place)
     if not made:
         raise conflict(f"{call.topic} has a subscription {subscription!r} already")
 
@@ -123,13 +123,12 @@ async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[
     return [name]
 
 
-async def _create(service: BrokerService, topic: Topic, name: str, place: Place) -> bool:
-    """Create the cursor where it belongs, then have the broker take it up; False where it is there already."""
+async def _create(topic: Topic, name: str, place: Place) -> bool:
+    """Create a subscription where it belongs; False where it is there already."""
     if name in topic.subscriptions:
         return False
     position, _ = await places.begin_at(topic, place)
-    await service.blocking(topic.ledger.create_cursor, name, position, place.properties)
-    await topic.subscribe(name, _EXCLUSIVE, earliest=False)
+    await topic.create_subscription(name, _EXCLUSIVE, position, place.properties)
     return True
 
 

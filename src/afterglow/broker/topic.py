@@ -23,7 +23,7 @@ from afterglow.ledger.reader import Reading
 from afterglow.ledger.timestamps import entry_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.producers import Producer
@@ -308,8 +308,17 @@ class Topic:
         if not create:
             raise Refused(wire.SubscriptionNotFound, f"{self.name} has no subscription {name!r}")
         self.check_subscriptions(name)
-        start = EARLIEST if earliest else LATEST
-        cursor = await self.service.blocking(self.ledger.create_cursor, name, start)
+        return await self.create_subscription(name, kind, EARLIEST if earliest else LATEST)
+
+    async def create_subscription(
+        self, name: str, kind: SubTypeValue, start: Position, properties: Mapping[str, str] | None = None
+    ) -> Subscription:
+        """A durable subscription that begins at ``start`` where it is new; whether there may be one more is not asked.
+
+        Raises:
+            MetadataError: The store failed; the subscription may be there after a restart.
+        """
+        cursor = await self.service.blocking(self.ledger.create_cursor, name, start, properties)
         found = self.subscriptions.get(name)
         if found is None:
             found = Subscription(self, name, cursor, kind, durable=True)
@@ -323,8 +332,10 @@ class Topic:
             Refused: There are enough others.
         """
         most = self.policies.max_subscriptions
-        known = {cursor.name for cursor in self.ledger.cursors()}
-        if most and len(known) >= most and name not in known:
+        if not most:
+            return
+        known = {found.name for found in self.subscriptions.values() if found.durable}
+        if len(known) >= most and name not in known:
             raise Refused(
                 wire.NotAllowedError, f"{self.name} has {most} subscriptions (maxSubscriptionsPerTopic): delete one"
             )

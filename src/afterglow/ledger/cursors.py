@@ -43,7 +43,10 @@ class Cursors:
         self._environment = environment
         self._topic = topic
         self._source = source
-        self._lock = threading.RLock()
+        self._changing = threading.RLock()
+        """Held while a cursor comes or goes, which waits for metadata."""
+        self._lock = threading.Lock()
+        """Guards the fields below, for moments only: an event loop takes it."""
         self._durable: dict[str, DurableCursor] = {}
         self._readers: WeakSet[Cursor] = WeakSet()
         self._rate = environment.config.managed_ledger_default_mark_delete_rate_limit
@@ -56,7 +59,7 @@ class Cursors:
             CorruptMetadata: One does not parse.
         """
         names = self._environment.metadata.children(managed_ledger_path(self._ledger_name))
-        with self._lock:
+        with self._changing:
             for name in map(decode_name, names):
                 self._open(name)
 
@@ -96,9 +99,9 @@ class Cursors:
             InvalidName: The name is not well-formed.
             MetadataError: The store failed; the cursor may be there.
         """
-        with self._lock:
-            if name in self._durable:
-                return self._durable[name]
+        with self._changing:
+            if (known := self.durable.get(name)) is not None:
+                return known
             store = self._store(name)
             record = CursorRecord(
                 _before(start, self._source.layout),
@@ -119,9 +122,10 @@ class Cursors:
             CursorMissing: There is none of that name.
             MetadataError: The store failed; the cursor may be gone after a restart.
         """
-        with self._lock:
+        with self._changing:
             self.get(name).delete()
-            del self._durable[name]
+            with self._lock:
+                del self._durable[name]
 
     def create_reader(self, name: str, start: Position) -> Cursor:
         """A cursor in memory only, which holds nothing back from being trimmed; forgotten when nobody holds it.
@@ -178,8 +182,9 @@ class Cursors:
 
     def _add(self, name: str, record: CursorRecord, store: CursorStore) -> DurableCursor:
         cursor = DurableCursor(name, self._source, record, store, self._environment)
-        cursor.limit_rate(self._rate)
-        self._durable[name] = cursor
+        with self._lock:
+            cursor.limit_rate(self._rate)
+            self._durable[name] = cursor
         return cursor
 
     def _store(self, name: str) -> CursorStore:
