@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from afterglow.broker import obedience
+from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
 from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
@@ -15,7 +18,10 @@ from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    import pytest
 
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
@@ -51,6 +57,98 @@ def test_a_change_of_retention_reaches_topics_that_are_open(tmp_path: Path) -> N
         await server.service.unload(TOPIC)
         topic = await server.service.topic(TOPIC, create=False)
         assert topic.ledger.retention == Retention.of(3, 4)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+class LateRead:
+    """Policies as a service reads them, of which the first reading arrives late."""
+
+    def __init__(self, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._of_topics = service.policies.of_topics
+        self._read, self._arrive = threading.Event(), threading.Event()
+        monkeypatch.setattr(service.policies, "of_topics", self._late)
+
+    def _late(self, names: Collection[TopicName]) -> Any:
+        found = self._of_topics(names)
+        if not self._read.is_set():
+            self._read.set()
+            assert self._arrive.wait(30)
+        return found
+
+    async def read(self) -> None:
+        """Wait until the late reading is made."""
+        assert await asyncio.to_thread(self._read.wait, 30)
+
+    def arrive(self) -> None:
+        self._arrive.set()
+
+
+def keep(minutes: int) -> Any:
+    return set_policy("retention_policies", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1})
+
+
+def test_a_topic_obeys_a_change_that_came_while_it_was_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        late = LateRead(server.service, monkeypatch)
+        opening = asyncio.create_task(server.service.topic(TOPIC, create=True))
+        await late.read()
+        await server.service.update_policies(TOPIC.namespace, keep(3))
+        late.arrive()
+        assert (await opening).ledger.retention == Retention.of(3, -1)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_of_two_changes_at_once_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        topic = await server.service.topic(TOPIC, create=True)
+        late = LateRead(server.service, monkeypatch)
+        first = asyncio.create_task(server.service.update_policies(TOPIC.namespace, keep(3)))
+        await late.read()
+        await server.service.update_policies(TOPIC.namespace, keep(4))
+        late.arrive()
+        await first
+        assert topic.ledger.retention == Retention.of(4, -1)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_change_looks_once_for_all_topics_and_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        service = server.service
+        opened = [await service.topic(TOPIC.namespace.topic(f"t{number}"), create=True) for number in range(4)]
+        look, looks = type(service).open_topics.__get__, list[Any]()
+
+        def counted(service: BrokerService) -> Any:
+            looks.append(look(service))
+            return looks[-1]
+
+        monkeypatch.setattr(BrokerService, "open_topics", property(counted))
+        monkeypatch.setattr(obedience, "TOPICS_AT_ONCE", 2)
+        seen: set[int] = set()
+
+        async def watch() -> None:
+            while True:
+                seen.add(sum(topic.ledger.retention == Retention.of(3, -1) for topic in opened))
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        await service.update_policies(TOPIC.namespace, keep(3))
+        watching.cancel()
+        assert len(looks) == 1
+        assert seen == {0, 2, 4}
+        assert {topic.ledger.retention for topic in opened} == {Retention.of(3, -1)}
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))

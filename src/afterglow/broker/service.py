@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from afterglow.broker import requests
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
+from afterglow.broker.obedience import TOPICS_AT_ONCE, Obedience
 from afterglow.broker.policies import PolicyReader
 from afterglow.broker.raw_reads import RawReads
 from afterglow.broker.replies import Refused
@@ -19,7 +20,7 @@ from afterglow.offload.job_counts import JobCounts
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from afterglow.storage.counting import OperationCount
 
 log = logging.getLogger(__name__)
-
-TOPICS_AT_ONCE: Final = 50
-"""Topics that are looked at before others have their turn in the event loop: about a millisecond."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +95,7 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
+        self._obedience = Obedience(self)
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._limits = ConnectionLimits(
             max_message_bytes=config.max_message_size,
@@ -167,12 +166,13 @@ class BrokerService:
 
     @property
     def open_topics(self) -> dict[TopicName, Topic]:
-        """The topics that are open."""
-        return {
-            name: task.result()
-            for name, task in self._topics.items()
-            if task.done() and not task.cancelled() and task.exception() is None
-        }
+        """The topics that are open, put together anew: for one of them there is :meth:`open_topic`."""
+        return {name: task.result() for name, task in self._topics.items() if _is_open(task)}
+
+    def open_topic(self, name: TopicName) -> Topic | None:
+        """A topic if it is open."""
+        task = self._topics.get(name)
+        return task.result() if task is not None and _is_open(task) else None
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """A topic, opened if it is not, and made if it does not exist and may be.
@@ -198,8 +198,7 @@ class BrokerService:
         if not exists:
             await self._may_create(name, create=create)
         ledger = await self.blocking(self.store.open, name.managed_ledger_name)
-        policies = await self.blocking(self.policies.of_topics, [name])
-        return Topic(self, name, ledger, policies[name])
+        return Topic(self, name, ledger, await self._obedience.policies_of(name))
 
     # --- policies ---
 
@@ -212,14 +211,14 @@ class BrokerService:
             NotThere: There is no such namespace.
         """
         await self.blocking(self.catalog.update_policies, namespace, change)
-        await self._obey(name for name in self.open_topics if name.namespace == namespace)
         self.policies_changed(namespace)
+        await self._obedience.enforce(namespace, lambda name: name.namespace == namespace)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic."""
         await self.blocking(self.catalog.update_topic_policies, topic, change)
-        await self._obey(name for name in self.open_topics if name.base == topic.base)
         self.policies_changed(topic.namespace)
+        await self._obedience.enforce(topic.namespace, lambda name: name.base == topic.base)
 
     async def forget_topic(self, name: TopicName) -> None:
         """Forget what is kept by a topic's name, after the topic is gone; a partition has nothing of its own."""
@@ -229,15 +228,9 @@ class BrokerService:
 
     def policies_changed(self, namespace: NamespaceName) -> None:
         """Tell whoever keeps policies of a namespace or its topics that they are others now."""
+        self._obedience.count(namespace)
         for callback in self.on_policies_changed:
             callback(namespace)
-
-    async def _obey(self, names: Iterable[TopicName]) -> None:
-        """Have open topics obey what is stored now."""
-        for name, policies in (await self.blocking(self.policies.of_topics, list(names))).items():
-            topic = self.open_topics.get(name)
-            if topic is not None:
-                topic.obey(policies)
 
     async def expire_messages(self) -> None:
         """Let every open topic acknowledge what has grown older than its namespace's time to live."""
@@ -302,9 +295,13 @@ class BrokerService:
         """
         if not await self.blocking(self.store.exists, name.managed_ledger_name):
             raise NotThere(f"topic {name} does not exist")
-        open_topic = self.open_topics.get(name)
-        if open_topic is not None and open_topic.in_use and not force:
+        topic = self.open_topic(name)
+        if topic is not None and topic.in_use and not force:
             raise Refused(wire.NotAllowedError, f"topic {name} has producers or consumers connected; use force")
         await self.unload(name)
         await self.blocking(self.store.delete, name.managed_ledger_name)
         await self.forget_topic(name)
+
+
+def _is_open(opening: asyncio.Task[Topic]) -> bool:
+    return opening.done() and not opening.cancelled() and opening.exception() is None

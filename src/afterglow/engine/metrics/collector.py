@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from afterglow.broker.obedience import TOPICS_AT_ONCE
 from afterglow.broker.raw_reads import ReadOrigin
-from afterglow.broker.service import TOPICS_AT_ONCE
 from afterglow.engine.metrics.checks import add_checks
 from afterglow.engine.metrics.declared import GROUPS
 from afterglow.engine.metrics.offload import add_offload, add_reads
