@@ -8,6 +8,7 @@ import pytest
 
 from afterglow.broker.policies import resolve
 from afterglow.ledger.retention import Retention
+from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -330,3 +331,26 @@ def test_the_brokers_own_limits_hold_where_no_level_sets_any(start: Callable[...
     admin.refused(412, "PUT", "persistent/public/default/u")
     admin.do("PUT", f"{TOPIC}/subscription/s")
     admin.refused(412, "PUT", f"{TOPIC}/subscription/other")
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0, 10_000), (4, 4)])
+def test_clients_make_no_more_partitions_than_a_topic_may_have(
+    start: Callable[..., Admin], limit: int, most: int
+) -> None:
+    admin = start(max_num_partitions_per_partitioned_topic=limit)
+    creation = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": most + 1}
+    before = admin.state()
+    reason = admin.refused(412, "POST", f"{NAMESPACE}/autoTopicCreation", creation)
+    assert f"from 1 to {most}, not {most + 1}" in reason
+    whole = {"autoTopicCreationOverride": creation}
+    assert admin.refused(412, "PUT", "namespaces/public/other", whole) == reason
+    assert admin.state() == before
+    # Stored by whoever knew no bound, or while the setting was higher.
+    name = TopicName.parse(NAME)
+    admin.service.catalog.update_policies(name.namespace, lambda _old: whole)
+    before = admin.state()
+    reason = admin.refused(412, "GET", f"{TOPIC}/partitions?checkAllowAutoCreation=true")
+    assert "defaultNumPartitions" in reason
+    assert admin.state() == before
+    admin.do("POST", f"{NAMESPACE}/autoTopicCreation", {**creation, "defaultNumPartitions": 2})
+    assert admin.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")["partitions"] == 2

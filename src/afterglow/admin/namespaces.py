@@ -40,7 +40,7 @@ async def get_policies(call: Call) -> dict[str, Any]:
 async def create_namespace(call: Call) -> None:
     """Create a namespace, with policies or without."""
     config = call.service.config
-    given = policies.created(await call.body(), config.cluster_name)
+    given = policies.created(await call.body(), config)
     warnings = policy_checks.check(resolve(config, given, {}), config)
     tenant = await call.service.blocking(call.service.catalog.tenant, call.namespace.tenant)
     if config.cluster_name not in tenant.get("allowedClusters", []):

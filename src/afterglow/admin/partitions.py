@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import properties, targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request, conflict, not_found, precondition_failed
 from afterglow.admin.resource import Resources
+from afterglow.broker.policies import most_partitions
 from afterglow.errors import NotThere
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import TopicName
 
 RESOURCES = Resources("/admin/v2/persistent")
-
-_MOST: Final = 10_000
-"""Where maxNumPartitionsPerPartitionedTopic sets no limit: a slip of the finger would else make topics for hours."""
 
 
 @RESOURCES.on("GET", "/{tenant}/{namespace}/partitioned", Access.KNOWN)
@@ -57,7 +55,7 @@ async def create_partitioned(call: Call) -> None:
     if name.partition_index is not None:
         raise precondition_failed(f"{name} is the name of a partition: a partitioned topic has another")
     count, given = _given(await call.body())
-    most = service.config.max_num_partitions_per_partitioned_topic or _MOST
+    most = most_partitions(service.config)
     if not 0 < count <= most:
         raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {most} partitions, not {count}")
     await service.blocking(service.catalog.policies, name.namespace)
@@ -78,7 +76,7 @@ async def update_partitions(call: Call) -> None:
     before = await targets.partitions_of(service, name)
     if not before:
         raise conflict(f"{name} is not a partitioned topic")
-    most = service.config.max_num_partitions_per_partitioned_topic or _MOST
+    most = most_partitions(service.config)
     if not before <= count <= max(most, before):
         raise AdminError(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {most}, not {count}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from afterglow.admin.errors import AdminError
+    from afterglow.config import BrokerConfig
 
 BUNDLES: Final = "bundles"
 CLUSTERS: Final = "replication_clusters"
@@ -109,7 +110,7 @@ def shown(stored: dict[str, Any], cluster: str) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if value is not None}
 
 
-def created(body: object, cluster: str) -> dict[str, Any]:
+def created(body: object, config: BrokerConfig) -> dict[str, Any]:
     """What is stored of the policies with which a namespace is created.
 
     A field that Pulsar 4.0 does not have is refused where it says something; newer clients send theirs unset.
@@ -122,6 +123,7 @@ def created(body: object, cluster: str) -> dict[str, Any]:
         return {}
     if not isinstance(body, dict):
         raise bad_request(f"policies must be an object, not {values.shown(body)}")
+    cluster = config.cluster_name
     usual = defaults(cluster)
     given: dict[str, Any] = {}
     for name, value in body.items():
@@ -132,6 +134,7 @@ def created(body: object, cluster: str) -> dict[str, Any]:
                 raise unenforced(name)
         elif name not in _DERIVED and value:
             raise bad_request(f"policies have no field {values.shown(name)}")
+    policy_values.check_partitions(config, given.get(held.AUTO_TOPIC_CREATION.namespace, {}))
     for name in (CLUSTERS, ALLOWED_CLUSTERS):
         if given.pop(name, []) not in ([], [cluster]):
             raise precondition_failed(f"{name} must be {values.shown([cluster])}: topics are not replicated")

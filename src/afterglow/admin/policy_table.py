@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.admin.call import Call
+    from afterglow.config import BrokerConfig
 
     Json = dict[str, Any]
 
@@ -46,6 +47,8 @@ class Row:
     """That sets it."""
     parameter: str | None = None
     """Of the query, that has the value for a topic in place of the body."""
+    fits: Callable[[BrokerConfig, Any], None] = lambda _config, _value: None
+    """Checks what is stored for a namespace against the broker's settings."""
 
 
 ROWS: Final = (
@@ -83,7 +86,12 @@ ROWS: Final = (
         "/maxUnackedMessagesOnConsumer",
     ),
     Row(held.MAX_TOPICS, policy_values.limit("the number of topics"), "/maxTopicsPerNamespace", unset=0),
-    Row(held.AUTO_TOPIC_CREATION, policy_values.auto_topic_creation, "/autoTopicCreation"),
+    Row(
+        held.AUTO_TOPIC_CREATION,
+        policy_values.auto_topic_creation,
+        "/autoTopicCreation",
+        fits=policy_values.check_partitions,
+    ),
     Row(
         held.AUTO_SUBSCRIPTION_CREATION,
         policy_values.auto_subscription_creation,
@@ -117,6 +125,7 @@ def _serve_namespaces(row: Row) -> None:
 
     async def put(call: Call) -> None:
         value = row.check(await call.body())
+        row.fits(call.service.config, value)
         await call.service.update_policies(call.namespace, partial(_with, field, value))
         if row.policy is held.RETENTION:
             await warn_of_thresholds(call)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request, precondition_failed
-from afterglow.broker.policies import SUBSCRIPTION_TYPES
+from afterglow.broker.policies import SUBSCRIPTION_TYPES, most_partitions
 from afterglow.config.choices import TopicType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from afterglow.config import BrokerConfig
 
 FULL: Final = "FULL"
 """The one way in which schemas are held to be compatible here."""
@@ -91,6 +93,17 @@ def auto_topic_creation(body: object) -> dict[str, Any]:
     elif count in given:
         raise precondition_failed(f"{count} says nothing with {kind}={checked[kind]}: leave it out")
     return checked
+
+
+def check_partitions(config: BrokerConfig, creation: dict[str, Any]) -> None:
+    """Check that topics may have the partitions with which clients would create them.
+
+    Raises:
+        AdminError: They may not.
+    """
+    count, most = creation.get("defaultNumPartitions", 0), most_partitions(config)
+    if count > most:
+        raise precondition_failed(f"defaultNumPartitions must be from 1 to {most}, not {count}")
 
 
 def auto_subscription_creation(body: object) -> dict[str, bool]:

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared")
 """The types of subscriptions that are served."""
 
+_MOST_PARTITIONS: Final = 10_000
+"""Where maxNumPartitionsPerPartitionedTopic sets no limit: a slip of the finger would else make topics for hours."""
+
+
+def most_partitions(config: BrokerConfig) -> int:
+    """The most partitions with which a topic is made."""
+    return config.max_num_partitions_per_partitioned_topic or _MOST_PARTITIONS
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

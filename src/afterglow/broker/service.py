@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from afterglow.broker import requests
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
+from afterglow.broker.creation import Creation
 from afterglow.broker.obedience import TOPICS_AT_ONCE, Obedience
 from afterglow.broker.policies import PolicyReader
 from afterglow.broker.raw_reads import RawReads
@@ -95,6 +96,7 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
+        self._creation = Creation(self)
         self._obedience = Obedience(self)
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._limits = ConnectionLimits(
@@ -196,7 +198,7 @@ class BrokerService:
             raise NotSupported(f"{name}: topics that are not persistent are not served; use persistent://")
         exists = await self.blocking(self.store.exists, name.managed_ledger_name)
         if not exists:
-            await self._may_create(name, create=create)
+            await self._creation.check(name, create=create)
         ledger = await self.blocking(self.store.open, name.managed_ledger_name)
         return Topic(self, name, ledger, await self._obedience.policies_of(name))
 
@@ -247,38 +249,14 @@ class BrokerService:
             if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def _may_create(self, name: TopicName, *, create: bool) -> None:
-        try:
-            policies = await self.blocking(self.policies.of_namespace, name.namespace)
-        except NotThere as error:
-            raise Refused(wire.TopicNotFound, f"{error}; create it first") from error
-        if name.partition_index is None:
-            if await self.blocking(self.catalog.partitions, name):
-                raise Refused(wire.NotAllowedError, f"{name} is partitioned; ask for one of its partitions")
-        elif name.partition_index < await self.blocking(self.catalog.partitions, name.base):
-            return  # the partitioned topic was made, its partitions come with their first use
-        if not create or not policies.auto_topic_creation:
-            raise Refused(wire.TopicNotFound, f"{name} does not exist and allowAutoTopicCreation does not apply")
-        await self.blocking(self.policies.check_room, name.namespace, 1)
-
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
 
         Raises:
             NotThere: Its namespace does not exist.
-            Refused: The namespace has no room for as many topics.
+            Refused: A topic may not have as many, or the namespace has no room for them.
         """
-        found = await self.blocking(self.catalog.partitions, name)
-        if found or not create or name.partition_index is not None:
-            return found
-        policies = await self.blocking(self.policies.of_namespace, name.namespace)
-        if not policies.auto_topic_creation or not policies.auto_partitions:
-            return 0
-        if await self.blocking(self.store.exists, name.managed_ledger_name):
-            return 0
-        await self.blocking(self.policies.check_room, name.namespace, policies.auto_partitions)
-        await self.blocking(self.catalog.create_partitioned, name, policies.auto_partitions)
-        return policies.auto_partitions
+        return await self._creation.partitions(name, create=create)
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic; clients come back and open it again."""
