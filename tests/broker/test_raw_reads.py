@@ -12,13 +12,17 @@ from afterglow.config import BrokerConfig
 from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY
 from afterglow.hot.pulsar import PulsarAddress, RawReader
 from afterglow.metadata.names import TopicName
+from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from afterglow.broker.service import BrokerService
     from afterglow.errors import AfterglowError
 
 TOPIC = TopicName.parse("public/default/t")
@@ -63,3 +67,31 @@ def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path, *, cached: bo
     size, counted = asyncio.run(asyncio.wait_for(read_raw(tmp_path, **settings), 60))
     assert size > COUNT * 500
     assert counted == (RawReads(cache_bytes=size) if cached else RawReads(log_bytes=size))
+
+
+def test_limits_for_clients_are_not_for_readers_of_the_engine(tmp_path: Path) -> None:
+    def subscribe(service: BrokerService) -> None:
+        kinds, topic = wire.CommandSubscribe, str(TOPIC)
+        own = {RAW_PROPERTY: "true", INSTANCE_PROPERTY: service.hot_instance}
+        with RawClient(service.service_url) as client:
+            for name in ("one", "two"):
+                client.subscribe(topic, name, durable=False, properties=own)
+            client.subscribe(topic, "s", kinds.Shared)  # they take no client's place
+            client.subscribe(topic, "three", durable=False, properties=own)  # nor clients theirs
+            with pytest.raises(ErrorAnswer, match="maxConsumersPerTopic"):
+                client.subscribe(topic, "s", kinds.Shared)
+            # What anybody can ask for is not enough, nor is a subscription that would hold messages back.
+            with pytest.raises(ErrorAnswer, match="types Shared"):
+                client.subscribe(topic, "other", durable=False, properties={RAW_PROPERTY: "true"})
+            with pytest.raises(ErrorAnswer, match="types Shared"):
+                client.subscribe(topic, "other", durable=True, properties=own)
+
+    async def test() -> None:
+        server = await Server.start(tmp_path, BrokerConfig(broker_service_port=0))
+        await server.service.topic(TOPIC, create=True)
+        limits = {"subscription_types_enabled": ["Shared"], "max_consumers_per_topic": 1}
+        await server.service.update_policies(TOPIC.namespace, lambda _old: limits)
+        await asyncio.to_thread(subscribe, server.service)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))

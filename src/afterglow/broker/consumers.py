@@ -67,6 +67,8 @@ class Consumer:
     subscription: Subscription
     raw: bool = False
     """Whether it gets every entry as it is stored: with the broker's metadata, and markers too."""
+    own: bool = False
+    """Whether it is a reader of the engine itself, as of a job that offloads: limits for clients are not for it."""
     permits: int = 0
     """Messages, not entries; a batch may take it below zero."""
     pending: dict[Position, int] = field(default_factory=dict)

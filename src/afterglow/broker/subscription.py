@@ -117,7 +117,8 @@ class Subscription:
         Raises:
             Refused: The subscription is of another type, exclusive and taken, or there are enough consumers.
         """
-        self.topic.check_room(self.name)
+        if not consumer.own:
+            self.topic.check_room(self.name)
         if self.consumers and kind != self.kind:
             raise Refused(wire.ConsumerBusy, f"{self} is of type {SubType.SubType.Name(self.kind)}")
         if self.consumers and kind == SubType.Exclusive:

@@ -340,8 +340,18 @@ class Topic:
                 wire.NotAllowedError, f"{self.name} has {most} subscriptions (maxSubscriptionsPerTopic): delete one"
             )
 
+    def check_type(self, kind: SubTypeValue) -> None:
+        """Check that consumers may bring a type of subscriptions.
+
+        Raises:
+            Refused: They may not.
+        """
+        if wire.CommandSubscribe.SubType.Name(kind) not in self.policies.subscription_types:
+            enabled = ", ".join(sorted(self.policies.subscription_types))
+            raise Refused(wire.NotAllowedError, f"{self.name} takes only subscriptions of the types {enabled}")
+
     def check_room(self, subscription: str) -> None:
-        """Check that a subscription, new or not, may have one consumer more.
+        """Check that a subscription, new or not, may have one consumer more; the engine's own do not count.
 
         Raises:
             Refused: It may not.
@@ -351,7 +361,8 @@ class Topic:
         if most and known is not None and len(known.consumers) >= most:
             raise Refused(wire.ConsumerBusy, f"{known} has {most} consumers (maxConsumersPerSubscription), its most")
         most = self.policies.max_consumers
-        if most and sum(len(found.consumers) for found in self.subscriptions.values()) >= most:
+        clients = sum(not consumer.own for found in self.subscriptions.values() for consumer in found.consumers)
+        if most and clients >= most:
             raise Refused(wire.ConsumerBusy, f"{self.name} has {most} consumers (maxConsumersPerTopic), its most")
 
     def read_from(self, name: str, start: Position) -> Subscription:

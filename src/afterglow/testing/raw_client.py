@@ -20,7 +20,7 @@ from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, encode_c
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
 Kind = wire.BaseCommand
@@ -227,6 +227,7 @@ class RawClient:
         kind: wire.CommandSubscribe.SubType.ValueType = wire.CommandSubscribe.Exclusive,
         *,
         durable: bool = True,
+        properties: Mapping[str, str] | None = None,
     ) -> int:
         """Open a consumer, or a reader, of a subscription that begins with the topic where it is new; returns its id.
 
@@ -243,6 +244,8 @@ class RawClient:
             initialPosition=wire.CommandSubscribe.Earliest,
             durable=durable,
         )
+        for key, value in (properties or {}).items():
+            subscribe.metadata.add(key=key, value=value)
         self._ask(Kind(type=Kind.SUBSCRIBE, subscribe=subscribe), request_id)
         return request_id
 
