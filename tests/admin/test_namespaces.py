@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
+
+from afterglow.errors import HotLogUnavailable
+from afterglow.metadata.names import NamespaceName
+from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +38,14 @@ def backlogs(admin: Admin) -> dict[str, int]:
         for name, topic in sorted(admin.service.open_topics.items(), key=str)
         for found in topic.subscriptions.values()
     }
+
+
+def left(admin: Admin) -> list[str]:
+    """What is stored of the namespace or anything in it, but for parents without a value of their own."""
+    topics = admin.service.catalog.topics(NamespaceName("public", "default"))
+    return [path for path, value in admin.state().items() if value and "public/default" in path] + list(
+        map(str, topics)
+    )
 
 
 @pytest.fixture
@@ -166,3 +180,69 @@ def test_a_namespace_is_deleted_by_force_with_all_it_has(start: Callable[..., Ad
     admin.do("GET", "persistent/public/default/p/maxProducers")
     admin.do("DELETE", "tenants/public?force=true")
     assert admin.get("tenants") == []
+
+
+def test_clients_that_come_back_make_nothing_in_a_namespace_that_is_being_deleted(start: Callable[..., Admin]) -> None:
+    admin = start(force_delete_namespace_allowed=True)
+    for name in ("t", "u"):
+        admin.do("PUT", f"persistent/public/default/{name}")
+        admin.write_entries(1, f"public/default/persistent/{name}")
+    admin.do("PUT", "persistent/public/default/p/partitions", 2)
+    # The topic is disconnected and about to go when its producer comes back.
+    with (
+        ThreadPoolExecutor(1) as pool,
+        RawClient(admin.service.service_url, timeout_s=5) as client,
+        admin.held("/persistent/t") as hold,
+    ):
+        client.open_producer(topic("t"))
+        deleting = pool.submit(admin.call, "DELETE", f"{NAMESPACE}?force=true")
+        hold.reached()
+        for name in ("t", "new", "p-partition-7"):
+            with pytest.raises(ErrorAnswer, match="being deleted"):
+                client.open_producer(topic(name))
+        for path, body in (("new", None), ("new/partitions", 2)):
+            assert "being deleted" in admin.refused(404, "PUT", f"persistent/public/default/{path}", body)
+        assert "being deleted" in admin.refused(404, "PUT", "persistent/public/default/new/subscription/s")
+        assert admin.get(NAMESPACE)["deleted"] is True
+        hold.end()
+        assert deleting.result().status == 204
+        with pytest.raises(ErrorAnswer, match="create it first"):
+            client.open_producer(topic("t"))
+    assert admin.get("namespaces/public") == []
+    assert left(admin) == []
+
+
+def test_what_is_being_made_when_a_namespace_is_deleted_goes_with_it(start: Callable[..., Admin]) -> None:
+    admin = start(force_delete_namespace_allowed=True)
+    with ThreadPoolExecutor(2) as pool, admin.held("/persistent/new") as hold:
+        making = pool.submit(admin.call, "PUT", "persistent/public/default/new")
+        hold.reached()
+        marked = threading.Event()
+        admin.service.on_policies_changed.append(lambda _namespace: marked.set())
+        deleting = pool.submit(admin.call, "DELETE", f"{NAMESPACE}?force=true")
+        assert marked.wait(30)
+        hold.end()
+        assert making.result().status == 204
+        assert deleting.result().status == 204
+    assert left(admin) == []
+
+
+def test_a_deletion_by_force_that_fails_is_asked_for_again(
+    start: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = start(force_delete_namespace_allowed=True)
+    admin.do("PUT", "persistent/public/default/p/partitions", 2)
+    admin.do("POST", "persistent/public/default/p/maxProducers", 2)
+
+    def fail(name: str) -> None:
+        raise HotLogUnavailable(f"{name} cannot be deleted now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(admin.service.store, "delete", fail)
+        admin.refused(503, "DELETE", f"{NAMESPACE}?force=true")
+    # Data that is still there is still what it was.
+    assert admin.get("persistent/public/default/p/partitions")["partitions"] == 2
+    assert admin.get("persistent/public/default/p/maxProducers") == 2
+    admin.refused(404, "PUT", "persistent/public/default/new")
+    admin.do("DELETE", f"{NAMESPACE}?force=true")
+    assert left(admin) == []

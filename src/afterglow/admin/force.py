@@ -41,20 +41,23 @@ def check_tenants(call: Call) -> None:
 async def delete_namespace(service: BrokerService, namespace: NamespaceName) -> None:
     """Delete a namespace with all its topics.
 
-    1. Forget which topics are partitioned, so that no client makes a partition anew. *Crash: partitions are topics.*
-    2. Delete the topics. *Crash: the namespace is there, with fewer topics; the caller has no answer and asks again.*
-    3. Delete the namespace.
+    1. Mark it, so that no client that comes back makes a topic anew. *Crash: it is there, marked, with all it has; the
+       caller has no answer and asks again, as after each step below.*
+    2. Delete the topics. *Crash: it has fewer of them.*
+    3. Forget schemas and policies of partitioned topics, then that they are partitioned. *Crash: some are left.*
+    4. Delete the namespace.
 
     Raises:
         NotThere: There is no such namespace.
-        NotEmpty: A client has made a topic meanwhile.
+        NotEmpty: Another call is still deleting one of its topics.
     """
-    for name in await service.blocking(service.catalog.partitioned_topics, namespace):
-        with suppress(NotThere):
-            await service.blocking(service.catalog.delete_partitioned, name)
-        await service.forget_topic(name)
+    await service.creation.end(namespace)
     for name in await service.blocking(service.catalog.topics, namespace):
         with suppress(NotThere):
             await service.delete_topic(name, force=True)
+    for name in await service.blocking(service.catalog.partitioned_topics, namespace):
+        await service.forget_topic(name)
+        with suppress(NotThere):
+            await service.blocking(service.catalog.delete_partitioned, name)
     await service.blocking(service.catalog.delete_namespace, namespace)
     service.policies_changed(namespace)

@@ -61,8 +61,7 @@ async def create_partitioned(call: Call) -> None:
     await service.blocking(service.catalog.policies, name.namespace)
     if await targets.partitions_of(service, name) or await targets.exists(service, name):
         raise conflict(f"topic {name} exists already")
-    await service.blocking(service.policies.check_room, name.namespace, count)
-    await service.blocking(service.catalog.create_partitioned, name, count, given)
+    await service.creation.make_partitioned(name, count, given)
     await _create_partitions(service, name, range(count))
 
 
@@ -141,4 +140,4 @@ def _given(body: object) -> tuple[int, dict[str, str]]:
 
 async def _create_partitions(service: BrokerService, name: TopicName, indexes: range) -> None:
     for index in indexes:
-        await service.blocking(service.store.open, name.partition(index).managed_ledger_name)
+        await service.creation.make(name.partition(index))

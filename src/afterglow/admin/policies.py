@@ -89,7 +89,7 @@ def defaults(cluster: str) -> dict[str, Any]:
         ALLOWED_CLUSTERS: [],
         BUNDLES: bundles(DEFAULT_BUNDLES),
         **{name: {} for name in _MAPS},
-        "deleted": False,
+        held.DELETED: False,
         "encryption_required": False,
         "subscription_auth_mode": "None",
         "offload_threshold": -1,

@@ -39,7 +39,7 @@ async def create_topic(call: Call) -> None:
         if 0 < count <= name.partition_index:
             raise precondition_failed(f"{name.base} has {count} partitions: raise their number to have {name}")
     await service.blocking(service.policies.check_room, name.namespace, 1)
-    ledger = await service.blocking(service.store.open, name.managed_ledger_name)
+    ledger = await service.creation.make(name)
     if given:
         await service.blocking(ledger.update, partial(properties.put, given))
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     Stored: TypeAlias = Mapping[str, Any]
 
+DELETED: Final = "deleted"
+"""Field of the policies of a namespace that is being deleted, with all it has."""
+
 SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared")
 """The types of subscriptions that are served."""
 
@@ -173,6 +176,8 @@ class NamespacePolicies:
     """Partitions of such a topic; 0: it is not partitioned."""
     max_topics: int
     """Each partition counts; 0: no limit."""
+    deleted: bool
+    """Whether it is being deleted, so that none may."""
 
 
 def resolve_namespace(config: BrokerConfig, namespace: Stored) -> NamespacePolicies:
@@ -183,6 +188,7 @@ def resolve_namespace(config: BrokerConfig, namespace: Stored) -> NamespacePolic
         auto_topic_creation=creation["allowAutoTopicCreation"],
         auto_partitions=creation["defaultNumPartitions"] if partitioned else 0,
         max_topics=MAX_TOPICS.held(config, namespace, {}),
+        deleted=bool(namespace.get(DELETED)),
     )
 
 
@@ -213,14 +219,26 @@ class PolicyReader:
         """
         return resolve_namespace(self._config, self._catalog.policies(namespace))
 
+    def for_creation(self, namespace: NamespaceName) -> NamespacePolicies:
+        """The same, for who makes a topic.
+
+        Raises:
+            NotThere: There is no such namespace.
+            Refused: It is being deleted.
+        """
+        found = self.of_namespace(namespace)
+        if found.deleted:
+            raise Refused(wire.TopicNotFound, f"namespace {namespace} is being deleted with all it has")
+        return found
+
     def check_room(self, namespace: NamespaceName, more: int) -> None:
         """Check that a namespace may have so many topics more; each partition is one.
 
         Raises:
             NotThere: There is no such namespace.
-            Refused: It may not.
+            Refused: It may not, or is being deleted.
         """
-        most = self.of_namespace(namespace).max_topics
+        most = self.for_creation(namespace).max_topics
         if most and len(self._catalog.topics(namespace)) + more > most:
             raise Refused(
                 wire.NotAllowedError,

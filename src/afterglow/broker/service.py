@@ -71,6 +71,7 @@ class BrokerService:
         self.store = store
         self.catalog = catalog
         self.policies = PolicyReader(config, catalog)
+        self.creation = Creation(self)
         self.schemas = schemas
         self.instance = instance
         self.hot_instance = ""
@@ -92,11 +93,11 @@ class BrokerService:
         self._authenticator = authenticator
         self._pool = pool
         self._far_pool = far_pool or pool
+        self._deleting: set[TopicName] = set()
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
-        self._creation = Creation(self)
         self._obedience = Obedience(self)
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._limits = ConnectionLimits(
@@ -180,8 +181,10 @@ class BrokerService:
         """A topic, opened if it is not, and made if it does not exist and may be.
 
         Raises:
-            Refused: It does not exist, or cannot be served here.
+            Refused: It does not exist, cannot be served here, or is being deleted.
         """
+        if name in self._deleting:
+            raise Refused(wire.ServiceNotReady, f"topic {name} is being deleted; come back when that is done")
         task = self._topics.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(name, create=create))
@@ -196,10 +199,7 @@ class BrokerService:
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
         if not name.is_persistent:
             raise NotSupported(f"{name}: topics that are not persistent are not served; use persistent://")
-        exists = await self.blocking(self.store.exists, name.managed_ledger_name)
-        if not exists:
-            await self._creation.check(name, create=create)
-        ledger = await self.blocking(self.store.open, name.managed_ledger_name)
+        ledger = await self.creation.open(name, create=create)
         return Topic(self, name, ledger, await self._obedience.policies_of(name))
 
     # --- policies ---
@@ -256,14 +256,18 @@ class BrokerService:
             NotThere: Its namespace does not exist.
             Refused: A topic may not have as many, or the namespace has no room for them.
         """
-        return await self._creation.partitions(name, create=create)
+        return await self.creation.partitions(name, create=create)
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic; clients come back and open it again."""
         task = self._topics.pop(name, None)
-        if task is not None:
+        if task is None:
+            return
+        try:
             topic = await task
-            await topic.close()
+        except AfterglowError:
+            return  # it could not be opened, as whoever wanted it was told
+        await topic.close()
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
         """Delete a topic and everything in it.
@@ -271,14 +275,18 @@ class BrokerService:
         Raises:
             Refused: It does not exist, or is in use and ``force`` is not given.
         """
-        if not await self.blocking(self.store.exists, name.managed_ledger_name):
+        if name in self._deleting or not await self.blocking(self.store.exists, name.managed_ledger_name):
             raise NotThere(f"topic {name} does not exist")
         topic = self.open_topic(name)
         if topic is not None and topic.in_use and not force:
             raise Refused(wire.NotAllowedError, f"topic {name} has producers or consumers connected; use force")
-        await self.unload(name)
-        await self.blocking(self.store.delete, name.managed_ledger_name)
-        await self.forget_topic(name)
+        self._deleting.add(name)  # its clients come back at once, and would open it again, or make it anew
+        try:
+            await self.unload(name)
+            await self.blocking(self.store.delete, name.managed_ledger_name)
+            await self.forget_topic(name)
+        finally:
+            self._deleting.discard(name)
 
 
 def _is_open(opening: asyncio.Task[Topic]) -> bool:
