@@ -54,6 +54,13 @@ def test_a_body_that_is_no_json_is_refused(admin: Admin, body: bytes) -> None:
     assert admin.send("PUT", "/admin/v2/tenants/acme", body).status == 400
 
 
+def test_a_number_that_would_be_infinite_is_refused(admin: Admin) -> None:
+    for body in (b"1e999", b"-1e999", b'{"bookkeeperEnsemble":2,"managedLedgerMaxMarkDeleteRate":1e999}'):
+        answer = admin.send("POST", "/admin/v2/namespaces/public/default/persistence", body)
+        assert answer.status == 400
+        assert "too large" in answer.reason
+
+
 def test_a_body_that_is_too_long_is_refused(start: Callable[..., Admin]) -> None:
     admin = start(http_max_request_size=1000)
     assert admin.send("POST", TTL, b" " * 999 + b"5").status == 204

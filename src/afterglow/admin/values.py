@@ -7,6 +7,7 @@ field: whoever set it would otherwise believe that it holds.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from afterglow.admin.errors import bad_request, precondition_failed
@@ -24,12 +25,12 @@ def parse(body: bytes) -> Any:
     """The value of a JSON body; None for an empty one.
 
     Raises:
-        AdminError: It is no JSON, or has text that is no Unicode.
+        AdminError: It is no JSON, or has text that is no Unicode, or a number that is none to Java.
     """
     if not body.strip():
         return None
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate parses, and nothing could store it
     except UnicodeError as error:
         raise bad_request("the body is no Unicode text") from error
@@ -66,14 +67,16 @@ def whole_number(value: str, name: str, low: int, high: int) -> int:
     return integer(int(value), name, low, high)
 
 
-def number(value: object, name: str) -> float:
-    """A number.
+def number(value: object, name: str, low: float = -1, high: float = INT_MAX) -> float:
+    """A number within bounds, both inclusive.
 
     Raises:
-        AdminError: It is none.
+        AdminError: It is none, or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_request(f"{name} must be a number, not {shown(value)}")
+    if not low <= value <= high:
+        raise precondition_failed(f"{name} must be from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -145,3 +148,11 @@ def shown(value: object) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    """A number with a fraction or an exponent; one that is too large is infinite to Python, which no JSON can say."""
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is too large for a number")
+    return value
