@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pulsar
+import pytest
 
 if TYPE_CHECKING:
     from tests.admin.conftest import Admin
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 NAMESPACE = "persistent/public/default"
 TOPIC = f"{NAMESPACE}/t"
 SUBSCRIPTION = f"{TOPIC}/subscription/s"
+LARGE = "X" * 40_000
 
 
 def test_properties_of_a_topic_are_set_shown_and_removed(admin: Admin) -> None:
@@ -60,6 +62,38 @@ def test_properties_of_a_subscription_are_replaced_on_all_partitions(admin: Admi
     admin.refused(400, "PUT", f"{path}/subscription/s/properties", {"team": 1})
     admin.refused(404, "GET", f"{path}/subscription/nobody/properties")
     assert admin.get(f"{path}/subscription/s/properties") == {"team": "data"}
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_properties_leave_room_for_the_list_of_ledgers(admin: Admin, partitions: int) -> None:
+    if partitions:
+        admin.do("PUT", f"{TOPIC}/partitions", {"partitions": partitions, "properties": {"a": LARGE}})
+    else:
+        admin.do("PUT", TOPIC, {"a": LARGE})
+    admin.do("PUT", f"{TOPIC}/properties", {"a": LARGE.lower()})
+    admin.get(f"{TOPIC}/properties")
+    before = admin.state()
+    assert "at most 65536" in admin.refused(412, "PUT", f"{TOPIC}/properties", {"b": LARGE})
+    assert admin.state() == before
+    admin.do("DELETE", f"{TOPIC}/properties?key=a")
+    admin.do("PUT", f"{TOPIC}/properties", {"b": LARGE})
+    assert admin.get(f"{TOPIC}/properties") == {"b": LARGE}
+
+
+def test_properties_that_are_too_large_create_nothing(admin: Admin) -> None:
+    before, given = admin.state(), {"a": LARGE, "b": LARGE}
+    admin.refused(412, "PUT", TOPIC, given)
+    admin.refused(412, "PUT", f"{TOPIC}/partitions", {"partitions": 2, "properties": given})
+    admin.refused(412, "PUT", f"{TOPIC}/subscription/s", {"ledgerId": -1, "entryId": -1, "properties": given})
+    assert admin.state() == before
+
+
+def test_properties_of_a_subscription_are_bounded(admin: Admin) -> None:
+    admin.do("PUT", TOPIC)
+    admin.do("PUT", SUBSCRIPTION)
+    admin.do("PUT", f"{SUBSCRIPTION}/properties", {"a": LARGE})
+    admin.refused(412, "PUT", f"{SUBSCRIPTION}/properties", {"a": LARGE, "b": LARGE})
+    assert admin.get(f"{SUBSCRIPTION}/properties") == {"a": LARGE}
 
 
 def test_a_reader_keeps_no_properties(admin: Admin) -> None:

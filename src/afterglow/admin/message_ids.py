@@ -8,6 +8,7 @@ from typing import Final
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request
 from afterglow.format.position import LATEST, Position, parse_position
+from afterglow.ledger.properties import check_given
 
 _LONG_MIN: Final = -(2**63)
 
@@ -41,6 +42,7 @@ def decode(body: object) -> Place:
     Raises:
         AdminError: A field has another type.
         InvalidName: The text is no position.
+        ValueTooLarge: The properties are too large to keep.
     """
     if body is None:
         return Place()
@@ -51,9 +53,11 @@ def decode(body: object) -> Place:
         raise bad_request(f"a message id must be an object with ledgerId and entryId, not {values.shown(body)}")
     ledger_id = values.integer(body.get("ledgerId"), "ledgerId", _LONG_MIN, values.LONG_MAX)
     entry_id = values.integer(body.get("entryId"), "entryId", _LONG_MIN, values.LONG_MAX)
+    properties = values.text_map(body.get("properties"), "properties")
+    check_given(properties)
     return Place(
         Position(ledger_id, entry_id),
         values.integer(body.get("batchIndex", -1), "batchIndex", -1),
         values.boolean(body.get("excluded", False), "excluded"),
-        values.text_map(body.get("properties"), "properties"),
+        properties,
     )

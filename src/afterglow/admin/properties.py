@@ -10,7 +10,7 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.ledger.durable_cursor import DurableCursor
-from afterglow.ledger.properties import INDEX, set_text
+from afterglow.ledger.properties import INDEX, check_given, set_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +30,10 @@ def given(body: object) -> dict[str, str]:
 
     Raises:
         AdminError: They are no object of strings, or one of them is not the caller's to set.
+        ValueTooLarge: They are too large to keep.
     """
     properties = values.text_map(body, "properties")
+    check_given(properties)
     for key in properties:
         check(key)
     return properties
@@ -50,9 +52,15 @@ def check(key: str) -> None:
 
 
 def put(properties: Mapping[str, str | None], info: ManagedLedgerInfo) -> None:
-    """Set properties of a topic, or remove those whose value is None."""
+    """Set properties of a topic, or remove those whose value is None.
+
+    Raises:
+        ValueTooLarge: With those that it has, they are too large to keep.
+    """
     for key, value in properties.items():
         set_text(info, key, value)
+    if any(value is not None for value in properties.values()):
+        check_given(_of_people(info))
 
 
 @RESOURCES.on("GET", "/properties", Access.KNOWN)
@@ -62,7 +70,7 @@ async def get_of_topic(call: Call) -> dict[str, str]:
     if await targets.partitions_of(service, name):
         return await service.blocking(service.catalog.partitioned_properties, name)
     topic = await targets.open_one(service, name)
-    return {pair.key: pair.value for pair in topic.ledger.info.properties if not _is_own(pair.key)}
+    return _of_people(topic.ledger.info)
 
 
 @RESOURCES.on("PUT", "/properties", Access.TENANT)
@@ -103,12 +111,17 @@ async def get_of_subscription(call: Call) -> dict[str, str]:
 async def replace_of_subscription(call: Call) -> None:
     """Replace the properties of a subscription, on all partitions."""
     properties = values.text_map(await call.body(), "properties")
+    check_given(properties)
     cursors = [subscription.cursor for subscription in await targets.subscriptions(call)]
     durable = [cursor for cursor in cursors if isinstance(cursor, DurableCursor)]
     if len(durable) < len(cursors):
         raise not_allowed(f"{call.segment('subscription')!r} is of a reader, and goes with it: it keeps no properties")
     for cursor in durable:
         await call.service.blocking(cursor.set_properties, properties)
+
+
+def _of_people(info: ManagedLedgerInfo) -> dict[str, str]:
+    return {pair.key: pair.value for pair in info.properties if not _is_own(pair.key)}
 
 
 def _is_own(key: str) -> bool:

@@ -13,6 +13,7 @@ from afterglow.errors import AlreadyThere, NotEmpty, VersionConflict
 from afterglow.ledger import json_nodes
 from afterglow.ledger.clusters import ClusterRecords
 from afterglow.ledger.json_nodes import JsonNodes
+from afterglow.ledger.properties import check_given
 from afterglow.metadata.encoding import decode_name, encode_name
 from afterglow.metadata.names import Domain, NamespaceName, TopicName, check_entity
 from afterglow.metadata.paths import AfterglowPaths, topics_path
@@ -191,11 +192,15 @@ class Catalog:
 
         Raises:
             NotThere: It is not partitioned.
+            ValueTooLarge: With those that it has, they are too large to keep.
         """
 
         def change(old: Json) -> Json:
             merged = {**_properties(old), **properties}
-            return {**old, "properties": {key: value for key, value in merged.items() if value is not None}}
+            kept = {key: value for key, value in merged.items() if value is not None}
+            if any(value is not None for value in properties.values()):
+                check_given(kept)
+            return {**old, "properties": kept}
 
         self._nodes.update(_partitioned_path(topic), change, f"partitioned topic {topic}")
 
