@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 _BODY_S: Final = 30.0
 """Time for a whole body: who takes longer holds a connection for nothing."""
 
-_LARGE: Final = 64 << 10
-"""Bytes of a body that is parsed on a thread: a megabyte would hold up dispatch for some milliseconds."""
+_MOST: Final = 256 << 10
+"""Bytes of a body, unless a call takes more. Parsing holds the interpreter, whichever thread does it: the event loop
+waits up to twenty milliseconds for JSON of this size, and half a second for 5 MiB."""
 
 _FLAGS: Final = {"true": True, "false": False}
 
@@ -129,28 +130,27 @@ class Call:
 
     # --- the body ---
 
-    async def body(self) -> Any:
-        """The JSON value of the body; None where it is empty.
+    async def body(self, most: int = _MOST) -> Any:
+        """The JSON value of the body, which has up to so many bytes; None where it is empty.
 
         Raises:
             AdminError: It is no JSON, too long, or too slow.
         """
-        limit = self.service.config.http_max_request_size
+        configured = self.service.config.http_max_request_size
+        limit = min(most, configured) if configured > 0 else most
         data = bytearray()
         try:
             async with asyncio.timeout(_BODY_S):
                 async for chunk in self._request.stream():
                     data += chunk
-                    if 0 < limit < len(data):
+                    if len(data) > limit:
+                        cause = "httpMaxRequestSize sets the limit" if limit < most else "no call of this kind has more"
                         raise AdminError(
-                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                            f"the body has more than {limit} bytes; httpMaxRequestSize sets the limit",
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limit} bytes: {cause}"
                         )
         except TimeoutError as error:
             raise AdminError(HTTPStatus.REQUEST_TIMEOUT, f"the body took longer than {_BODY_S:.0f} s") from error
-        if len(data) < _LARGE:
-            return values.parse(bytes(data))
-        return await self.service.blocking(values.parse, bytes(data))
+        return values.parse(bytes(data))
 
     # --- where it came to ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import targets
 from afterglow.admin.access import Access
@@ -12,7 +12,7 @@ from afterglow.admin.policy_values import FULL
 from afterglow.admin.resource import Resources
 from afterglow.admin.schema_json import decode_schema, encode_schema
 from afterglow.broker.replies import Refused
-from afterglow.broker.schemas import NO_VERSION, decode_version, encode_version
+from afterglow.broker.schemas import MAX_SCHEMA_BYTES, NO_VERSION, decode_version, encode_version
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import TopicName
 
 RESOURCES = Resources("/admin/v2/schemas/{tenant}/{namespace}/{topic}")
+
+_MOST_BYTES: Final = 4 * MAX_SCHEMA_BYTES
+"""Of a body: a definition is JSON within a string, and that of a key or a value within two."""
 
 
 @RESOURCES.on("GET", "/schema", Access.KNOWN)
@@ -53,7 +56,7 @@ async def all_versions(call: Call) -> dict[str, Any]:
 async def add_schema(call: Call) -> dict[str, Any]:
     """Add a version, unless there is one with the same content."""
     name = await _topic(call)
-    schema = decode_schema(await call.body(), name.base.local_name)
+    schema = await _given(call, name)
     version = await call.service.blocking(call.service.schemas.get_or_create, name, schema)
     if version == NO_VERSION:
         raise AdminError(HTTPStatus.UNPROCESSABLE_ENTITY, "a schema of this type says nothing and is not stored")
@@ -77,7 +80,7 @@ async def delete_schema(call: Call) -> dict[str, Any]:
 async def check_compatibility(call: Call) -> dict[str, Any]:
     """Whether a schema could follow the newest version; nothing is stored."""
     name = await _topic(call)
-    schema = decode_schema(await call.body(), name.base.local_name)
+    schema = await _given(call, name)
     try:
         await call.service.blocking(call.service.schemas.check_follows, name, schema)
     except Refused as error:
@@ -94,7 +97,7 @@ async def check_compatibility(call: Call) -> dict[str, Any]:
 async def find_version(call: Call) -> dict[str, int]:
     """The version that is the same schema; -1 where there is none."""
     name = await _topic(call)
-    schema = decode_schema(await call.body(), name.base.local_name)
+    schema = await _given(call, name)
     found = await call.service.blocking(call.service.schemas.find, name, schema)
     return {"version": -1 if found is None else decode_version(found)}
 
@@ -110,6 +113,10 @@ async def get_metadata(call: Call) -> dict[str, Any]:
     if not rows:
         raise not_found(f"{name} has no schema")
     return {"info": rows[-1], "index": rows}
+
+
+async def _given(call: Call, name: TopicName) -> wire.Schema:
+    return decode_schema(await call.body(_MOST_BYTES), name.base.local_name)
 
 
 async def _topic(call: Call) -> TopicName:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from afterglow.admin.errors import bad_request, precondition_failed
@@ -20,6 +21,11 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 """The largest Java ``long``."""
 
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_SHOWN: Final = 80
+"""Characters of a value in a message."""
+_ENCODER: Final = json.JSONEncoder()
+
 
 def parse(body: bytes) -> Any:
     """The value of a JSON body; None for an empty one.
@@ -30,8 +36,9 @@ def parse(body: bytes) -> Any:
     if not body.strip():
         return None
     try:
-        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate parses, and nothing could store it
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant, parse_float=_finite)
+        if _SURROGATE.search(body):
+            json.dumps(value, ensure_ascii=False).encode()  # a lone one parses, and nothing could store it
     except UnicodeError as error:
         raise bad_request("the body is no Unicode text") from error
     except ValueError as error:
@@ -51,7 +58,7 @@ def integer(value: object, name: str, low: int, high: int = INT_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_request(f"{name} must be a whole number, not {shown(value)}")
     if not low <= value <= high:
-        raise precondition_failed(f"{name} must be from {low} to {high}, not {value}")
+        raise precondition_failed(f"{name} must be from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -141,9 +148,13 @@ def fields(value: object, what: str, known: Collection[str]) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut where it is long."""
-    image = json.dumps(value)
-    return image if len(image) <= 80 else f"{image[:77]}..."
+    """A value for a message, cut where it is long: no more of it is encoded than that needs."""
+    image = ""
+    for piece in _ENCODER.iterencode(value[:_SHOWN] if isinstance(value, str) else value):
+        image += piece
+        if len(image) > _SHOWN:
+            return f"{image[: _SHOWN - 3]}..."
+    return image
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -116,7 +116,8 @@ class Server:
     http_max_request_size: int = setting(
         size(minimum=-1),
         default=5 * MIB,
-        doc="Largest body of an admin request in bytes. -1: no limit, which is Pulsar's default.",
+        doc="Largest body of an admin request in bytes. Whatever is set, more than 256 KiB, or 512 KiB with a schema, "
+        "is never taken: no call needs it. -1, Pulsar's default: nothing else limits it.",
     )
     broker_shutdown_timeout_ms: int = setting(
         duration(1),
