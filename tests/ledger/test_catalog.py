@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from afterglow.errors import AlreadyThere, NotEmpty, NotThere
+from afterglow.errors import AlreadyThere, NotEmpty, NotThere, WouldLoseData
 from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName, TopicName
@@ -94,6 +94,9 @@ def test_partitions_are_counted(catalog: Catalog) -> None:
     catalog.create_partitioned(TOPIC, 3)
     assert catalog.partitions(TOPIC) == 3
     catalog.update_partitions(TOPIC, 5)
+    catalog.update_partitions(TOPIC, 5)
+    with pytest.raises(WouldLoseData, match="5 partitions"):
+        catalog.update_partitions(TOPIC, 4)
     assert catalog.partitioned_topics(NAMESPACE) == (TOPIC,)
     assert catalog.partitions(TOPIC) == 5
     catalog.delete_partitioned(TOPIC)

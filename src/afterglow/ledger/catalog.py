@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import AlreadyThere, NotEmpty, VersionConflict
+from afterglow.errors import AlreadyThere, NotEmpty, VersionConflict, WouldLoseData
 from afterglow.ledger import json_nodes
 from afterglow.ledger.clusters import ClusterRecords
 from afterglow.ledger.json_nodes import JsonNodes
@@ -170,14 +170,20 @@ class Catalog:
         self._nodes.create(_partitioned_path(topic), value, f"partitioned topic {topic}")
 
     def update_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Change the number of partitions.
+        """Raise the number of partitions; the one that it has changes nothing.
 
         Raises:
             NotThere: It is not partitioned.
+            WouldLoseData: It has more: nobody would look for what is in those above.
         """
-        self._nodes.update(
-            _partitioned_path(topic), lambda old: {**old, "partitions": partitions}, f"partitioned topic {topic}"
-        )
+
+        def change(old: Json) -> Json:
+            known = int(old.get("partitions", 0))
+            if known > partitions:  # maybe only now: another raised it at the same time
+                raise WouldLoseData(f"{topic} has {known} partitions: their number cannot be lowered to {partitions}")
+            return {**old, "partitions": partitions}
+
+        self._nodes.update(_partitioned_path(topic), change, f"partitioned topic {topic}")
 
     def partitioned_properties(self, topic: TopicName) -> dict[str, str]:
         """The properties that a partitioned topic was given.
