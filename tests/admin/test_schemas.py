@@ -116,3 +116,18 @@ def test_schemas_that_messages_name_go_by_force_only(admin: Admin) -> None:
     assert "messages" in admin.refused(409, "DELETE", f"{PATH}/schema")
     assert admin.call("DELETE", f"{PATH}/schema?force=true").status == 200
     admin.refused(404, "GET", f"{PATH}/schema")
+    admin.refused(404, "DELETE", f"{PATH}/schema?force=true")
+    # The message still names version 0, which must not become that of another schema.
+    assert post(admin, avro("x")) == 1
+    admin.refused(404, "GET", f"{PATH}/schema/0")
+
+
+@pytest.mark.parametrize("path", ["t", "t/partitions"])
+def test_version_numbers_start_again_with_a_new_topic_only(admin: Admin, path: str) -> None:
+    topic = f"persistent/public/default/{path}"
+    admin.do("PUT", topic, 2 if path.endswith("partitions") else None)
+    assert post(admin, avro("x")) == 0
+    assert admin.call("DELETE", f"{PATH}/schema").status == 200
+    assert post(admin, STRING) == 1
+    admin.do("DELETE", topic)
+    assert post(admin, avro("x")) == 0

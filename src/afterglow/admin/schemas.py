@@ -65,14 +65,22 @@ async def add_schema(call: Call) -> dict[str, Any]:
 
 @RESOURCES.on("DELETE", "/schema", Access.TENANT)
 async def delete_schema(call: Call) -> dict[str, Any]:
-    """Forget all versions. Their numbers start at 0 again, so messages that name them are in the way."""
+    """Forget all versions, after which any schema may follow; messages that name them are in the way.
+
+    Their numbers are given again only where there is no topic: messages, and producers that are connected, go on
+    naming those that they know.
+    """
     name, force = await _topic(call), call.flag("force")
     versions = await call.service.blocking(call.service.schemas.versions, name)
     if not versions:
         raise not_found(f"{name} has no schema")
-    if not force and await _has_messages(call, name.base):
+    count = await targets.partitions_of(call.service, name.base)
+    named = [name.base.partition(index) for index in range(count)] or [name.base]
+    existing = [topic for topic in named if await targets.exists(call.service, topic)]
+    if not force and await _has_messages(call, existing):
         raise conflict(f"{name} has messages that name versions of its schema: delete the topic, or delete by force")
-    await call.service.blocking(call.service.schemas.delete, name.base)
+    schemas = call.service.schemas
+    await call.service.blocking(schemas.clear if count or existing else schemas.delete, name.base)
     return {"version": decode_version(versions[-1].version)}
 
 
@@ -126,11 +134,9 @@ async def _topic(call: Call) -> TopicName:
     return name
 
 
-async def _has_messages(call: Call, name: TopicName) -> bool:
-    count = await targets.partitions_of(call.service, name)
-    for topic in [name.partition(index) for index in range(count)] or [name]:
-        if await targets.exists(call.service, topic):
-            opened = await call.service.topic(topic, create=False)
-            if opened.ledger.number_of_entries:
-                return True
+async def _has_messages(call: Call, topics: list[TopicName]) -> bool:
+    for topic in topics:
+        opened = await call.service.topic(topic, create=False)
+        if opened.ledger.number_of_entries:
+            return True
     return False
