@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.requests import Request
 
+from afterglow.admin.call import Call
+from afterglow.offload.scan import Scan
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
 
@@ -215,7 +219,7 @@ def test_statistics_tell_which_tier_served_reads(admin: Admin) -> None:
 def test_the_ledgers_in_a_tier_are_scanned(admin: Admin) -> None:
     first, second, third = admin.write_ledgers(3)
     path = "namespaces/public/default/scanOffloadedLedgers"
-    assert admin.get(path) == {"objects": [], "total": 0, "errors": 0, "unknown": 0}
+    assert admin.get(path) == {"objects": [], "total": 0, "errors": 0, "unknown": 0, "complete": True}
     admin.do("PUT", f"{TOPIC}/offload", message(third))
     admin.offloading.begin()
     admin.offloading.finish()
@@ -229,3 +233,34 @@ def test_the_ledgers_in_a_tier_are_scanned(admin: Admin) -> None:
     admin.do("DELETE", f"{TOPIC}?force=true")
     left = admin.get(path)
     assert left["errors"] == left["total"]
+
+
+def test_one_tier_is_scanned_at_a_time(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "namespaces/public/default/scanOffloadedLedgers"
+    seen: list[str] = []
+
+    def scan(*_args: object, **_kwargs: object) -> Scan:
+        seen.append(admin.refused(409, "GET", path))
+        return Scan((), complete=False)
+
+    monkeypatch.setattr("afterglow.offload.service.scan_ledgers", scan)
+    assert admin.get(path)["complete"] is False
+    assert admin.get(path)["complete"] is False
+    assert len(seen) == 2
+
+
+def test_searches_by_callers_leave_threads_to_consumers(admin: Admin) -> None:
+    found: list[int] = []
+
+    async def search() -> None:
+        turns = asyncio.Semaphore(0)
+        call = Call(admin.service, None, turns, Request({"type": "http"}))
+        waiting = asyncio.create_task(call.search(found.append, 1))
+        for _ in range(4):
+            await admin.service.far(found.copy)
+        assert found == []
+        turns.release()
+        await waiting
+        assert found == [1]
+
+    admin.run(search())

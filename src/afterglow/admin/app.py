@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -90,6 +91,9 @@ ALL_RESOURCES = (
 )
 """Everything that is served, in the order in which paths are matched."""
 
+_SEARCHES: Final = 4
+"""Calls that look through a tier at a time: the other threads that wait for one are for consumers."""
+
 
 def admin_app(
     service: BrokerService,
@@ -106,7 +110,7 @@ def admin_app(
         check_jobs: Checks of the tiers; None: nobody makes any, likewise.
     """
     gate = Gate(service, authenticator)
-    make = partial(Call, service, offload)
+    make = partial(Call, service, offload, asyncio.Semaphore(_SEARCHES))
     scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[

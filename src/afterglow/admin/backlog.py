@@ -153,7 +153,7 @@ async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str)
     oldest_kept = call.service.store.clock.now_ms() - 1000 * seconds
     ends: dict[Topic, Position | None] = {}
     for topic in {subscription.topic for subscription in behind}:
-        ends[topic] = await call.service.far(topic.ledger.last_before, oldest_kept)
+        ends[topic] = await call.search(topic.ledger.last_before, oldest_kept)
     for subscription in behind:
         end = ends[subscription.topic]
         if end is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from afterglow.admin import values
 from afterglow.admin.errors import AdminError, bad_request, precondition_failed
@@ -12,6 +12,8 @@ from afterglow.metadata.encoding import decode_name
 from afterglow.metadata.names import Domain, NamespaceName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
 
     from afterglow.broker.service import BrokerService
@@ -25,15 +27,25 @@ _MOST: Final = 256 << 10
 """Bytes of a body, unless a call takes more. Parsing holds the interpreter, whichever thread does it: the event loop
 waits up to twenty milliseconds for JSON of this size, and half a second for 5 MiB."""
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class Call:
     """One call: the broker, and what the caller gave."""
 
-    def __init__(self, service: BrokerService, offload: OffloadService | None, request: Request) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        offload: OffloadService | None,
+        searches: asyncio.Semaphore,
+        request: Request,
+    ) -> None:
         self.service = service
         self._offload = offload
+        self._searches = searches
         self._request = request
 
     @property
@@ -51,6 +63,11 @@ class Call:
     def offloads(self) -> bool:
         """Whether anybody offloads."""
         return self._offload is not None
+
+    async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Look for something that may be in a tier, when it is this call's turn; see ``BrokerService.far``."""
+        async with self._searches:
+            return await self.service.far(work, *args, **kwargs)
 
     # --- the path ---
 

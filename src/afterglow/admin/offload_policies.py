@@ -113,23 +113,27 @@ async def get_policy(call: Call) -> list[dict[str, Any]]:
 
 _MOST_SCANNED: Final = 10_000
 """Objects that one call looks at: each costs a request to the tier."""
+_SCAN_S: Final = 30.0
+"""Time for one call, half of what Pulsar's tools wait for an answer."""
 
 
 @NAMESPACES.on("GET", "/scanOffloadedLedgers", Access.TENANT)
 async def scan_ledgers(call: Call) -> dict[str, Any]:
     """The objects of whole ledgers in the tier of a namespace, and whether metadata knows them.
 
-    Pulsar's answer has the same content and is no JSON.
+    Pulsar's answer has the same content and is no JSON. Unlike there, one such call is served at a time, and where
+    there are too many objects the answer has those first found, and says that it is not complete.
     """
     policy = await NAMESPACE.effective(call)
-    found = await call.service.far(call.offload.scan, policy, _MOST_SCANNED)
-    statuses = [row.status for row in found]
+    found = await call.service.far(call.offload.scan, policy, _MOST_SCANNED, _SCAN_S)
+    statuses = [row.status for row in found.ledgers]
     unknown = statuses.count(scan.UNKNOWN)
     return {
-        "objects": [_scanned(row) for row in found],
-        "total": len(found),
-        "errors": len(found) - unknown - statuses.count(scan.OK),
+        "objects": [_scanned(row) for row in found.ledgers],
+        "total": len(statuses),
+        "errors": len(statuses) - unknown - statuses.count(scan.OK),
         "unknown": unknown,
+        "complete": found.complete,
     }
 
 

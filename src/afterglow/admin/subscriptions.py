@@ -76,7 +76,7 @@ async def reset_to_time(call: Call) -> None:
     """Make the first message at or after a moment the next that is sent, on all partitions."""
     time_ms = call.whole_number("timestamp")
     for subscription in await targets.subscriptions(call):
-        position = await call.service.far(subscription.topic.ledger.find_by_time, time_ms)
+        position = await call.search(subscription.topic.ledger.find_by_time, time_ms)
         _reset(subscription, position)
 
 

@@ -13,7 +13,7 @@ from afterglow.format.objects import parse_key
 from afterglow.format.offload_context import ledger_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from afterglow.format.objects import ObjectKey
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -25,6 +25,15 @@ UNKNOWN: Final = "UNKNOWN"
 _NOT_FOUND: Final = "NOT-FOUND"
 _NOT_OFFLOADED: Final = "NOT-OFFLOADED"
 _BAD_UUID: Final = "BAD-UUID"
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look at a tier found."""
+
+    ledgers: tuple[ScannedLedger, ...]
+    complete: bool
+    """False: there may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +57,35 @@ class ScannedLedger:
 
 
 def scan_ledgers(
-    store: ObjectStore, cluster: str, info_of: Callable[[str], ManagedLedgerInfo]
-) -> Iterator[ScannedLedger]:
-    """Look at every object that holds a ledger; one request for each.
+    store: ObjectStore,
+    cluster: str,
+    info_of: Callable[[str], ManagedLedgerInfo],
+    *,
+    most: int,
+    expired: Callable[[], bool],
+) -> Scan:
+    """Look at objects that hold a ledger; one request for each.
 
     Args:
         store: The tier.
         cluster: Whose objects are looked for in metadata.
         info_of: A topic's metadata, by managed-ledger name; raises ``TopicMissing``.
+        most: So many are looked at.
+        expired: Whether time is up. A tier may hold millions of objects of another kind, which are passed one by one.
 
     Raises:
         StoreError: The tier cannot be read.
         MetadataError: Metadata cannot be read.
     """
+    ledgers: list[ScannedLedger] = []
     for listed in store.list():
+        if expired():
+            return Scan(tuple(ledgers), complete=False)
         key = _ledger_key(listed.key)
         if key is None or key.ledger_id is None:
             continue
+        if len(ledgers) == most:
+            return Scan(tuple(ledgers), complete=False)
         found = store.head(listed.key)
         metadata = {name.lower(): value for name, value in found.metadata.items()}
         name = metadata.get("managedledgername")
@@ -73,18 +94,21 @@ def scan_ledgers(
         if name is not None and metadata.get("pulsarclustername") == cluster:
             row = _row(info_of, name, key.ledger_id)
             status = _status(row, key)
-        yield ScannedLedger(
-            ledger_id=key.ledger_id,
-            key=listed.key,
-            uuid=str(key.uuid),
-            size_bytes=found.size_bytes,
-            modified_ms=found.modified_ms,
-            metadata=metadata,
-            managed_ledger=name,
-            status=status,
-            entries=None if row is None else row.entries,
-            offloaded=None if row is None else row.offloadContext.complete,
+        ledgers.append(
+            ScannedLedger(
+                ledger_id=key.ledger_id,
+                key=listed.key,
+                uuid=str(key.uuid),
+                size_bytes=found.size_bytes,
+                modified_ms=found.modified_ms,
+                metadata=metadata,
+                managed_ledger=name,
+                status=status,
+                entries=None if row is None else row.entries,
+                offloaded=None if row is None else row.offloadContext.complete,
+            )
         )
+    return Scan(tuple(ledgers), complete=True)
 
 
 def _ledger_key(text: str) -> ObjectKey | None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakSet
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from afterglow.offload.manual import OffloadStatus
     from afterglow.offload.policies import Policies
     from afterglow.offload.runner import TaskRunner
-    from afterglow.offload.scan import ScannedLedger
+    from afterglow.offload.scan import Scan
     from afterglow.offload.segments.cutting import Sizes
     from afterglow.offload.segments.listing import SegmentView
     from afterglow.offload.segments.rollback import Rollback
@@ -122,6 +122,7 @@ class OffloadService:
         self._paths = paths
         self._clock = clock
         self._lock = threading.RLock()
+        self._scanning = threading.Lock()
         self._agenda = Agenda()
         self._dispatcher = Dispatcher(runner, clock, self._lock, self._task_ended)
         self._deletions = Deletions(
@@ -490,17 +491,26 @@ class OffloadService:
         """
         return self._policies.of(name)
 
-    def scan(self, policy: BrokerConfig, most: int) -> list[ScannedLedger]:
-        """What the tier of a policy holds of whole ledgers, up to so many. Waits for the tier.
+    def scan(self, policy: BrokerConfig, most: int, seconds: float) -> Scan:
+        """What the tier of a policy holds of whole ledgers: up to so many, found within that time. Waits for the tier.
 
         Raises:
+            OffloadInProgress: Another such look is being made: each holds a thread that reads of topics need.
             ConfigError: The policy names no tier.
             StoreError: The tier cannot be read.
             MetadataError: Metadata cannot be read.
         """
         env = self._ready
         store = env.tiers.store(place_of_policy(policy, env.own), policy)
-        return list(islice(scan_ledgers(store, env.cluster, self._store.info), most))
+        if not self._scanning.acquire(blocking=False):
+            raise OffloadInProgress("a tier is being scanned for another call: ask again when that has ended")
+        ends_s = time.monotonic() + seconds
+        try:
+            return scan_ledgers(
+                store, env.cluster, self._store.info, most=most, expired=lambda: time.monotonic() >= ends_s
+            )
+        finally:
+            self._scanning.release()
 
     @property
     def read_bytes(self) -> RouteBytes:
