@@ -3,6 +3,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
+from afterglow.admin import bundles, policies
+from afterglow.metadata.names import TopicName
+
 if TYPE_CHECKING:
     from tests.admin.conftest import Admin
 
@@ -56,3 +61,24 @@ def test_the_load_is_told_by_bundle(admin: Admin) -> None:
     assert report["numTopics"] == 1
     assert report["pulsarServiceUrl"] == admin.service.service_url
     assert admin.get("broker-stats/metrics") == admin.get("broker-stats/mbeans") == []
+
+
+def test_a_namespace_that_goes_meanwhile_is_left_out_of_the_load(admin: Admin) -> None:
+    admin.do("PUT", "namespaces/public/short")
+    for namespace in ("default", "short"):
+        admin.do("PUT", f"persistent/public/{namespace}/t")
+        admin.get(f"persistent/public/{namespace}/t/stats")
+    path = "/admin/policies/public/short"
+    stored = admin.metadata.get(path)
+    assert stored is not None
+    admin.metadata.delete(path, stored.version)
+    assert list(admin.get("broker-stats/topics")) == ["public/default"]
+    assert admin.get("broker-stats/load-report")["numTopics"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 64])
+def test_every_topic_is_in_one_bundle(count: int) -> None:
+    known = bundles.all_of({policies.BUNDLES: policies.bundles(count)})
+    for number in range(200):
+        topic = TopicName.parse(f"t-{number}")
+        assert [bundle for bundle in known if bundle.holds(topic)] == [bundles.holder(known, topic)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import bundles, stats
 from afterglow.admin.access import Access
 from afterglow.admin.resource import Resources
 from afterglow.broker.replies import PULSAR_VERSION
+from afterglow.broker.service import TOPICS_AT_ONCE
+from afterglow.errors import NotThere
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
@@ -72,13 +75,17 @@ async def no_metrics(_call: Call) -> list[Json]:
 
 
 async def by_bundle(call: Call) -> list[tuple[str, str, Topic]]:
-    """The open topics, each with its namespace and its bundle."""
+    """The open topics, each with its namespace and its bundle; without those whose namespace is gone meanwhile."""
     service = call.service
     open_topics = service.open_topics
     known = {}
     for namespace in {name.namespace for name in open_topics}:
-        known[namespace] = bundles.all_of(await service.blocking(service.catalog.policies, namespace))
-    return [
-        (str(name.namespace), next(bundle.name for bundle in known[name.namespace] if bundle.holds(name)), topic)
-        for name, topic in open_topics.items()
-    ]
+        with suppress(NotThere):
+            known[namespace] = bundles.all_of(await service.blocking(service.catalog.policies, namespace))
+    placed = []
+    for number, (name, topic) in enumerate(open_topics.items()):
+        if name.namespace in known:
+            placed.append((str(name.namespace), bundles.holder(known[name.namespace], name).name, topic))
+        if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+            await asyncio.sleep(0)  # others have their turn
+    return placed

@@ -6,6 +6,7 @@ One broker serves them all here; they are told apart for tools that name them.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from afterglow.admin import policies
 from afterglow.admin.errors import precondition_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from afterglow.metadata.names import TopicName
 
@@ -52,6 +53,11 @@ def all_of(stored: Mapping[str, Any]) -> list[Bundle]:
     """The bundles of a namespace, ascending."""
     boundaries = data(stored)["boundaries"]
     return [Bundle(f"{low}_{high}", int(low, 16), int(high, 16)) for low, high in pairwise(boundaries)]
+
+
+def holder(known: Sequence[Bundle], topic: TopicName) -> Bundle:
+    """The one that holds a topic, of all bundles of its namespace."""
+    return known[bisect_right(known, hash_of(topic), key=lambda bundle: bundle.low) - 1]
 
 
 def find(stored: Mapping[str, Any], name: str) -> Bundle:
