@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from afterglow.admin import policies
+from afterglow.admin import bundles
 from afterglow.admin.access import Access
-from afterglow.admin.errors import precondition_failed
 from afterglow.admin.resource import Resources
 
 if TYPE_CHECKING:
@@ -39,13 +36,5 @@ async def bundle_range(call: Call) -> Response:
     """The bundle of its namespace that a topic falls into, by the hash of its name. It need not exist."""
     service, name = call.service, call.topic
     stored = await service.blocking(service.catalog.policies, name.namespace)
-    boundaries: list[str] = policies.shown(stored, service.config.cluster_name)[policies.BUNDLES]["boundaries"]
-    place = zlib.crc32(str(name).encode())
-    try:
-        for low, high in pairwise(boundaries):
-            # The last bundle has its upper end too.
-            if int(low, 16) <= place < int(high, 16) + (high == boundaries[-1]):
-                return Response(f"{low}_{high}", media_type="application/json")  # as bare as Pulsar gives it
-    except ValueError as error:
-        raise precondition_failed(f"the bundles of {name.namespace} have no numbers as boundaries: {error}") from error
-    raise precondition_failed(f"the bundles of {name.namespace} do not cover the hash of {name}")
+    # As bare as Pulsar gives it.
+    return Response(bundles.holder(bundles.all_of(stored), name).name, media_type="application/json")
