@@ -6,16 +6,16 @@ A handler takes a :class:`~afterglow.admin.call.Call` and returns what the answe
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
+from afterglow.admin.answers import encode, encode_in_turns
 from afterglow.admin.call import Call
 from afterglow.admin.errors import FAULT, status_of
 
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 MakeCall: TypeAlias = "Callable[[Request], Call]"
+
+_JSON: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +97,12 @@ async def _answer(action: Action, gate: Gate, make: MakeCall, request: Request) 
         return failure(error, f"{request.method} {request.url.path}")
     if isinstance(result, Response):
         return result
-    return Response(status_code=204) if result is None else json_response(result)
+    return Response(status_code=204) if result is None else Response(await encode_in_turns(result), media_type=_JSON)
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON answer."""
-    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-    return Response(body, status, headers, media_type="application/json")
+    """A JSON answer, which is short."""
+    return Response(encode(value), status, headers, media_type=_JSON)
 
 
 def failure(error: Exception, what: str) -> Response:
