@@ -9,7 +9,7 @@ from afterglow.admin import values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request
 from afterglow.admin.resource import Resources
-from afterglow.engine.metrics.overview import totals
+from afterglow.engine.metrics.overview import in_turns, totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +89,10 @@ def _wanted(call: Call) -> _Wanted:
 
 
 def _page(look: Look, wanted: _Wanted) -> dict[str, Any]:
-    rows = look.grouped() if wanted.whole is None else look.of(wanted.whole)
-    matching = [row for row in rows if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in wanted.words)]
+    rows = look.grouped if wanted.whole is None else look.of(wanted.whole)
+    matching = [
+        row for row in in_turns(rows) if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in wanted.words)
+    ]
     matching.sort(key=_by_name)
     matching.sort(key=_SORTS[wanted.column], reverse=wanted.descending)
     return {

@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from afterglow.engine.metrics.collector import figures_of_all
 from afterglow.engine.metrics.offload import first_outside, oldest_outside_ms
@@ -16,7 +16,7 @@ from afterglow.ledger import ledger_list
 from afterglow.offload import planner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from afterglow.broker.service import BrokerService
     from afterglow.engine.metrics.topics import TopicFigures
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import TopicName
     from afterglow.offload.service import OffloadService
 
+T = TypeVar("T")
+
+_AT_ONCE: Final = 50
+"""Rows between two turns of the event loop."""
 _FRESH_S: Final = 1.0
 """Who asks again within this gets what was found before."""
 _SHARE: Final = 10
@@ -87,19 +91,20 @@ class Look:
     """Each partition by itself, in no order."""
     partitions: Mapping[str, str]
     """From the names of partitions to that of their topic."""
-
-    def grouped(self) -> tuple[TopicRow, ...]:
-        """The same with partitioned topics instead of their partitions."""
-        groups: dict[str, list[TopicRow]] = {}
-        for row in self.topics:
-            groups.setdefault(self.partitions.get(row.topic, row.topic), []).append(row)
-        return tuple(
-            rows[0] if len(rows) == 1 and rows[0].topic == name else sum_up(name, rows) for name, rows in groups.items()
-        )
+    grouped: tuple[TopicRow, ...]
+    """The same with partitioned topics instead of their partitions."""
 
     def of(self, topic: str) -> tuple[TopicRow, ...]:
         """The partitions of a topic."""
-        return tuple(row for row in self.topics if self.partitions.get(row.topic) == topic)
+        return tuple(row for row in in_turns(self.topics) if self.partitions.get(row.topic) == topic)
+
+
+def in_turns(items: Iterable[T]) -> Iterator[T]:
+    """The same, on a thread, with turns for the event loop: it would wait for one five milliseconds, at each step."""
+    for number, item in enumerate(items):
+        if number % _AT_ONCE == 0:
+            time.sleep(0)
+        yield item
 
 
 class Overview:
@@ -148,6 +153,7 @@ class Overview:
         partitions: dict[str, str] = {}
         partitioned: dict[object, frozenset[TopicName]] = {}
         for topic in self._service.store.all_topics():
+            time.sleep(0)  # as between the items of in_turns; a row may cost as much as many of those
             try:
                 rows.append(self._row(topic, figures.get(topic.managed_ledger_name), per_second, now_ms))
             except (TopicMissing, MetadataError):  # gone since, or not to be had: it has no row then
@@ -160,7 +166,7 @@ class Overview:
                 if topic.base in known:
                     partitions[str(topic)] = str(topic.base)
         self._oldest = {name: kept for name, kept in self._oldest.items() if name in figures}
-        return Look(now_ms, tuple(rows), partitions)
+        return Look(now_ms, tuple(rows), partitions, _grouped(rows, partitions))
 
     def _row(
         self, topic: TopicName, figures: TopicFigures | None, per_second: Mapping[object, float], now_ms: int
@@ -214,6 +220,16 @@ class Overview:
         return found
 
 
+def _grouped(rows: Iterable[TopicRow], partitions: Mapping[str, str]) -> tuple[TopicRow, ...]:
+    groups: dict[str, list[TopicRow]] = {}
+    for row in in_turns(rows):
+        groups.setdefault(partitions.get(row.topic, row.topic), []).append(row)
+    return tuple(
+        found[0] if len(found) == 1 and found[0].topic == name else sum_up(name, found)
+        for name, found in in_turns(groups.items())
+    )
+
+
 def sum_up(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
     """All partitions of a topic as one row; of the lag in seconds the longest."""
     lags = [row.lag_seconds for row in rows if row.lag_seconds is not None]
@@ -232,7 +248,7 @@ def sum_up(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
 def totals(rows: Iterable[TopicRow]) -> dict[str, float]:
     """What all topics have together."""
     summed = dict.fromkeys(SUMMED, 0.0)
-    for row in rows:
+    for row in in_turns(rows):
         for name in SUMMED:
             summed[name] += getattr(row, name)
     return summed
