@@ -37,6 +37,25 @@ def test_another_cluster_is_known_as_long_as_its_record_is_there(admin: Admin) -
     admin.refused(404, "POST", "clusters/mars", MARS)
 
 
+def test_parameters_of_a_plugin_are_shown_masked(admin: Admin) -> None:
+    given = {**MARS, "brokerClientSslFactoryPluginParams": '{"password":"swordfish"}'}
+    ok(admin, "PUT", "clusters/mars", given)
+    shown = admin.get("clusters/mars")
+    assert shown["brokerClientSslFactoryPluginParams"] == "********"
+    ok(admin, "POST", "clusters/mars", shown)
+    kept = admin.service.catalog.clusters.get("mars")
+    assert kept["brokerClientSslFactoryPluginParams"] == given["brokerClientSslFactoryPluginParams"]
+
+
+def test_a_mask_is_no_secret(admin: Admin) -> None:
+    before, masked = admin.state(), {**MARS, "authenticationParameters": "********"}
+    assert "give the secret" in admin.refused(412, "PUT", "clusters/mars", masked)
+    assert admin.state() == before
+    ok(admin, "PUT", "clusters/mars", MARS)
+    admin.refused(412, "POST", "clusters/mars", masked)
+    assert "authenticationParameters" not in admin.service.catalog.clusters.get("mars")
+
+
 @pytest.mark.parametrize(
     ("status", "method", "path", "body"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -34,7 +35,9 @@ _SECRETS: Final[tuple[str, ...]] = (
     "authenticationParameters",
     "brokerClientTlsTrustStorePassword",
     "brokerClientTlsKeyStorePassword",
+    "brokerClientSslFactoryPluginParams",
 )
+"""Shown masked. Parameters of a plugin may hold anything, and so a password."""
 _TEXTS: Final = (
     "authenticationPlugin",
     "proxyProtocol",
@@ -46,7 +49,6 @@ _TEXTS: Final = (
     "brokerClientKeyFilePath",
     "brokerClientCertificateFilePath",
     "brokerClientSslFactoryPlugin",
-    "brokerClientSslFactoryPluginParams",
     "listenerName",
     *_SECRETS,
 )
@@ -84,7 +86,7 @@ async def create_cluster(call: Call) -> Response:
     if name == call.service.config.cluster_name:
         raise conflict(f"cluster {name} exists already: it is this one")
     await _check_peers(call, data.get(_PEERS, []))
-    await call.service.blocking(_records(call).create, name, data)
+    await call.service.blocking(_records(call).create, name, _unmasked(data, {}))
     return Response(status_code=200)
 
 
@@ -98,12 +100,7 @@ async def update_cluster(call: Call) -> Response:
             f"{name} is this cluster, which answers where it listens: set advertisedAddress and the ports instead"
         )
     await _check_peers(call, data.get(_PEERS, []))
-
-    def replaced(old: Json) -> Json:
-        kept: Json = {key: old[key] for key in _SECRETS if data.get(key) == MASK and key in old}
-        return {**data, **kept}
-
-    await call.service.blocking(_records(call).update, name, replaced)
+    await call.service.blocking(_records(call).update, name, partial(_unmasked, data))
     return Response(status_code=200)
 
 
@@ -246,6 +243,15 @@ def _data(body: object) -> Json:
             values.text(value, name)
             _check_url(name, value)
     return given
+
+
+def _unmasked(data: Json, old: Json) -> Json:
+    """The data with the secrets that were there instead of their masks."""
+    masked = [key for key in _SECRETS if data.get(key) == MASK]
+    for key in masked:
+        if key not in old:
+            raise precondition_failed(f"{key} is the mask that stands for a secret, and there is none: give the secret")
+    return {**data, **{key: old[key] for key in masked}}
 
 
 def _check_url(name: str, value: str) -> None:
