@@ -1,6 +1,7 @@
 """Metrics for Prometheus.
 
-A scrape needs the proof of a role that every other call needs: Pulsar with ``authenticateMetricsEndpoint=true``.
+As in Pulsar, whoever reaches the port may scrape, and so reads the names of all topics, unless
+``authenticateMetricsEndpoint`` is set: then a scrape needs the proof of a role that every other call needs.
 """
 
 from __future__ import annotations
