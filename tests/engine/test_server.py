@@ -63,3 +63,30 @@ def test_a_changed_policy_is_known_to_offload_at_once(tmp_path: Path) -> None:
             await server.stop()
 
     assert asyncio.run(run()) == (-1, 77)
+
+
+def test_a_ledger_that_nobody_serves_is_kept_as_its_policies_say(tmp_path: Path) -> None:
+    """Offload opens topics by themselves, and the broker's own setting keeps nothing."""
+
+    async def run() -> tuple[int, int]:
+        server = await Server.start(tmp_path / "home", CONFIG)
+        try:
+            service = server.service
+            namespace = service.catalog.namespaces("public")[0]
+            none = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+            keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            await service.update_policies(namespace, lambda found: {**found, "retention_policies": keep})
+            ledger = await service.blocking(service.store.open, "public/default/persistent/t")
+            ended = asyncio.get_running_loop().create_future()
+            ledger.append([bytes(100)], 1, ended.set_result)
+            await ended
+            await service.blocking(ledger.roll)
+            await service.blocking(service.store.trim)
+            kept = ledger.number_of_entries
+            await service.update_policies(namespace, lambda _found: {"retention_policies": none})
+            await service.blocking(service.store.trim)
+            return kept, ledger.number_of_entries
+        finally:
+            await server.stop()
+
+    assert asyncio.run(run()) == (1, 0)

@@ -22,6 +22,7 @@ from afterglow.errors import ConfigError
 from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
 from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.retention import Retention
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import AfterglowPaths
@@ -108,6 +109,7 @@ class Server:
                 sources=tiering.sources,
                 offloading=tiering.offload,
                 buffer=tiering.buffer,
+                retention=lambda name: Retention.from_config(tiering.policies.of(name)),
             )
             stack.push_async_callback(loop.run_in_executor, pool, store.close)
             tiering.offload.attach(store)

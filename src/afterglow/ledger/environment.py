@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import HotLog
     from afterglow.ledger.cache import TailCache
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.cursor_states import CursorStates
     from afterglow.ledger.executor import Executor
     from afterglow.ledger.offloading import Offloading
+    from afterglow.ledger.retention import Retention
     from afterglow.ledger.source import Sources
     from afterglow.metadata.store import MetadataStore
 
@@ -37,3 +40,5 @@ class Environment:
     """Where entries are read from that the cache does not hold."""
     offloading: Offloading
     """Who copies ledgers out of the hot log."""
+    retention: Callable[[str], Retention]
+    """How long a topic is kept, by its managed-ledger name, where nobody has told the topic itself. May wait."""

@@ -19,7 +19,6 @@ from afterglow.ledger.listeners import Listeners
 from afterglow.ledger.offloading import told
 from afterglow.ledger.reader import EntryReader
 from afterglow.ledger.recovery import recover
-from afterglow.ledger.retention import Retention
 from afterglow.ledger.rollover import Roller
 from afterglow.ledger.stamps import Stamper
 from afterglow.ledger.state import TopicState
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.layout import Layout
     from afterglow.ledger.ledger_list import LedgerRecord, Progress
     from afterglow.ledger.reader import Reading, StoredEntry
+    from afterglow.ledger.retention import Retention
     from afterglow.ledger.time_search import Found
     from afterglow.ledger.update import Edit, Snapshot, TopicMetadata
 
@@ -62,8 +62,8 @@ class ManagedLedger:
     def __init__(self, name: str, environment: Environment, metadata: TopicMetadata) -> None:
         self.name = name
         self.topic = TopicName.from_managed_ledger_name(name)
-        self.retention = Retention.from_config(environment.config)
-        """How long consumed ledgers are kept; policies may set another."""
+        self.retention: Retention | None = None
+        """How long consumed ledgers are kept; None: as the environment says at each trim."""
         self._environment = environment
         self._metadata = metadata
         snapshot, reached = recover(str(self.topic), environment, metadata)
@@ -311,7 +311,11 @@ class ManagedLedger:
         Raises:
             MetadataError: The store failed; nothing is lost, and the next call goes on.
         """
-        return self._trimmer.trim(self._cursors, self.retention)
+        # A topic is open before anybody serves it, and for offload alone: its policies count all the same.
+        told_retention = self.retention
+        if told_retention is None:
+            told_retention = self._environment.retention(self.name)
+        return self._trimmer.trim(self._cursors, told_retention)
 
     def truncate(self) -> tuple[int, ...]:
         """Acknowledge everything for every cursor and let go of it; returns the ids. Waits as :meth:`roll` does.

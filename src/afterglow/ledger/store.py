@@ -17,6 +17,7 @@ from afterglow.ledger.environment import Environment
 from afterglow.ledger.managed_ledger import ManagedLedger
 from afterglow.ledger.offloading import NoOffloading, told
 from afterglow.ledger.properties import DELETING, get_text, get_trash
+from afterglow.ledger.retention import Retention
 from afterglow.ledger.source import HotSource
 from afterglow.ledger.update import TopicMetadata
 from afterglow.metadata.encoding import decode_name
@@ -24,7 +25,7 @@ from afterglow.metadata.names import Domain, TopicName
 from afterglow.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_of, topics_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -67,6 +68,8 @@ class LedgerStore:
         sources: Where entries are read from that the cache does not hold; by default the hot log alone.
         offloading: Who copies ledgers out of the hot log; by default nobody.
         buffer: Keeps entries that the tail cache lets go and a tier has not got yet; by default they are not kept.
+        retention: How long a topic is kept, by its managed-ledger name; by default as the broker's settings say. Asked
+            at each trim of a topic that was told no retention of its own; may wait, and raise AfterglowError.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class LedgerStore:
         sources: Sources | None = None,
         offloading: Offloading | None = None,
         buffer: OffloadBuffer | None = None,
+        retention: Callable[[str], Retention] | None = None,
     ) -> None:
         self._environment = Environment(
             hot=hot,
@@ -92,6 +96,7 @@ class LedgerStore:
             cache=TailCache(config.managed_ledger_cache_size_mb * _MIB, buffer),
             sources=sources or (lambda name: HotSource(name, hot)),
             offloading=offloading or NoOffloading(),
+            retention=retention or (lambda _name: Retention.from_config(config)),
         )
         self._lock = threading.Lock()
         self._names: dict[str, threading.RLock] = {}
