@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
+from afterglow.errors import AfterglowError
 
 
 @app.command()
@@ -30,8 +32,7 @@ def demo(
 
     began = time.monotonic()
     with ExitStack() as stack:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: everything that was started is ended first
-            stack.callback(signal.signal, number, signal.signal(number, _end))
+        stack.enter_context(_ending_on(signal.SIGTERM, signal.SIGHUP))
         screen = stack.enter_context(Screen())
         kept = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afterglow-demo-")))
         result = run_demo(kept, messages, screen)
@@ -41,5 +42,22 @@ def demo(
     return FAILED if result.differences else DONE
 
 
-def _end(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+@contextmanager
+def _ending_on(*numbers: signal.Signals) -> Iterator[None]:
+    """Have signals end the program as Ctrl-C does: everything that was started is ended first."""
+    came: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    except AfterglowError as error:
+        if came:  # the stock client, where it waits, makes an error of its own of whatever a handler raises
+            raise SystemExit(128 + came[0]) from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
