@@ -235,7 +235,7 @@ class Admin:
     def raw(self, method: str, path: str) -> bytes:
         """The bytes of an answer, as they come over the wire."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
-            connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
     @contextmanager

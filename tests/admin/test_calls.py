@@ -151,7 +151,7 @@ def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog
     before = admin.state()
     with caplog.at_level(logging.WARNING):
         with socket.create_connection(("127.0.0.1", admin.port)) as caller:
-            caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n5".encode())
+            caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n5".encode())
         admin.get("tenants")  # on another connection, after which the first is dealt with
         admin.run(asyncio.sleep(0))
     assert admin.state() == before
@@ -161,7 +161,7 @@ def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog
 def test_a_body_that_takes_for_ever_is_refused(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afterglow.admin.call._BODY_S", 0.05)
     with socket.create_connection(("127.0.0.1", admin.port), timeout=30) as caller:
-        caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n5".encode())
+        caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n5".encode())
         assert caller.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 

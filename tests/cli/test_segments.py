@@ -98,6 +98,7 @@ def test_it_must_be_said_that_segments_are_meant(canned: Canned, canned_cli: Cli
 def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
     topic = f"streams-{uuid4().hex[:8]}"
     cli.do("topics", "create", topic)
+    cli.do("topics", "create-subscription", topic, "-s", "keeper")  # else retention may drop what all have read: nobody
     cli.do("topics", "set-offload-policies", topic, "--streaming", "--max-segment-size", "1M")
     cli.do("topics", "produce", topic, "-m", "x" * 1000, "-n", "20")
     cli.do("topics", "offload", topic, "-s", "0")

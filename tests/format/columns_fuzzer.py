@@ -280,6 +280,10 @@ def has_groups(entry: bytes) -> bool:
     return any(byte & 7 in {3, 4} for byte in entry)
 
 
+LEAST_ROUNDS = 50
+"""However busy the machine is."""
+
+
 def main(seed: int, seconds: float) -> None:
     faulthandler.enable()
     # The modules' own names for the libraries that they allocate with.
@@ -288,7 +292,7 @@ def main(seed: int, seconds: float) -> None:
     checks: list[Callable[[random.Random], None]] = [check_entries, check_entries, check_block, check_noise]
     until = time.monotonic() + seconds
     rounds = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or rounds <= LEAST_ROUNDS:
         round_seed = f"{seed}/{rounds}"
         try:
             rng = random.Random(round_seed)

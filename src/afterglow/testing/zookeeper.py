@@ -110,7 +110,9 @@ class ZooKeeperServer:
 
     def pause(self) -> None:
         """Stop the process in its tracks: connections stay open, nothing is answered."""
-        self._running().send_signal(signal.SIGSTOP)
+        running = self._running()
+        running.send_signal(signal.SIGSTOP)
+        os.waitpid(running.pid, os.WUNTRACED)  # its threads stop one by one, and until then may still answer
 
     def resume(self) -> None:
         """Let a paused process go on."""
