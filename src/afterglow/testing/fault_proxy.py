@@ -10,24 +10,22 @@ import enum
 import random
 import threading
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, quote, urlsplit
+
+from afterglow.testing.http_proxy import ForwardingHandler, ForwardingServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
-    _Answer: TypeAlias = tuple[int, list[tuple[str, str]], bytes]
-    """Status, headers and body."""
+    from afterglow.testing.http_proxy import Answer
+
     Watch: TypeAlias = Callable[[str, "Moment"], None]
     """Told the operation of every request that is not refused, and how far it has come; the request waits for it."""
 
-_TIMEOUT_S: Final = 60.0
-_HOP_BY_HOP: Final = frozenset({"connection", "expect", "keep-alive", "transfer-encoding", "content-length"})
 _REFUSALS: Final = {503: "SlowDown", 500: "InternalError", 403: "AccessDenied"}
 
 
@@ -82,16 +80,10 @@ def fault_proxy(target: str, *, seed: int = 0, share: float = 0.1) -> Iterator[F
         seed: Of the lots.
         share: Of requests that fail.
     """
-    server = _Server(("127.0.0.1", 0), _Handler)
-    proxy = server.proxy = FaultProxy(f"http://127.0.0.1:{server.server_port}", target, seed, share)
-    thread = threading.Thread(target=server.serve_forever, name="fault proxy", daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    server = _Server(target, _Handler)
+    server.proxy = FaultProxy(server.url, target, seed, share)
+    with server.serving():
+        yield server.proxy
 
 
 def operation_of(method: str, path: str) -> str:
@@ -116,22 +108,16 @@ def operation_of(method: str, path: str) -> str:
     return method.lower()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(ForwardingServer):
     proxy: FaultProxy
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients are killed in the middle of requests."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(ForwardingHandler):
     server: _Server
 
     def _serve(self) -> None:
         proxy = self.server.proxy
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         operation = operation_of(self.command, self.path)
         fault = proxy.judge(operation, writes=self.command in {"PUT", "POST"})
         if fault is not None and fault.value in _REFUSALS:
@@ -141,59 +127,24 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is _Fault.CUT_BEFORE:
             self.close_connection = True
             return
-        status, headers, answer = self._forward(self.command, self.path, body)
+        status, headers, answer = self.forward(self.command, self.path, body)
         if status == HTTPStatus.INTERNAL_SERVER_ERROR and operation in {"upload_part", "complete_upload"}:
             status, headers, answer = self._asked_again() or (status, headers, answer)
         proxy.watch(operation, Moment.AFTER)
         if fault is _Fault.CUT_AFTER:
             self.close_connection = True
             return
-        self._answer(status, headers, answer)
+        self.answer(status, headers, answer)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 - the names that the server looks for
 
-    def _asked_again(self) -> _Answer | None:
+    def _asked_again(self) -> Answer | None:
         """Moto breaks down over an upload that it does not know, but answers rightly when asked for its parts."""
         url = urlsplit(self.path)
         upload_id = parse_qs(url.query)["uploadId"][0]
-        asked = self._forward("GET", f"{url.path}?uploadId={quote(upload_id)}", b"")
+        asked = self.forward("GET", f"{url.path}?uploadId={quote(upload_id)}", b"")
         return asked if asked[0] == HTTPStatus.NOT_FOUND else None
-
-    def _forward(self, method: str, path: str, body: bytes) -> _Answer:
-        target = urlsplit(self.server.proxy.target)
-        assert target.hostname is not None
-        connection = HTTPConnection(target.hostname, target.port, timeout=_TIMEOUT_S)
-        try:
-            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                if name.lower() not in _HOP_BY_HOP:
-                    connection.putheader(name, value)
-            connection.putheader("Content-Length", str(len(body)))
-            connection.endheaders(body)
-            answer = connection.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
-        except (OSError, HTTPException):
-            return HTTPStatus.INTERNAL_SERVER_ERROR, [], b""
-        finally:
-            connection.close()
 
     def _refuse(self, status: int) -> None:
         code = _REFUSALS[status]
-        self._answer(status, [("Content-Type", "application/xml")], f"<Error><Code>{code}</Code></Error>".encode())
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        length = str(len(body))
-        with suppress(OSError):  # the client is gone
-            self.send_response_only(status)
-            for name, value in headers:
-                if name.lower() not in _HOP_BY_HOP:
-                    self.send_header(name, value)
-                elif name.lower() == "content-length" and self.command == "HEAD":
-                    length = value
-            self.send_header("Content-Length", length)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the class above
-        """Say nothing."""
+        self.answer(status, [("Content-Type", "application/xml")], f"<Error><Code>{code}</Code></Error>".encode())

@@ -44,7 +44,7 @@ OPENED: Final = (
 """Packages of the JDK into which the tools and Netty reach."""
 
 # 512 MiB: the histograms of pulsar-perf do not fit into half of it. One compiler, for programs of a few seconds.
-_FLAGS: Final = (
+FLAGS: Final = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -53,6 +53,15 @@ _FLAGS: Final = (
 
 _LIMIT_S: Final = 90.0
 """A command takes from 2 to 6 seconds; pulsar-admin would wait 300 for an answer that it cannot read."""
+
+
+def tools_class_path() -> str:
+    """Where the tools' classes are.
+
+    Raises:
+        MissingDependency: They cannot be fetched.
+    """
+    return maven_class_path(f"pulsar-tools-{VERSION}", _ARTIFACTS, pinned=PINNED, excluded=EXCLUDED)
 
 
 class JavaTools:
@@ -68,10 +77,9 @@ class JavaTools:
     """
 
     def __init__(self, service_url: str, admin_url: str, directory: Path) -> None:
-        class_path = maven_class_path(f"pulsar-tools-{VERSION}", _ARTIFACTS, pinned=PINNED, excluded=EXCLUDED)
         java = str(find_java().home / "bin" / "java")
         opened = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
-        self._java = [java, *_FLAGS, *opened, "-cp", class_path]
+        self._java = [java, *FLAGS, *opened, "-cp", tools_class_path()]
         self._directory = directory
         self._conf = directory / "client.conf"
         self._conf.write_text(f"brokerServiceUrl={service_url}\nwebServiceUrl={admin_url}\n")
