@@ -48,6 +48,7 @@ SETTINGS = {
     "clusterName": "standalone",
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
+    "brokerDeleteInactiveTopicsEnabled": "false",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "managedLedgerMaxEntriesPerLedger": "50000",
     "exposingBrokerEntryMetadataToClientEnabled": "true",

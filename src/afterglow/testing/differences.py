@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from afterglow.testing.admin_tool import Outcome
     from afterglow.testing.http_proxy import Exchange
 
-_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
+_MOMENT: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?|\b(?:17[5-9]|18\d|19\d|2[0-4]\d)\d{10}\b"
+)
 _ADDRESS: Final = re.compile(r"\b(?:127\.0\.0\.1|localhost):\d+")
 _POSITION: Final = re.compile(r"(?<![\w:-])(?<!\d\.)(\d+):(-?\d+)")
 _WORDS: Final = re.compile(r"(PulsarAdminException\$\w+): .*")
 _PAIR: Final = re.compile(r"(\S+) {4}(.*)")
-_EPOCH_MS: Final = range(1_500_000_000_000, 2_500_000_000_000)
+_EPOCH_MS: Final = range(1_750_000_000_000, 2_500_000_000_000)
 _ABSENT: Final = "<absent>"
 
 
