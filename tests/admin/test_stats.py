@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -126,6 +128,33 @@ def test_what_is_counted_is_right(admin: Admin, client: pulsar.Client) -> None:
     assert connected["consumerName"] == "c"
     assert connected["unackedMessages"] == subscription["unackedMessages"] == 1
     assert stats["ownerBroker"] == f"127.0.0.1:{admin.port}"
+
+
+def test_who_is_connected_is_told(admin: Admin, client: pulsar.Client) -> None:
+    begun = datetime.now(UTC).replace(microsecond=0)
+    producer = client.create_producer("t", properties={"of": "p"})
+    consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, properties={"of": "c"})
+    producer.send(b"x")
+    consumer.acknowledge(consumer.receive(10_000))
+    stats = admin.get(f"{TOPIC}/stats?subscriptionBacklogSize=false")
+    subscription = stats["subscriptions"]["s"]
+    (publisher,), (connected,) = stats["publishers"], subscription["consumers"]
+    for told, name in ((publisher, "p"), (connected, "c")):
+        assert told["metadata"] == {"of": name}
+        assert re.fullmatch(r"/127\.0\.0\.1:\d+", told["address"])
+        assert begun <= datetime.fromisoformat(told["connectedSince"]) <= datetime.now(UTC)
+    assert connected["avgMessagesPerEntry"] == 1
+    assert subscription["backlogSize"] == -1
+    assert admin.get(f"{TOPIC}/internalStats")["cursors"]["s"]["active"] is True
+    consumer.close()
+    assert admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["type"] == "Shared"
+    assert admin.get(f"{TOPIC}/internalStats")["cursors"]["s"]["active"] is False
+
+
+def test_nothing_is_told_of_who_never_came(admin: Admin) -> None:
+    admin.do("PUT", TOPIC)
+    admin.do("PUT", f"{TOPIC}/subscription/s", {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
+    assert admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["type"] == "None"
 
 
 def test_rates_and_moments_are_told(admin: Admin, client: pulsar.Client) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 
-def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor], entries_added: int) -> Json:
+def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]], entries_added: int) -> Json:
     """``internalStats``: the open ledger is listed with no entries, and its figures stand apart.
 
     Pulsar always has an open ledger, and its tools take the current ledger's size for that of the last one. Here a
@@ -28,7 +28,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor], entries_add
 
     Args:
         ledger: The topic's log.
-        cursors: Of all its subscriptions, also of readers.
+        cursors: Of all its subscriptions, also of readers, and whether somebody consumes.
         entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
@@ -39,7 +39,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor], entries_add
         "totalSize": ledger.size_bytes,
         **_current(ledger),
         "lastLedgerCreatedTimestamp": _time(max((row.closed_ms for row in listed), default=0)),
-        "waitingCursorsCount": sum(not cursor.backlog for cursor in cursors),
+        "waitingCursorsCount": sum(consumed and not cursor.backlog for cursor, consumed in cursors),
         "pendingAddEntriesCount": 0,
         "lastConfirmedEntry": str(ledger.last_confirmed),
         "state": _state(ledger),
@@ -53,7 +53,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[Cursor], entries_add
             }
             for row in listed
         ],
-        "cursors": {cursor.name: cursor_stats(ledger, cursor) for cursor in cursors},
+        "cursors": {cursor.name: cursor_stats(ledger, cursor, consumed=consumed) for cursor, consumed in cursors},
         "schemaLedgers": [],
         "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
         "properties": _properties(ledger.info),
@@ -74,13 +74,13 @@ def bytes_behind(ledger: ManagedLedger, position: Position) -> int:
     return 0
 
 
-def cursor_stats(ledger: ManagedLedger, cursor: Cursor) -> Json:
+def cursor_stats(ledger: ManagedLedger, cursor: Cursor, *, consumed: bool) -> Json:
     """One cursor in ``internalStats``."""
-    marked = cursor.mark_delete
+    marked = _in_ledger(cursor.mark_delete, ledger)
     return {
         "markDeletePosition": str(marked),
         "readPosition": str(max(cursor.read_position, marked.next())),
-        "waitingReadOp": not cursor.backlog,
+        "waitingReadOp": consumed and not cursor.backlog,
         "pendingReadOps": 0,
         "messagesConsumedCounter": ledger.layout.rank(marked) + _count(cursor.individually_acked),
         "cursorLedger": -1,
@@ -88,7 +88,7 @@ def cursor_stats(ledger: ManagedLedger, cursor: Cursor) -> Json:
         "individuallyDeletedMessages": _ranges(cursor),
         "lastLedgerSwitchTimestamp": _time(0),
         "state": "Open" if cursor.durable else "NoLedger",
-        "active": True,
+        "active": consumed,
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(marked, ledger.last_confirmed),
         "totalNonContiguousDeletedMessagesRange": len(cursor.individually_acked),
         "subscriptionHavePendingRead": False,
@@ -105,7 +105,7 @@ def internal_info(ledger: ManagedLedger, snapshot: Snapshot) -> Json:
         "creationDate": _time(0),
         "modificationDate": _time(0),
         "ledgers": [_ledger_info(row) for row in info.ledgerInfo],
-        "cursors": {cursor.name: _cursor_info(cursor) for cursor in ledger.cursors()},
+        "cursors": {cursor.name: _cursor_info(ledger, cursor) for cursor in ledger.cursors()},
         "properties": _properties(info),
     }
     if (end := ledger.terminated) is not None:
@@ -124,19 +124,26 @@ def _ledger_info(row: ManagedLedgerInfo.LedgerInfo) -> Json:
     return shown
 
 
-def _cursor_info(cursor: DurableCursor) -> Json:
-    return {
+def _in_ledger(position: Position, ledger: ManagedLedger) -> Position:
+    """A position before all ledgers as one before the first entry."""
+    rows = ledger.ledgers
+    return Position(rows[0].ledger_id, -1) if position.ledger_id < 0 and rows else position
+
+
+def _cursor_info(ledger: ManagedLedger, cursor: DurableCursor) -> Json:
+    shown: Json = {
         "version": 0,
         "creationDate": _time(0),
         "modificationDate": _time(0),
         "cursorsLedgerId": -1,
-        "markDelete": _position(cursor.mark_delete),
-        "individualDeletedMessages": [
+        "markDelete": _position(_in_ledger(cursor.mark_delete, ledger)),
+    }
+    if cursor.individually_acked:
+        shown["individualDeletedMessages"] = [
             {"from": _position(Position(ledger_id, first - 1)), "to": _position(Position(ledger_id, last))}
             for ledger_id, first, last in cursor.individually_acked
-        ],
-        "properties": cursor.positions,
-    }
+        ]
+    return shown | {"properties": cursor.positions} if cursor.positions else shown
 
 
 def _current(ledger: ManagedLedger) -> Json:

@@ -55,7 +55,8 @@ _LATEST_OF_SUBSCRIPTIONS: Final = (
 
 def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool) -> Json:
     """The statistics of a partitioned topic: the sum of its partitions, and each where asked for."""
-    summed: Json = {**TOPIC_ZEROS, "compaction": {}, "replication": {}, "ownerBroker": ""}
+    summed: Json = {**TOPIC_ZEROS, "compaction": {}, "replication": {}}
+    del summed["deduplicationStatus"]  # is of each partition
     rows = list(partitions.values())
     for name in _SUMMED:
         summed[name] = sum(row[name] for row in rows)

@@ -79,7 +79,6 @@ _CONSUMER_ZEROS: Final[Mapping[str, Any]] = {
     "msgRateRedeliver": 0.0,
     "messageAckRate": 0.0,
     "chunkedMessageRate": 0.0,
-    "avgMessagesPerEntry": 0,
     "drainingHashesCount": 0,
     "drainingHashesClearedTotal": 0,
     "drainingHashesUnackedMessages": 0,
@@ -169,7 +168,6 @@ def publisher_stats(producer: Producer) -> Json:
         "accessMode": "Exclusive" if producer.exclusive else "Shared",
         "producerId": producer.producer_id,
         "producerName": producer.name,
-        "metadata": {},
         **_peer(producer),
     }
 
@@ -195,6 +193,7 @@ def subscription_stats(subscription: Subscription) -> Json:
         "msgBacklogNoDelayed": backlog,
         "backlogSize": _backlog_bytes(subscription.topic, backlog),
         "blockedSubscriptionOnUnackedMsgs": False,
+        "type": _type(subscription),
         "unackedMessages": _total(consumers, "unackedMessages"),
         "consumers": consumers,
         "isDurable": subscription.durable,
@@ -202,8 +201,6 @@ def subscription_stats(subscription: Subscription) -> Json:
         "nonContiguousDeletedMessagesRanges": len(cursor.individually_acked),
         "subscriptionProperties": cursor.properties,
     }
-    if consumers:  # a subscription has the type that its consumers brought
-        stats["type"] = wire.CommandSubscribe.SubType.Name(subscription.kind)
     if active is not None and not shared:
         stats["activeConsumerName"] = active.name
     return stats
@@ -229,16 +226,24 @@ def consumer_stats(consumer: Consumer) -> Json:
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacknowledged,
         "blockedConsumerOnUnackedMsgs": bool(limit) and consumer.unacknowledged >= limit,
-        "metadata": {},
+        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
         **_peer(consumer),
     }
 
 
+def _type(subscription: Subscription) -> str:
+    """What its consumers brought, also after they left; none where nobody has come since the topic was opened."""
+    if subscription.consumers or subscription.times.last_flow_ms:
+        return wire.CommandSubscribe.SubType.Name(subscription.kind)
+    return "None"
+
+
 def _peer(of: Producer | Consumer) -> Json:
+    described = {"metadata": dict(of.properties), "connectedSince": _time(of.since_ms)}
     peer = of.connection.peer
     if peer is None:
-        return {}
-    described = {"address": peer.address, "clientVersion": peer.client_version}
+        return described
+    described |= {"address": peer.address, "clientVersion": peer.client_version}
     return {**described, "appId": peer.role} if peer.role is not None else described
 
 

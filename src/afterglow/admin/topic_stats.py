@@ -70,6 +70,9 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     shown = stats.topic_stats(topic, call.broker_id)
     if call.flag("getEarliestTimeInBacklog"):
         await _add_earliest(topic, shown)
+    if not call.flag("subscriptionBacklogSize", default=True):
+        for subscription in shown["subscriptions"].values():
+            subscription["backlogSize"] = -1
     if call.flag("excludePublishers"):
         shown["publishers"] = []
     if call.flag("excludeConsumers"):
@@ -96,7 +99,8 @@ async def _add_earliest(topic: Topic, shown: dict[str, Any]) -> None:
 
 
 def _inside(topic: Topic) -> dict[str, Any]:
-    cursors = [subscription.cursor for _, subscription in sorted(topic.subscriptions.items())]
+    subscriptions = [subscription for _, subscription in sorted(topic.subscriptions.items())]
+    cursors = [(subscription.cursor, bool(subscription.consumers)) for subscription in subscriptions]
     return ledger_stats.internal_stats(topic.ledger, cursors, topic.entries_added)
 
 

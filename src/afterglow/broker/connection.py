@@ -99,6 +99,7 @@ class Peer:
     """Who it proved to be; None where nothing was asked."""
     client_version: str
     address: str
+    """Host and port as Java prints them, ``/127.0.0.1:40334``."""
 
 
 class Handler(Protocol):
@@ -311,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             connect.feature_flags.supports_auth_refresh,
             principal.role,
             connect.client_version,
-            str(self._transport.get_extra_info("peername")),
+            _shown(self._transport.get_extra_info("peername")),
         )
         command = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)
         command.connected.server_version = f"Pulsar Server {replies.PULSAR_VERSION} (Afterglow)"
@@ -372,3 +373,10 @@ class Connection(asyncio.BufferedProtocol):
             self._asked = False
         self._heard = False
         self._timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_s, self._keep_alive)
+
+
+def _shown(peername: tuple[Any, ...] | None) -> str:
+    if not peername:
+        return ""
+    host, port = peername[:2]
+    return f"/[{host}]:{port}" if ":" in host else f"/{host}:{port}"

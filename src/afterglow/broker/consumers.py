@@ -11,7 +11,7 @@ from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_head
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from afterglow.broker.connection import Connection
     from afterglow.broker.outgoing import Outgoing
@@ -69,11 +69,16 @@ class Consumer:
     """Whether it gets every entry as it is stored: with the broker's metadata, and markers too."""
     own: bool = False
     """Whether it is a reader of the engine itself, as of a job that offloads: limits for clients are not for it."""
+    since_ms: int = 0
+    """When it was opened, in epoch milliseconds."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What the client told of it."""
     permits: int = 0
     """Messages, not entries; a batch may take it below zero."""
     pending: dict[Position, int] = field(default_factory=dict)
     """Sent to this consumer and not acknowledged, with the number of messages; kept in shared subscriptions only."""
     messages_out: int = 0
+    entries_out: int = 0
     bytes_out: int = 0
     unacknowledged: int = 0
     """Messages in ``pending``."""
@@ -112,6 +117,7 @@ class Consumer:
         self.connection.send_bytes(head, entry.data)
         self.permits -= messages
         self.messages_out += messages
+        self.entries_out += 1
         self.bytes_out += len(entry.data)
         self.times.sent(now_ms)
 

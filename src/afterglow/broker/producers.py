@@ -22,6 +22,8 @@ from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_command
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from afterglow.broker.connection import Connection
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
@@ -44,6 +46,10 @@ class Producer:
     topic: Topic
     connection: Connection
     schema_version: bytes = b""
+    since_ms: int = 0
+    """When it was opened, in epoch milliseconds."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What the client told of it."""
     closed: bool = False
     messages_in: int = 0
     bytes_in: int = 0

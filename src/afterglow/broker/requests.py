@@ -87,6 +87,8 @@ async def open_producer(
             topic,
             connection,
             version,
+            service.store.clock.now_ms(),
+            {pair.key: pair.value for pair in ask.metadata},
         )
         if ask.producer_access_mode == wire.ExclusiveWithFencing:
             for rival in list(topic.producers.values()):
@@ -146,6 +148,7 @@ async def subscribe(
     if ask.HasField("schema"):
         await service.blocking(service.schemas.check_consumer, topic.name, ask.schema)
     subscription = await _subscription(service, topic, ask)
+    properties = {pair.key: pair.value for pair in ask.metadata}
     consumer = Consumer(
         ask.consumer_id,
         ask.consumer_name,
@@ -155,6 +158,8 @@ async def subscribe(
         subscription,
         raw=raw,
         own=own,
+        since_ms=service.store.clock.now_ms(),
+        properties=properties,
     )
     subscription.add(consumer, ask.subType)
     session.consumers[ask.consumer_id] = consumer
