@@ -10,19 +10,38 @@ from afterglow.format.wire import encode_command
 from afterglow.testing.raw_client import RawClient, encode_send
 
 if TYPE_CHECKING:
+    from afterglow.testing.raw_client import Frame
     from afterglow.testing.serving import Served
 
 Kind = wire.BaseCommand
 SENT = 50
+ENTRY = encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"payload")
 
 
 def test_a_producer_is_closed_after_the_receipts_of_all_that_it_sent(served: Served, topic: str) -> None:
-    entry = encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"payload")
     with RawClient(served.service_url) as client:
         producer = client.open_producer(topic)
         close = wire.CommandCloseProducer(producer_id=producer, request_id=1_000)
-        sends = b"".join(encode_send(producer, sequence, entry) for sequence in range(SENT))
+        sends = b"".join(encode_send(producer, sequence, ENTRY) for sequence in range(SENT))
         client.write(sends + encode_command(Kind(type=Kind.CLOSE_PRODUCER, close_producer=close)))
         answers = [client.next(lambda _frame: True).command.type for _ in range(SENT + 1)]
     assert answers == [Kind.SEND_RECEIPT] * SENT + [Kind.SUCCESS]
     assert served.admin("GET", f"persistent/{topic.removeprefix('persistent://')}/stats")["msgInCounter"] == SENT
+
+
+def test_the_end_of_a_terminated_topic_is_told_when_all_is_acknowledged(served: Served, topic: str) -> None:
+    def end(frame: Frame) -> bool:
+        return frame.command.type == Kind.REACHED_END_OF_TOPIC
+
+    with RawClient(served.service_url) as client:
+        (last,) = client.publish([encode_send(client.open_producer(topic), 0, ENTRY)])
+        served.admin("POST", f"persistent/{topic.removeprefix('persistent://')}/terminate")
+        consumer = client.subscribe(topic, "s", wire.CommandSubscribe.Shared)
+        client.flow(consumer, 10)
+        client.message(consumer)
+        client.lookup(topic)  # has the dispatcher try to read on meanwhile
+        assert not any(map(end, client._arrived))
+        ack = wire.CommandAck(consumer_id=consumer, ack_type=wire.CommandAck.Individual)
+        ack.message_id.add(ledgerId=last.ledger_id, entryId=last.entry_id)
+        client.send(Kind(type=Kind.ACK, ack=ack))
+        assert client.next(end).command.reachedEndOfTopic.consumer_id == consumer

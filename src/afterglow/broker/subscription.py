@@ -181,6 +181,7 @@ class Subscription:
         consumer.times.last_acked_ms = self.now_ms()
         if self.cursor.mark_delete != before:
             self.last_advanced_ms = consumer.times.last_acked_ms
+            self.reached_end()
 
     def _acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         if ack.ack_type == wire.CommandAck.Cumulative:
@@ -247,8 +248,12 @@ class Subscription:
             asyncio.get_running_loop().call_later(READER_GRACE_S, self.topic.consumer_left, self)
 
     def reached_end(self) -> None:
-        """Nothing is left to read: where the topic has ended for good, consumers are told once."""
-        if not self.topic.terminated:
+        """Nothing is left to read: where the topic has ended for good, consumers are told once.
+
+        Not before all is acknowledged: a client that knows of the end may drop what it has still to acknowledge.
+        Readers acknowledge nothing that is kept.
+        """
+        if not self.topic.terminated or (self.durable and self.cursor.backlog):
             return
         for consumer in self.consumers:
             if consumer not in self._told_end:
