@@ -41,6 +41,7 @@ GROUPS = ("clusters", "tenants", "namespaces", "topics", "topicPolicies", "schem
 LEFT_OUT = {
     ("brokers", "shutdown"): "ends the server",
     ("schemas", "extract"): "takes a schema out of a user's jar, then does as `schemas upload`",
+    ("topicPolicies", "set-replication-clusters"): "the tool does not wait for the answer; that of `topics` does",
 }
 
 # What both servers are told.
@@ -51,6 +52,8 @@ SETTINGS = {
     "brokerDeleteInactiveTopicsEnabled": "false",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "managedLedgerMaxEntriesPerLedger": "50000",
+    "forceDeleteTenantAllowed": "true",
+    "forceDeleteNamespaceAllowed": "true",
     "exposingBrokerEntryMetadataToClientEnabled": "true",
 }
 # What Pulsar is told to be like Afterglow by default.
@@ -58,8 +61,6 @@ THEIR_SETTINGS = {
     "brokerEntryMetadataInterceptors": ",".join(
         f"org.apache.pulsar.common.intercept.Append{name}MetadataInterceptor" for name in ("BrokerTimestamp", "Index")
     ),
-    "forceDeleteTenantAllowed": "true",
-    "forceDeleteNamespaceAllowed": "true",
 }
 
 

@@ -140,7 +140,7 @@ def _alike(value: Any) -> Any:
             case dict():
                 return {_text(inner): alike(part, inner) for inner, part in value.items()}
             case list():
-                parts = [alike(part) for part in value]
+                parts = [alike(part) for part in sorted(value, key=_ledger)]
                 return sorted(parts) if _names(parts) else parts
             case bool() | None:
                 return value
@@ -153,6 +153,12 @@ def _alike(value: Any) -> Any:
         return value
 
     return alike(value)
+
+
+def _ledger(value: Any) -> int:
+    """By which ledgers are listed in order; Pulsar gives them in any."""
+    found: int = value.get("ledgerId", 0) if isinstance(value, dict) else 0
+    return found
 
 
 def _text(value: str) -> str:
