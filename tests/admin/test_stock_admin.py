@@ -41,7 +41,15 @@ GROUPS = ("clusters", "tenants", "namespaces", "topics", "topicPolicies", "schem
 LEFT_OUT = {
     ("brokers", "shutdown"): "ends the server",
     ("schemas", "extract"): "takes a schema out of a user's jar, then does as `schemas upload`",
-    ("topicPolicies", "set-replication-clusters"): "the tool does not wait for the answer; that of `topics` does",
+    **{
+        ("topicPolicies", name): "the tool does not wait for the answer"
+        for name in (
+            "set-replication-clusters",
+            "get-dispatcher-pause-on-ack-state-persistent",
+            "set-dispatcher-pause-on-ack-state-persistent",
+            "remove-dispatcher-pause-on-ack-state-persistent",
+        )
+    },
 }
 
 # What both servers are told.
