@@ -98,8 +98,8 @@ def test_policies_that_cannot_be_taken_create_no_namespace(admin: Admin) -> None
         (400, ["not", "an", "object"]),
         (400, {"message_ttl_in_seconds": "5"}),
         (412, {"message_ttl_in_seconds": -5}),
-        (412, {"replication_clusters": ["mars"]}),
-        (412, {"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}}),
+        (403, {"replication_clusters": ["mars"]}),
+        (400, {"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}}),
         (412, {"bundles": {"numBundles": 1_000_000}}),
     ):
         admin.refused(status, "PUT", "namespaces/public/new", body)
@@ -136,11 +136,11 @@ def test_a_policy_is_set_shown_and_removed(admin: Admin, path: str, value: objec
     ("status", "path", "value"),
     [
         (412, "retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
-        (412, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
+        (400, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
         (400, "retention", {"retentionTimeInMinutes": "1d", "retentionSizeInMB": 1}),
         (400, "retention", {"retentionTime": 1}),
         (400, "retention", None),
-        (412, "persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2}),
+        (400, "persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2}),
         (412, "persistence", {"bookkeeperEnsemble": 0}),
         (412, "persistence", {"managedLedgerMaxMarkDeleteRate": 10**400}),
         (412, "persistence", {"managedLedgerMaxMarkDeleteRate": 1e300}),

@@ -167,7 +167,7 @@ def test_open_topics_obey_at_once(admin: Admin, client: pulsar.Client) -> None:
 @pytest.mark.parametrize(
     ("status", "path", "value"),
     [
-        (412, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
+        (400, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
         (400, "retention", None),
         (412, "maxProducers", -1),
         (400, "maxProducers", "3"),

@@ -52,6 +52,13 @@ _TEXTS: Final = (
     "listenerName",
     *_SECRETS,
 )
+_USUAL: Final = {
+    **dict.fromkeys(_FLAGS, False),
+    "brokerClientTlsTrustStoreType": "JKS",
+    "brokerClientTlsKeyStoreType": "JKS",
+    "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+}
+"""What Pulsar shows where nothing was said."""
 _OF_OTHERS: Final = ("migrated", "migratedClusterUrl")
 """Sent by clients of other releases; taken where they say nothing."""
 
@@ -67,7 +74,7 @@ async def get_cluster(call: Call) -> Json:
     """Where a cluster answers."""
     name = call.segment("cluster")
     stored = await call.service.blocking(_records(call).get, name)
-    shown = {**dict.fromkeys(_FLAGS, False), **stored}
+    shown = {**_USUAL, **stored}
     if name == call.service.config.cluster_name:
         urls = {
             "serviceUrlTls" if call.secure else "serviceUrl": call.web_url,
@@ -258,9 +265,9 @@ def _check_url(name: str, value: str) -> None:
     schemes = _URLS.get(name)
     if schemes is None or not value:
         return
-    for part in value.split(","):  # several hosts may stand behind one scheme
+    for place, part in enumerate(value.split(",")):  # several hosts may stand behind one scheme
         try:
-            scheme = urlsplit(part).scheme if "://" in part else schemes[0]
+            scheme = urlsplit(part).scheme if "://" in part or place == 0 else schemes[0]
         except ValueError:
             scheme = ""
         if scheme not in schemes:

@@ -52,6 +52,11 @@ def bad_request(reason: str) -> AdminError:
     return AdminError(HTTPStatus.BAD_REQUEST, reason)
 
 
+def forbidden(reason: str) -> AdminError:
+    """What nobody may ask for here."""
+    return AdminError(HTTPStatus.FORBIDDEN, reason)
+
+
 def not_found(reason: str) -> AdminError:
     """What the call names is not there."""
     return AdminError(HTTPStatus.NOT_FOUND, reason)

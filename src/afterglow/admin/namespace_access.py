@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import policies, values
 from afterglow.admin.access import Access
-from afterglow.admin.errors import precondition_failed
+from afterglow.admin.errors import forbidden, precondition_failed
 from afterglow.admin.policy_levels import namespace_policies
 from afterglow.admin.resource import Resources
 
@@ -88,4 +88,4 @@ def _check_clusters(call: Call, body: object, *, empty: bool) -> list[str]:
     own = [call.service.config.cluster_name]
     if given == own or (empty and not given):
         return given
-    raise precondition_failed(f"topics are not replicated: the clusters must be {values.shown(own)}")
+    raise forbidden(f"topics are not replicated: the clusters must be {values.shown(own)}")

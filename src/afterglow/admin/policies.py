@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import policy_values, values
-from afterglow.admin.errors import bad_request, precondition_failed
+from afterglow.admin.errors import bad_request, forbidden, precondition_failed
 from afterglow.broker import policies as held
 from afterglow.offload import policy_json
 from afterglow.offload.policies import NAMESPACE_FIELD
@@ -61,7 +61,6 @@ _NULL: Final = (
     "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",
     "inactive_topic_policies",
-    "is_allow_auto_update_schema",
     "max_consumers_per_subscription",
     "max_consumers_per_topic",
     "max_producers_per_topic",
@@ -95,6 +94,7 @@ def defaults(cluster: str) -> dict[str, Any]:
         "offload_threshold": -1,
         "offload_threshold_in_seconds": -1,
         SCHEMA_STRATEGY: policy_values.UNDEFINED,
+        "is_allow_auto_update_schema": True,
         "is_allow_auto_update_schema_with_replicator": True,
         "schema_validation_enforced": False,
         "subscription_types_enabled": [],
@@ -137,7 +137,7 @@ def created(body: object, config: BrokerConfig) -> dict[str, Any]:
     policy_values.check_partitions(config, given.get(held.AUTO_TOPIC_CREATION.namespace, {}))
     for name in (CLUSTERS, ALLOWED_CLUSTERS):
         if given.pop(name, []) not in ([], [cluster]):
-            raise precondition_failed(f"{name} must be {values.shown([cluster])}: topics are not replicated")
+            raise forbidden(f"{name} must be {values.shown([cluster])}: topics are not replicated")
     return {name: value for name, value in given.items() if value is not None}
 
 

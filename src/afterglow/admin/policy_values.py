@@ -32,7 +32,7 @@ def retention(body: object) -> dict[str, int]:
     minutes = values.integer(given.get("retentionTimeInMinutes", 0), "retentionTimeInMinutes", -1)
     megabytes = values.integer(given.get("retentionSizeInMB", 0), "retentionSizeInMB", -1, values.LONG_MAX)
     if (minutes == 0) != (megabytes == 0):
-        raise precondition_failed(
+        raise bad_request(
             f"retentionTimeInMinutes={minutes} with retentionSizeInMB={megabytes} keeps nothing: "
             "give both, -1 for no limit, or 0 and 0"
         )
@@ -53,7 +53,7 @@ def persistence(body: object) -> dict[str, Any]:
     checked: dict[str, Any] = {name: values.integer(given.get(name, 2), name, 1) for name in copies}
     ensemble, write, ack = checked.values()
     if not ensemble >= write >= ack:
-        raise precondition_failed(f"{copies[0]}={ensemble} >= {copies[1]}={write} >= {copies[2]}={ack} does not hold")
+        raise bad_request(f"{copies[0]}={ensemble} >= {copies[1]}={write} >= {copies[2]}={ack} does not hold")
     checked[rate] = values.number(given.get(rate, -1), rate)
     if storage in given:
         checked[storage] = values.text(given[storage], storage)
@@ -83,7 +83,7 @@ def auto_topic_creation(body: object) -> dict[str, Any]:
     allow, kind, count = "allowAutoTopicCreation", "topicType", "defaultNumPartitions"
     given = values.fields(body, "autoTopicCreation", (allow, kind, count))
     checked: dict[str, Any] = {allow: values.boolean(given.get(allow), allow)}
-    if not checked[allow]:
+    if not checked[allow] and count not in given and kind not in given:
         return checked
     checked[kind] = values.text(given.get(kind, TopicType.NON_PARTITIONED), kind)
     if checked[kind] not in set(TopicType):

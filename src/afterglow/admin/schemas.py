@@ -9,13 +9,15 @@ from afterglow.admin import targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, conflict, not_found
 from afterglow.admin.policy_values import FULL
-from afterglow.admin.resource import Resources
+from afterglow.admin.resource import Resources, json_response
 from afterglow.admin.schema_json import decode_schema, encode_schema
 from afterglow.broker.replies import Refused
 from afterglow.broker.schemas import MAX_SCHEMA_BYTES, NO_VERSION, decode_version, encode_version
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from afterglow.admin.call import Call
     from afterglow.metadata.names import TopicName
 
@@ -85,7 +87,7 @@ async def delete_schema(call: Call) -> dict[str, Any]:
 
 
 @RESOURCES.on("POST", "/compatibility", Access.TENANT)
-async def check_compatibility(call: Call) -> dict[str, Any]:
+async def check_compatibility(call: Call) -> Response:
     """Whether a schema could follow the newest version; nothing is stored."""
     name = await _topic(call)
     schema = await _given(call, name)
@@ -97,8 +99,7 @@ async def check_compatibility(call: Call) -> dict[str, Any]:
         fits = False
     else:
         fits = True
-    # Word for word the name that Pulsar's clients read.
-    return {"isCompatibility": fits, "schemaCompatibilityStrategy": FULL}
+    return json_response({"compatibility": fits, "schemaCompatibilityStrategy": FULL}, HTTPStatus.ACCEPTED)
 
 
 @RESOURCES.on("POST", "/version", Access.KNOWN)
@@ -111,16 +112,14 @@ async def find_version(call: Call) -> dict[str, int]:
 
 
 @RESOURCES.on("GET", "/metadata", Access.KNOWN)
-async def get_metadata(call: Call) -> dict[str, Any]:
+async def get_metadata(call: Call) -> dict[str, Any] | None:
     """Where each version is stored; in no ledger of BookKeeper's, so that only the numbers mean something."""
     name = await _topic(call)
     rows = [
         {"ledgerId": -1, "entryId": -1, "version": decode_version(stored.version)}
         for stored in await call.service.blocking(call.service.schemas.versions, name)
     ]
-    if not rows:
-        raise not_found(f"{name} has no schema")
-    return {"info": rows[-1], "index": rows}
+    return {"info": rows[-1], "index": rows} if rows else None
 
 
 async def _given(call: Call, name: TopicName) -> wire.Schema:

@@ -44,6 +44,8 @@ class Row:
     """That sets it."""
     shown: bool = True
     """Whether it can be asked for."""
+    bare: bool = False
+    """Whether a call without a body sets it."""
 
 
 _RATE: Final = {
@@ -75,7 +77,7 @@ _BOTH: Final = (
     Row("/schemaValidationEnforced", "the validation of schemas", unset=False),
     Row("/entryFilters", "entry filters", applied={"entryFilterNames": ""}),
     Row("/dispatcherPauseOnAckStatePersistent", "a pause of dispatch while acknowledgements are persisted",
-        unset=False),
+        unset=False, bare=True),
 )  # fmt: skip
 
 _NAMESPACE_ROWS: Final = (
@@ -111,7 +113,7 @@ def _serve(resources: Resources, row: Row, look: Callable[[Call], Awaitable[obje
 
     async def put(call: Call) -> None:
         await look(call)
-        if call.has("value") or await _body(call) not in (None, row.unset):
+        if row.bare or call.has("value") or await _body(call) not in (None, row.unset):
             raise precondition_failed(
                 f"{row.what} is not enforced by this broker, and is not stored without: leave it unset"
             )
