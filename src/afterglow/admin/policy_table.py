@@ -43,6 +43,8 @@ class Row:
     """Its path below a topic."""
     unset: Any = None
     """What is shown of a namespace that does not set it; None: no content."""
+    unset_topic: Any = None
+    """The same of a topic."""
     method: str = "POST"
     """That sets it."""
     parameter: str | None = None
@@ -104,6 +106,7 @@ ROWS: Final = (
         "/subscriptionTypesEnabled",
         "/subscriptionTypesEnabled",
         unset=[],
+        unset_topic=[],
     ),
     Row(
         Policy(policies.SCHEMA_STRATEGY, "schemaCompatibilityStrategy", lambda _config: policy_values.FULL),
@@ -143,7 +146,7 @@ def _serve_topics(row: Row, path: str, field: str) -> None:
         stored = await own_policies(call)
         if call.flag("applied"):
             return row.policy.held(call.service.config, await namespace_policies(call), stored)
-        return of_scope(stored, is_global=call.flag("isGlobal")).get(field)
+        return of_scope(stored, is_global=call.flag("isGlobal")).get(field, row.unset_topic)
 
     async def put(call: Call) -> None:
         given = None if row.parameter is None else call.parameter(row.parameter)
