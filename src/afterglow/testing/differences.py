@@ -138,7 +138,7 @@ def _alike(value: Any) -> Any:
     def alike(value: Any, key: str = "") -> Any:
         match value:
             case dict():
-                return {_text(inner): alike(part, inner) for inner, part in value.items()}
+                return {_text(inner): alike(part, inner) for inner, part in sorted(value.items())}
             case list():
                 parts = [alike(part) for part in sorted(value, key=_ledger)]
                 return sorted(parts) if _names(parts) else parts
