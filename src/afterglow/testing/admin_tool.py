@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from afterglow.errors import MissingDependency
 from afterglow.spark.java import find_java
-from afterglow.testing.commands import CommandFailed
 from afterglow.testing.java_tools import FLAGS, OPENED, tools_class_path
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 _TOOL: Final = "org.apache.pulsar.admin.cli.PulsarAdminTool"
 _TEST_MODE: Final = "Exit code is "
 """Begins the line that the tool prints in place of ending the JVM."""
+LATE: Final = 124
+"""The code of a command that did not end in time, as of ``timeout``."""
 _LIMIT_S: Final = 60.0
 """A command takes a tenth of a second; the tool itself would wait 300 for an answer that it cannot read."""
 
@@ -95,11 +96,7 @@ class AdminTool:
             self._process = self._gateway = None
 
     def run(self, *arguments: str) -> Outcome:
-        """Run one command.
-
-        Raises:
-            CommandFailed: It did not end in time. The JVM is gone with it.
-        """
+        """Run one command; one that does not end in time is ended, and the next one has a new JVM."""
         late = threading.Event()
 
         def end() -> None:
@@ -110,10 +107,12 @@ class AdminTool:
         clock.start()
         try:
             return self._run(arguments)
-        except Exception as error:
-            if late.is_set():
-                raise CommandFailed(f"pulsar-admin {' '.join(arguments)} did not end within {_LIMIT_S:g} s") from error
-            raise
+        except Exception:
+            if not late.is_set():
+                raise
+            self.stop()
+            self.start()
+            return Outcome(LATE, "", f"did not end within {_LIMIT_S:g} s")
         finally:
             clock.cancel()
 

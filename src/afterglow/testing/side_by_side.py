@@ -39,7 +39,6 @@ class Side:
         """Run a command.
 
         Raises:
-            CommandFailed: It did not end in time.
             KeyError: It uses what no command before it gave.
         """
         words = step.words(self.known)
