@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from afterglow.admin import bundles, stats
 from afterglow.admin.access import Access
 from afterglow.admin.resource import Resources
+from afterglow.broker.obedience import TOPICS_AT_ONCE
 from afterglow.broker.replies import PULSAR_VERSION
-from afterglow.broker.service import TOPICS_AT_ONCE
 from afterglow.errors import NotThere
 
 if TYPE_CHECKING:

@@ -148,7 +148,6 @@ async def subscribe(
     if ask.HasField("schema"):
         await service.blocking(service.schemas.check_consumer, topic.name, ask.schema)
     subscription = await _subscription(service, topic, ask)
-    properties = {pair.key: pair.value for pair in ask.metadata}
     consumer = Consumer(
         ask.consumer_id,
         ask.consumer_name,
@@ -159,7 +158,7 @@ async def subscribe(
         raw=raw,
         own=own,
         since_ms=service.store.clock.now_ms(),
-        properties=properties,
+        properties=given,
     )
     subscription.add(consumer, ask.subType)
     session.consumers[ask.consumer_id] = consumer
