@@ -24,6 +24,7 @@ from afterglow.config import BrokerConfig
 from afterglow.engine.check_jobs import CheckJobs
 from afterglow.engine.checking import PlacedStores, TierChecker
 from afterglow.engine.reads import TopicSources
+from afterglow.errors import MissingDependency
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.hot.delivery import call_each
@@ -41,6 +42,7 @@ from afterglow.read.places import Tiers, place_of_url
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.testing.clock import ManualExecutor
+from afterglow.testing.java_tools import JavaTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -378,3 +380,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Admin]]:
 @pytest.fixture
 def admin(start: Callable[..., Admin]) -> Admin:
     return start()
+
+
+@pytest.fixture
+def tools(admin: Admin, tmp_path: Path) -> JavaTools:
+    """Pulsar's own tools, set up for the broker of a test."""
+    try:
+        return JavaTools(admin.service.service_url, f"http://127.0.0.1:{admin.port}", tmp_path)
+    except MissingDependency as error:
+        pytest.skip(str(error))

@@ -7,27 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import MissingDependency
-from afterglow.testing.java_tools import JavaTools
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.admin.conftest import Admin
+
+    from afterglow.testing.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
 TOPIC = "public/default/t"
 NAMESPACE = "public/default"
-
-
-@pytest.fixture
-def tools(admin: Admin, tmp_path: Path) -> JavaTools:
-    try:
-        return JavaTools(admin.service.service_url, f"http://127.0.0.1:{admin.port}", tmp_path)
-    except MissingDependency as error:
-        pytest.skip(str(error))
 
 
 def check(tools: JavaTools, *cases: tuple[str, str]) -> None:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from afterglow.errors import MissingDependency
 from afterglow.testing.commands import CommandFailed
-from afterglow.testing.java_tools import JavaTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.admin.conftest import Admin
+
+    from afterglow.testing.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
@@ -28,14 +27,6 @@ STORE = ("--driver", "S3", "--bucket", "b", "--endpoint", "http://127.0.0.1:9", 
 @pytest.fixture
 def admin(start: Callable[..., Admin]) -> Admin:
     return start(offload=True, default_retention_size_in_mb=-1, default_retention_time_in_minutes=-1)
-
-
-@pytest.fixture
-def tools(admin: Admin, tmp_path: Path) -> JavaTools:
-    try:
-        return JavaTools(admin.service.service_url, f"http://127.0.0.1:{admin.port}", tmp_path)
-    except MissingDependency as error:
-        pytest.skip(str(error))
 
 
 def shown(output: str) -> Any:

@@ -8,29 +8,20 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
-from afterglow.errors import MissingDependency
 from afterglow.testing.commands import CommandFailed
-from afterglow.testing.java_tools import JavaTools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.admin.conftest import Admin
+
+    from afterglow.testing.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
 TOPIC = "persistent://public/default/t"
 PARTITIONED = "persistent://public/default/p"
-
-
-@pytest.fixture
-def tools(admin: Admin, tmp_path: Path) -> JavaTools:
-    try:
-        return JavaTools(admin.service.service_url, f"http://127.0.0.1:{admin.port}", tmp_path)
-    except MissingDependency as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
