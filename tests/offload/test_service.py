@@ -275,6 +275,64 @@ def test_a_position_outside_the_topic_is_refused(new_world: NewWorld, position: 
     assert world.service.status(TOPIC).state is OffloadState.NOT_RUN
 
 
+def set_policies(world: OffloadWorld, **policies: object) -> None:
+    topic = TopicName.from_managed_ledger_name(TOPIC)
+    world.catalog.update_topic_policies(topic, lambda _old: {"offloadPolicies": policies})
+    world.policies.changed(topic.namespace)
+
+
+def fail_ledgers(world: OffloadWorld, count: int) -> None:
+    """Have the first try to offload each ledger fail."""
+    world.service.tick()
+    world.settle()
+    for _ in range(count):
+        world.runner.fail_one(StoreUnavailable("no route"))
+    world.settle()
+    assert world.service.statistics(TOPIC).failing
+
+
+def test_the_failure_of_a_ledger_is_forgotten_when_the_ledger_is_trimmed(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand(managed_ledger_offload_threshold_in_bytes=0)))
+    ledger = world.topic(2)
+    fail_ledgers(world, 1)
+    ledger.truncate()
+    world.settle()
+    assert [row.ledgerId for row in world.info().ledgerInfo] == [3]
+    world.service.ended(TOPIC)
+    world.run()
+    assert not world.service.statistics(TOPIC).failing
+
+
+def test_the_failure_of_a_ledger_is_forgotten_when_segments_hold_it(new_world: NewWorld) -> None:
+    world = new_world(
+        settings(
+            **by_hand(managed_ledger_offload_threshold_in_bytes=0, managed_ledger_offload_deletion_lag_in_millis=1000)
+        )
+    )
+    world.topic(2)
+    fail_ledgers(world, 1)
+    set_policies(world, streamingOffloadEnabled=True)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.service.explain(TOPIC)[0].state is LedgerState.WAITING_FOR_LAG
+    assert not world.service.statistics(TOPIC).failing
+    world.clock.advance(2)
+    [found, *_] = world.service.explain(TOPIC)
+    assert (found.state, found.error) == (LedgerState.TO_BE_FREED, None)
+
+
+def test_a_policy_that_could_not_be_obeyed_is_forgotten_when_nothing_is_due_by_it(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2)
+    set_policies(world, managedLedgerOffloadDriver="filesystem", managedLedgerOffloadThresholdInBytes=0)
+    world.run()
+    assert world.service.statistics(TOPIC).failing
+    set_policies(world, managedLedgerOffloadThresholdInBytes=-1)
+    world.service.ended(TOPIC)
+    world.run()
+    assert not world.service.statistics(TOPIC).failing
+
+
 def test_a_topic_that_is_not_there_cannot_be_offloaded(new_world: NewWorld) -> None:
     world = new_world()
     with pytest.raises(TopicMissing):

@@ -129,6 +129,8 @@ class LedgerWork:
             self.manual.keep(self._pursued(due))  # ledgers that were trimmed meanwhile are no error
         if due:
             self._begin(ledger, policy, due)
+        else:
+            self._tell_obstacle("")
         if failed := planner.given_up(ledger.info, pursued=self._pursued(due)):
             ledgers.give_up(self._ground(policy), ledger, failed)
             self._doom()

@@ -47,6 +47,8 @@ class OffloadStatistics:
     """Tries of that which failed; each is repeated."""
     failed_segments: int
     """Segments on their way whose last attempt failed, as far as this process knows."""
+    failing: bool
+    """Whether an offload failed in this process and has not succeeded since."""
 
 
 def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
@@ -68,6 +70,7 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
         deletions_done=topic.deletions_done,
         deletions_failed=topic.deletions_failed,
         failed_segments=sum(1 for upload in topic.stream.uploads if upload.record.last_error),
+        failing=topic.failing,
     )
 
 

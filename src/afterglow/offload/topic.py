@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import AfterglowError, Fenced, StorageError, TopicClosed, TopicMissing
+from afterglow.ledger.ledger_list import offloaded_whole
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.explain import Work
@@ -91,6 +92,12 @@ class TopicOffload:
     def last_failure_ms(self) -> int:
         """When something last failed, epoch milliseconds; 0: nothing has."""
         return max(self._troubles.last_ms, self._stream_failed_ms)
+
+    @property
+    def failing(self) -> bool:
+        """Whether something of it failed and has not succeeded since."""
+        segments = any(upload.record.last_error for upload in self.stream.uploads)
+        return segments or self.stream.error is not None or bool(self._troubles or self._ledgers.obstacle_told)
 
     @property
     def work(self) -> Work:
@@ -203,6 +210,7 @@ class TopicOffload:
                 self._finish_ended()  # what was cancelled before it had tasks
                 self._stream_on(ledger, policy)
                 self._free(ledger, policy)
+                self._forget_troubles(ledger.info, policy)
                 self._note_next(ledger.info, ledger.writing_to, policy)
         except _GONE as error:
             self._stop(error)
@@ -278,8 +286,7 @@ class TopicOffload:
         self.stream.look(ledger, policy, held=len(self.window) > 0)
         if len(self.stream.uploads) < before:
             self._streamed_ms = self._env.clock.now_ms()
-        if self.stream.error is not None:
-            self._stream_failed_ms = self._env.clock.now_ms()
+        self._stream_failed_ms = max(self._stream_failed_ms, self.stream.failed_ms)
 
     def _free(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         """Let hot copies go whose time has come, once their objects have passed a check."""
@@ -302,6 +309,12 @@ class TopicOffload:
                 self._troubles.forget(ledger_id)
         if len(ripe) > _FREED_AT_ONCE:
             self._wake()
+
+    def _forget_troubles(self, info: ManagedLedgerInfo, policy: BrokerConfig) -> None:
+        """Forget failures of ledgers for which nothing is left to do."""
+        freeable = planner.freeable(info, policy=policy, now_ms=self._env.clock.now_ms())
+        outside = {row.ledgerId for row in info.ledgerInfo if not offloaded_whole(row)}
+        self._troubles.keep(outside.union(freeable))
 
     def _stop(self, error: AfterglowError) -> None:
         """The topic is not ours any more."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from afterglow.offload.explain import Trouble
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from afterglow.errors import AfterglowError
     from afterglow.offload.environment import OffloadEnvironment
 
@@ -59,6 +61,12 @@ class Troubles:
         """It went well, or does not matter any more."""
         with self._env.lock:
             self._by_ledger.pop(ledger_id, None)
+
+    def keep(self, ledger_ids: Collection[int]) -> None:
+        """Forget all but these: the others are in the tier, or have left the list."""
+        with self._env.lock:
+            for ledger_id in self._by_ledger.keys() - set(ledger_ids):
+                del self._by_ledger[ledger_id]
 
     def clear(self) -> None:
         """Forget all."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -9,17 +10,38 @@ from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.manual import OffloadState
 from afterglow.offload.segments.cutting import Sizes
+from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.segments.node import UploadNode
 from afterglow.offload.segments.records import new_record
+from afterglow.offload.segments.stream import TopicStream
 from afterglow.testing.ledgers import TOPIC
 from afterglow.testing.offloads import OffloadWorld
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def switch(world: OffloadWorld, *, streaming: bool) -> None:
+    from afterglow.ledger.managed_ledger import ManagedLedger
+
+    NewWorld = Callable[..., OffloadWorld]
+
+
+def set_policies(world: OffloadWorld, **policies: object) -> None:
     topic = TopicName.from_managed_ledger_name(TOPIC)
-    policies = {"streamingOffloadEnabled": streaming}
     world.catalog.update_topic_policies(topic, lambda _old: {"offloadPolicies": policies})
     world.policies.changed(topic.namespace)
+
+
+def switch(world: OffloadWorld, *, streaming: bool) -> None:
+    set_policies(world, streamingOffloadEnabled=streaming)
+
+
+def without_directory(world: OffloadWorld) -> ManagedLedger:
+    """A topic whose stream cannot begin a segment: its policy names a driver without the directory it needs."""
+    ledger = world.open()
+    set_policies(world, streamingOffloadEnabled=True, managedLedgerOffloadDriver="filesystem")
+    world.append(ledger, b"a")
+    world.run()
+    return ledger
 
 
 def test_a_topic_that_streams_no_more_is_not_looked_at_with_every_tick() -> None:
@@ -67,6 +89,72 @@ def test_an_offload_by_hand_ends_where_segments_end_before_what_it_asked_for() -
     status = world.service.status(TOPIC)
     assert status.state is OffloadState.ERROR
     assert "streamingOffloadEnabled" in status.last_error
+
+
+def test_an_offload_by_hand_succeeds_after_the_cause_of_an_earlier_error_is_gone(new_world: NewWorld) -> None:
+    world = new_world()
+    without_directory(world)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.ERROR
+    assert "fileSystemURI" in world.service.status(TOPIC).last_error
+    switch(world, streaming=True)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    status = world.service.status(TOPIC)
+    assert (status.state, status.last_error) == (OffloadState.SUCCESS, "")
+
+
+def test_an_offload_by_hand_is_not_failed_by_an_attempt_that_began_before_it(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world()
+    without_directory(world)
+    world.clock.advance(60)
+    advance = TopicStream.advance
+
+    def asked_for_meanwhile(stream: TopicStream, *args: Any) -> Any:
+        switch(world, streaming=True)
+        world.service.offload_prefix(TOPIC, LATEST)
+        monkeypatch.undo()
+        return advance(stream, *args)  # by the policy from before
+
+    monkeypatch.setattr(TopicStream, "advance", asked_for_meanwhile)
+    world.service.tick()
+    world.executor.run_all()
+    states = [world.service.status(TOPIC).state]
+    world.run()
+    states.append(world.service.status(TOPIC).state)
+    assert states == [OffloadState.RUNNING, OffloadState.SUCCESS]
+
+
+def test_an_error_ends_with_its_cause_before_a_segment_is_committed(new_world: NewWorld) -> None:
+    world = new_world()
+    without_directory(world)
+    failed_ms = world.clock.now_ms()
+    assert world.service.statistics(TOPIC).failing
+    world.clock.advance(0.001)
+    world.service.ended(TOPIC)
+    world.run()
+    assert world.service.statistics(TOPIC).last_failure_ms == failed_ms  # a look that waits is no failure
+    switch(world, streaming=True)
+    world.clock.advance(60)
+    world.run()
+    assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.ASSIGNED]
+    statistics = world.service.statistics(TOPIC)
+    assert (statistics.failing, statistics.last_failure_ms) == (False, failed_ms)
+
+
+def test_an_offload_by_hand_that_failed_closes_no_segment_later(new_world: NewWorld) -> None:
+    world = new_world()
+    without_directory(world)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.service.status(TOPIC).state is OffloadState.ERROR
+    switch(world, streaming=True)
+    world.clock.advance(60)
+    world.run()
+    assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.ASSIGNED]
 
 
 def begin_nameless(world: OffloadWorld, ledger_id: int) -> None:

@@ -59,7 +59,7 @@ class TopicRow:
     """How many were added up; 0: it is not partitioned, or is a partition itself."""
     offload: OffloadMode
     failing: bool
-    """Whether the last attempt to offload anything of it failed."""
+    """Whether an offload of it failed and has not succeeded since."""
     open: bool
     """Whether it is open here; else there are no clients, and nothing is counted of them."""
     entries: int
@@ -182,8 +182,7 @@ class Overview:
             str(topic),
             partitions=0,
             offload=self._mode(topic),
-            failing=statistics is not None
-            and (statistics.failed_segments > 0 or statistics.last_failure_ms > statistics.last_success_ms),
+            failing=statistics is not None and statistics.failing,
             open=figures is not None,
             entries=sum(row.entries for row in info.ledgerInfo) if opened is None else opened.number_of_entries,
             size_bytes=size_bytes,

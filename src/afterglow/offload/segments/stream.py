@@ -94,7 +94,10 @@ class TopicStream:
         self._failures = 0
         self._progress_ms = room.clock.now_ms()
         self.error: AfterglowError | None = None
-        """Why the last attempt failed; None after a success."""
+        """Why the last call of :meth:`advance` that tried anything failed; None where it went through. Whether a
+        segment still has to be repeated is in its record."""
+        self.failed_ms = 0
+        """When an attempt last failed, epoch milliseconds; 0: none has."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -181,9 +184,16 @@ class TopicStream:
         ledger = self._room.ledger
         return ledger.size_bytes + FRAME_BYTES * ledger.layout.total_entries
 
-    def close_at(self, target: Position) -> None:
-        """Have everything up to ``target`` closed and committed as soon as can be."""
-        self._target = target if self._target is None else max(self._target, target)
+    def close_at(self, target: Position | None) -> None:
+        """Have everything up to ``target`` closed and committed as soon as can be; None: segments close by policy."""
+        if target != self._target:
+            self._target = target
+            self._seen = None
+
+    def retry_now(self) -> None:
+        """End the backoff after failures: the next :meth:`advance` tries again."""
+        self._retry_at_ms = 0
+        self._failures = 0
         self._seen = None
 
     def told(self, uuid: UUID, number: int, result: PartResult) -> None:
@@ -215,6 +225,7 @@ class TopicStream:
             last, seen_bytes = self._room.ledger.layout.last, self._frame_bytes()
             self._go_on(uploads, now_ms, tasks, hand_out)
             self._seen = _Seen(last, seen_bytes, seen_bytes + self._until_due(uploads, last))
+            self.error = None
         except Fenced:
             raise
         except AfterglowError as error:
@@ -250,7 +261,6 @@ class TopicStream:
         except OffloadConflict as error:
             _log.warning("segment %s of %s was given up: %s", first.uuid, self._room.ledger.topic, error)
         uploads.pop(0)
-        self.error = None
         self._failures = 0
         self._progress_ms = self._room.clock.now_ms()
 
@@ -424,7 +434,8 @@ class TopicStream:
         policy = self._policy()
         wait_ms = policy.offload_retry_min_backoff_millis << min(self._failures, 30)
         self._failures += 1
-        self._retry_at_ms = self._room.clock.now_ms() + min(wait_ms, policy.offload_retry_max_backoff_millis)
+        self.failed_ms = self._room.clock.now_ms()
+        self._retry_at_ms = self.failed_ms + min(wait_ms, policy.offload_retry_max_backoff_millis)
         self.error = error
         _log.warning("the stream of %s goes on in a while: %s", self._room.ledger.topic, error)
 

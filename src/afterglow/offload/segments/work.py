@@ -70,6 +70,7 @@ class StreamWork:
         self._waiting: deque[PartTask] = deque()
         self._running: dict[str, PartTask] = {}
         self._target: Position | None = None
+        self._retries_now = False
         self._status: OffloadStatus | None = None
         self._stalled = False
         self.suspect = False
@@ -86,6 +87,11 @@ class StreamWork:
     def error(self) -> AfterglowError | None:
         """Why the stream does not go on; None where it does."""
         return None if self._stream is None else self._stream.error
+
+    @property
+    def failed_ms(self) -> int:
+        """When an attempt of the stream last failed, epoch milliseconds; 0: none has."""
+        return 0 if self._stream is None else self._stream.failed_ms
 
     @property
     def retry_ms(self) -> int:
@@ -133,8 +139,7 @@ class StreamWork:
                 self._status = OffloadStatus(OffloadState.SUCCESS, "", EARLIEST)
                 return True
             self._target = target
-            if self._stream is not None:
-                self._stream.close_at(target)
+            self._retries_now = True  # what failed before may have been put right, which is why somebody asks
             return True
 
     def fail_manual(self, error: AfterglowError) -> None:
@@ -149,8 +154,8 @@ class StreamWork:
             NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
         )
 
-    def _settle_manual(self, ledger: ManagedLedger, stream: TopicStream) -> None:
-        target = self._target
+    def _settle_manual(self, ledger: ManagedLedger, stream: TopicStream, target: Position | None) -> None:
+        """End an offload by hand that the stream knew of when it last advanced: earlier errors say nothing of it."""
         if target is None:
             return
         if isinstance(stream.error, ConfigError | NotSupported):
@@ -187,11 +192,17 @@ class StreamWork:
             self._begin(ledger)
         stream = self._stream
         assert stream is not None
+        with self._env.lock:
+            target = self._target
+            retries_now, self._retries_now = self._retries_now, False
+        stream.close_at(target)
+        if retries_now:
+            stream.retry_now()
         tasks = stream.advance(self._hand_out_now)
         self.suspect = self.suspect and stream.error is not None
         if tasks:
             self._enqueue(tasks)
-        self._settle_manual(ledger, stream)
+        self._settle_manual(ledger, stream, target)
         self._tell_buffer(ledger, stream)
         if (at_ms := stream.next_look_ms) is not None:
             self._env.agenda.put(self._name, at_ms)
@@ -242,8 +253,6 @@ class StreamWork:
         with env.lock:
             self._ledger = ledger
             self._stream = TopicStream(room, lambda: self._policy, self._place, self._give_up_ledger, env.segment_sizes)
-            if self._target is not None:
-                self._stream.close_at(self._target)
 
     def _offsets(self, ledger_id: int, first: int, last: int) -> NDArray[np.int64]:
         return self._env.store.hot.open(ledger_id).offsets(first, last)
