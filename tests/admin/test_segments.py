@@ -109,6 +109,40 @@ def test_statistics_count_entries_in_segments_before_their_ledger_is_whole(admin
     assert admin.get(f"{TOPIC}/stats")["offloadedStorageSize"] == ledger.size_bytes
 
 
+def test_a_ledger_that_segments_hold_is_offloaded_wherever_ledgers_are_listed(admin: Admin) -> None:
+    first, second = admin.write_ledgers(2)
+    admin.write_entries(1)
+    offload(admin)
+    rows = {row["ledgerId"]: row["offloaded"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"]}
+    open_ledger = max(rows)
+    assert rows == {first: True, second: True, open_ledger: False}  # which will grow
+    listed = {row["ledgerId"]: row["isOffloaded"] for row in admin.get(f"{TOPIC}/internal-info")["ledgers"]}
+    assert listed == rows
+    assert admin.get(f"{TOPIC}/stats")["lastOffloadLedgerId"] == second
+
+
+def test_the_first_message_outside_the_tier_is_told_to_the_entry(admin: Admin) -> None:
+    offload(admin)
+    (closed,) = admin.write_ledgers(1)
+    admin.write_entries(3)
+    offload(admin)
+    newest = max(row["ledgerId"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"])
+    assert newest > closed
+    assert first_unoffloaded(admin) == (newest, 3)
+    admin.write_entries(2)
+    offload(admin)
+    assert first_unoffloaded(admin) == (newest, 5)
+    admin.service.store.open("public/default/persistent/t", create=False).roll()
+    offload(admin)
+    assert first_unoffloaded(admin) in {(newest, 5), (newest + 1, 0)}
+
+
+def first_unoffloaded(admin: Admin) -> tuple[int, int]:
+    found = admin.get(f"{TOPIC}/offload")["firstUnoffloadedMessage"]
+    assert found["partitionIndex"] == -1
+    return found["ledgerId"], found["entryId"]
+
+
 # --- going back -------------------------------------------------------------------------------------------------------
 
 

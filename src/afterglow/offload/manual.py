@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from afterglow.format.position import EARLIEST, Position
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.format.position import EARLIEST
+from afterglow.ledger.ledger_list import first_unoffloaded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from afterglow.errors import AfterglowError
+    from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 
@@ -77,13 +78,3 @@ class ManualOffload:
         if self.error is not None:
             return OffloadStatus(OffloadState.ERROR, str(self.error), first)
         return OffloadStatus(OffloadState.SUCCESS, "", first)
-
-
-def first_unoffloaded(info: ManagedLedgerInfo) -> Position:
-    """The first position that is not in the tier: of a ledger that is not, or behind the last where all are."""
-    last = EARLIEST
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        if not offloaded_whole(row) and (row.entries or not row.HasField("entries")):
-            return Position(row.ledgerId, 0)
-        last = Position(row.ledgerId, row.entries)
-    return last

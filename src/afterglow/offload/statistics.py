@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import HotLogError
 from afterglow.format.frames import FRAME_BYTES
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import covered_entries, offloaded_whole
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -76,7 +76,7 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
 
 def _covered_bytes(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
     """Bytes of the entries of a ledger that committed segments hold; 0 where the hot log cannot tell."""
-    last = max((item.endEntryId for item in row.offloadContext.offloadSegment if item.complete), default=-1)
+    last = covered_entries(row) - 1
     if last < 0:
         return 0
     try:

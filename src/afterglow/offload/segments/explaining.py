@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import HotLogError
 from afterglow.format.blocks import HEADER_BYTES
+from afterglow.ledger.ledger_list import covered_entries
 from afterglow.offload.explain import Explanation, LedgerState
 from afterglow.offload.segments import records
 from afterglow.offload.segments.cutting import frame_bytes
@@ -115,7 +116,7 @@ def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Exp
         if row.HasField("entries") and row.ledgerId != view.writing_to:
             return None
         return Explanation(row.ledgerId, LedgerState.OPEN, "It is being written, and has no entries yet.")
-    covered = max((item.endEntryId + 1 for item in row.offloadContext.offloadSegment if item.complete), default=0)
+    covered = covered_entries(row)
     planned = sum(_planned(upload, row.ledgerId, count) for upload in mine)
     rest = max(count - covered - planned, 0)
     cause = _of_segments(view, mine) if mine else _of_none(view, row) if rest else _Cause("It is being written.")

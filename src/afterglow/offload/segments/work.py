@@ -13,9 +13,10 @@ from uuid import UUID
 
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 from afterglow.format.position import EARLIEST
+from afterglow.ledger.ledger_list import first_unoffloaded
 from afterglow.offload.blocks import BlockOffloader, object_metadata
 from afterglow.offload.doomed import Doomed, doomed_row
-from afterglow.offload.manual import OffloadState, OffloadStatus, first_unoffloaded
+from afterglow.offload.manual import OffloadState, OffloadStatus
 from afterglow.offload.offloader import extra_metadata
 from afterglow.offload.segments.stream import TopicStream, run_between
 from afterglow.offload.segments.territory import is_assigned, to_stream
