@@ -10,7 +10,7 @@ import pytest
 from afterglow.config import BrokerConfig
 from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
-from afterglow.format.position import Position
+from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.metadata.names import TopicName
 from afterglow.offload.manual import OffloadState
@@ -70,7 +70,7 @@ async def stream_out(home: Path) -> tuple[Server, int]:
             early += len(await append(topic, 1))
             await asyncio.sleep(0.05)
         assert len(await append(topic, COUNT)) == COUNT
-        await server.service.blocking(offload.offload_prefix, name, topic.ledger.last_confirmed)
+        await server.service.blocking(offload.offload_prefix, name, LATEST)
         await asyncio.to_thread(
             eventually,
             lambda: offload.status(name).state is not OffloadState.RUNNING,

@@ -15,7 +15,7 @@ from afterglow.errors import (
     StoreUnavailable,
     TopicMissing,
 )
-from afterglow.format.position import LATEST, Position
+from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.offload.explain import LedgerState
@@ -266,13 +266,34 @@ def test_an_attempt_from_before_that_fails_does_not_spoil_an_offload_by_hand(new
     assert world.offloaded() == [1]
 
 
-@pytest.mark.parametrize("position", [Position(-1, -1), Position(9, 0)])
-def test_a_position_outside_the_topic_is_refused(new_world: NewWorld, position: Position) -> None:
-    world = new_world(settings(**by_hand()))
-    world.topic(2)
-    with pytest.raises(InvalidPosition):
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("position", "reason"),
+    [
+        (EARLIEST, "no ledger -1"),
+        (Position(1, 0), "no ledger 1"),  # trimmed
+        (Position(5, 0), "no ledger 5"),
+        (Position(999, -7), "no ledger 999"),
+        (Position(3, -1), "ledger 3 has 2 entries"),
+        (Position(3, 3), "ledger 3 has 2 entries"),
+        (Position(4, 2), "ledger 4 has 1 entry"),
+    ],
+)
+def test_what_cannot_be_a_position_of_the_topic_is_refused(
+    new_world: NewWorld, position: Position, reason: str, *, streaming: bool
+) -> None:
+    world = new_world(settings(**by_hand(streaming_offload_enabled=streaming)))
+    world.topic(1).truncate()
+    ledger = world.topic(2)
+    world.append(ledger, b"a")
+    assert [row.ledger_id for row in ledger.ledgers] == [3, 4]
+    with pytest.raises(InvalidPosition, match=f"up to {position}: .*{reason}; give a position from 3:0 to 4:1, or lat"):
         world.service.offload_prefix(TOPIC, position)
     assert world.service.status(TOPIC).state is OffloadState.NOT_RUN
+    for valid in (Position(3, 0), Position(3, 2), Position(4, 0), Position(4, 1), LATEST):
+        world.service.offload_prefix(TOPIC, valid)
+        world.run()
+        assert world.service.status(TOPIC).state is OffloadState.SUCCESS
 
 
 def set_policies(world: OffloadWorld, **policies: object) -> None:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakSet
 
-from afterglow.errors import AfterglowError, InvalidPosition, OffloadInProgress, TopicMissing
+from afterglow.errors import AfterglowError, OffloadInProgress, TopicMissing
 from afterglow.format.offload_context import named_uuids
-from afterglow.format.position import LATEST
+from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload import planner
 from afterglow.offload.agenda import Agenda
@@ -33,7 +33,7 @@ from afterglow.offload.drivers import offloader_of
 from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
-from afterglow.offload.manual import ManualOffload
+from afterglow.offload.manual import ManualOffload, check_position, last_entry_before
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.scan import scan_ledgers
 from afterglow.offload.segments.explaining import explain_streamed, view_stream
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
-    from afterglow.format.position import Position
     from afterglow.format.proto.afterglow_pb2 import SegmentRecord
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
@@ -345,40 +344,44 @@ class OffloadService:
     # --- what people ask ----------------------------------------------------------------------------------------------
 
     def offload_prefix(self, name: str, position: Position) -> None:
-        """Offload all closed ledgers before that of a position; returns once it is begun. Waits for metadata.
+        """Offload what lies before a position; returns once it is begun. Waits for metadata.
 
-        Of a topic that streams everything up to the last entry of now is offloaded, whatever the position.
+        Without streaming these are the closed ledgers before that of the position. A topic that streams commits
+        segments up to the entry before it: the live one closes there. The first entry of the newest ledger stands for
+        the whole topic then. This is what ``pulsar-admin topics offload -s 0`` gives, since it knows whole ledgers
+        only, and none that is open; who means the ledgers before that one gives the position behind their last entry.
 
         Args:
             name: The managed-ledger name.
-            position: Its ledger is the first that is not offloaded; one behind the last ledger means all.
+            position: An entry, or right behind the last of a ledger, or ``LATEST``.
 
         Raises:
             OffloadInProgress: The one before still runs.
-            InvalidPosition: The position lies behind the end of the topic.
+            InvalidPosition: The topic has no such position.
             TopicMissing: There is no such topic.
             AfterglowError: The topic cannot be opened.
         """
         ledger = self._store.open(name, create=False)
-        if self._policies.of(name).streaming_offload_enabled:
-            end = ledger.last_confirmed if ledger.number_of_entries else None
-            if not self._topics.get(name).begin_stream_manual(end):
-                raise _in_progress(name)
-            return
-        ledger.commit_ends()
-        last = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
-        if not 0 <= position.ledger_id <= last + 1 and position != LATEST:
-            raise InvalidPosition(
-                f"{name} cannot be offloaded up to {position}: its last ledger is {last}; give a position of the topic"
-            )
-        candidates = {
-            row.ledgerId
-            for row in ledger.info.ledgerInfo
-            if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
-        }
-        manual = ManualOffload(position.ledger_id, candidates)
-        if not self._topics.get(name).begin_manual(manual):
-            raise _in_progress(name)
+        streaming = self._policies.of(name).streaming_offload_enabled
+        if not streaming:
+            ledger.commit_ends()
+        rows, layout = ledger.info.ledgerInfo, ledger.layout
+        ids = {row.ledgerId for row in rows}.union(layout.ids)
+        check_position(str(ledger.topic), ids, layout, position)
+        topic = self._topics.get(name)
+        if streaming:
+            if position == Position(max(ids, default=-1), 0):
+                position = LATEST
+            begun = topic.begin_stream_manual(last_entry_before(layout, position), ledger.info)
+        else:
+            candidates = {
+                row.ledgerId
+                for row in rows
+                if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
+            }
+            begun = topic.begin_manual(ManualOffload(position.ledger_id, candidates))
+        if not begun:
+            raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
 
     def status(self, name: str) -> OffloadStatus:
         """How the last offload by hand went, in this process. Never waits."""
@@ -528,7 +531,3 @@ class OffloadService:
     @property
     def _store(self) -> LedgerStore:
         return self._ready.store
-
-
-def _in_progress(name: str) -> OffloadInProgress:
-    return OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")

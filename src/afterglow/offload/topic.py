@@ -145,10 +145,10 @@ class TopicOffload:
         self._wake()
         return True
 
-    def begin_stream_manual(self, end: Position | None) -> bool:
+    def begin_stream_manual(self, end: Position | None, info: ManagedLedgerInfo) -> bool:
         """Have all entries up to ``end`` committed in segments; returns whether nothing by hand was running."""
         with self._env.lock:
-            if self.status.state is OffloadState.RUNNING or not self.stream.begin_manual(end):
+            if self.status.state is OffloadState.RUNNING or not self.stream.begin_manual(end, info):
                 return False
             self._streamed_last = True
         self._wake()

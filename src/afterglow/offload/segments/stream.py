@@ -185,7 +185,11 @@ class TopicStream:
         return ledger.size_bytes + FRAME_BYTES * ledger.layout.total_entries
 
     def close_at(self, target: Position | None) -> None:
-        """Have everything up to ``target`` closed and committed as soon as can be; None: segments close by policy."""
+        """Have everything up to an entry closed and committed as soon as can be.
+
+        Args:
+            target: The last entry of that, which must be one of the topic's; None: segments close by policy alone.
+        """
         if target != self._target:
             self._target = target
             self._seen = None
@@ -276,8 +280,8 @@ class TopicStream:
                 return
             run = runs[0]
             end = cut_by_size(run, self._room.offsets, most_bytes)
-            if end is None and (not run.growing or self._wanted_now(run)):
-                end = run.end
+            if end is None:
+                end = self._asked_end(run) if run.growing else run.end
             if end is None and uploads:
                 return  # the live one comes after those before it
             for piece in run.stretches:
@@ -338,9 +342,9 @@ class TopicStream:
             # What came behind the roll-over belongs to the other method.
             closed = [piece.end for piece in run.stretches if piece.closed]
             return closed[-1] if closed else None
-        if not run.growing or self._wanted_now(run) or now_ms >= live.record.first_entry_ms + self._most_ms(policy):
+        if not run.growing or now_ms >= live.record.first_entry_ms + self._most_ms(policy):
             return run.end
-        return None
+        return self._asked_end(run)
 
     def _roll_if_switched_back(self, uploads: list[SegmentUpload]) -> None:
         """After a switch back, end the ledger that is being written where segments reach into it."""
@@ -353,8 +357,11 @@ class TopicStream:
         if live or (row is not None and row.offloadContext.offloadSegment):
             ledger.roll()
 
-    def _wanted_now(self, run: Run) -> bool:
-        return self._target is not None and run.begin <= self._target
+    def _asked_end(self, run: Run) -> Position | None:
+        """The last entry of a run that is to be committed as soon as can be; None where none is."""
+        if self._target is None or run.begin > self._target:
+            return None
+        return min(run.end, self._target)
 
     def _when_to_close(self, uploads: list[SegmentUpload]) -> int | None:
         if not uploads or uploads[-1].end is not None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
-from afterglow.format.position import EARLIEST
 from afterglow.ledger.ledger_list import first_unoffloaded
 from afterglow.offload.blocks import BlockOffloader, object_metadata
 from afterglow.offload.doomed import Doomed, doomed_row
@@ -131,13 +130,21 @@ class StreamWork:
 
     # --- offload by hand ----------------------------------------------------------------------------------------------
 
-    def begin_manual(self, target: Position | None) -> bool:
-        """Have everything up to ``target`` committed; returns whether none was asked for before that still runs."""
+    def begin_manual(self, target: Position | None, info: ManagedLedgerInfo) -> bool:
+        """Begin an offload by hand, unless one is running.
+
+        Args:
+            target: Everything up to this entry is to be committed; None: nothing, which has succeeded already.
+            info: The topic's list.
+
+        Returns:
+            Whether none was running.
+        """
         with self._env.lock:
             if self._target is not None:
                 return False
             if target is None:
-                self._status = OffloadStatus(OffloadState.SUCCESS, "", EARLIEST)
+                self._status = OffloadStatus(OffloadState.SUCCESS, "", first_unoffloaded(info))
                 return True
             self._target = target
             self._retries_now = True  # what failed before may have been put right, which is why somebody asks
