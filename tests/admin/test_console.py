@@ -160,6 +160,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         found["bad"] = [admin.call("GET", f"{TOPIC}/log?from={given}").status for given in ("x", "-1", "9" * 20)]
         found["partitioned"] = admin.call("GET", "persistent/public/default/p/log").status
         found["topics"] = admin.get("afterglow/topics")
+        found["tiers"] = admin.get("afterglow/tiers")
         found["ledgers"] = ledgers
         return found
 

@@ -272,7 +272,7 @@ class LedgerWork:
         if error is None:
             self._troubles.forget(attempt.ledger_id)
         else:
-            self._troubles.note(attempt.ledger_id, error, "was not offloaded")
+            self._troubles.note(attempt.ledger_id, error, "was not offloaded", (str(attempt.offloader.place),))
         with self._env.lock:
             if self.manual is not None:
                 self.manual.ended(attempt.ledger_id, error)

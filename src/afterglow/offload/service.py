@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -34,6 +35,7 @@ from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import ManualOffload, check_position, last_entry_before
+from afterglow.offload.outages import note_result
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.scan import scan_ledgers
 from afterglow.offload.segments.explaining import explain_streamed, view_stream
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from afterglow.offload.statistics import OffloadStatistics
     from afterglow.offload.task import PartResult, Task
     from afterglow.read.places import TierPlace, Tiers
+    from afterglow.storage.health import Outage
 
 _log = logging.getLogger(__name__)
 
@@ -117,6 +120,7 @@ class OffloadService:
         segment_sizes: Callable[[BrokerConfig], Sizes] | None = None,
     ) -> None:
         self._policies = policies
+        self._tiers = tiers
         self._metadata = metadata
         self._paths = paths
         self._clock = clock
@@ -197,6 +201,9 @@ class OffloadService:
                 self._looking += 1
         if walk:
             self._everything.submit(self._walk)
+        for tier in self._tiers.health.tick():
+            for topic in self._topics.all():
+                topic.on_recovery(tier)
         self._notice_entries()
         self._look_at(self._agenda.take_due(self._clock.now_ms()))
         self._hand_out()
@@ -296,6 +303,7 @@ class OffloadService:
             self._dispatcher.hand_out(self._topics.busy())
 
     def _task_ended(self, task: Task, result: PartResult) -> None:
+        note_result(self._tiers.health, task, result)
         with self._lock:
             self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
         if self._topics.get(task.topic).task_ended(task, result) and not self._closed:
@@ -397,14 +405,14 @@ class OffloadService:
         env = self._ready
         opened = env.store.opened(name)
         policy = self._policies.of(name)
-        obstacle = None
+        obstacle = outage = None
         try:
-            _ = env.offloaders(policy, env.own, env.tiers).place
+            outage = env.tiers.health.outage(str(env.offloaders(policy, env.own, env.tiers).place))
         except AfterglowError as error:
             obstacle = str(error)
         topic = self._topics.peek(name)
-        work = topic.work
-        view = view_stream(name, env, topic.stream, policy=policy, obstacle=obstacle, whole=work.running)
+        work = replace(topic.work, outage=outage)
+        view = view_stream(name, env, topic.stream, policy=policy, obstacle=obstacle, work=work)
         return explain(
             name,
             env.store.info(name),
@@ -425,7 +433,7 @@ class OffloadService:
             MetadataUnavailable: The store cannot be reached.
         """
         # The records first: one that is in no list any more is about to be deleted, and is nobody's concern.
-        found = list_segments(self._metadata, self._paths, name)
+        found = list_segments(self._metadata, self._paths, name, self._outage_text)
         named = {str(uuid) for uuid in named_uuids(self._store.info(name))}
         return tuple(view for view in found if view.status is not SegmentStatus.OFFLOADED or view.id in named)
 
@@ -477,6 +485,10 @@ class OffloadService:
         finally:
             self._topics.get(name).doom()
 
+    def _outage_text(self, place: TierPlace) -> str | None:
+        outage = self._tiers.health.outage(str(place))
+        return None if outage is None else outage.sentence(self._clock.now_ms())
+
     def statistics(self, name: str) -> OffloadStatistics:
         """What is in the tier of a topic. May wait for metadata and a disk.
 
@@ -514,6 +526,14 @@ class OffloadService:
             )
         finally:
             self._scanning.release()
+
+    def tiers(self) -> dict[str, Outage | None]:
+        """All tiers that this process uses, each with its outage; None: it is available. Never waits."""
+        return self._tiers.health.all()
+
+    def outage(self, name: str) -> Outage | None:
+        """The outage of a tier that a topic uses; None where all are available. Never waits."""
+        return self._topics.peek(name).outage
 
     @property
     def read_bytes(self) -> RouteBytes:

@@ -7,6 +7,7 @@ never waits. Results of tasks come from any thread.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import AfterglowError, Fenced, StorageError, TopicClosed, TopicMissing
@@ -18,11 +19,13 @@ from afterglow.offload.freeing import CopyCheck
 from afterglow.offload.lanes import Lane
 from afterglow.offload.ledger_work import LedgerWork
 from afterglow.offload.manual import OffloadState
+from afterglow.offload.outages import failure_level, note_begin
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.work import StreamWork, wants_stream
 from afterglow.offload.task import PartTask
 from afterglow.offload.troubles import Troubles
 from afterglow.read.latencies import Latencies
+from afterglow.read.places import place_of_policy, place_of_record
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.manual import ManualOffload, OffloadStatus
     from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.health import Outage
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +101,22 @@ class TopicOffload:
     def failing(self) -> bool:
         """Whether something of it failed and has not succeeded since."""
         segments = any(upload.record.last_error for upload in self.stream.uploads)
-        return segments or self.stream.error is not None or bool(self._troubles or self._ledgers.obstacle_told)
+        failed = segments or self.stream.error is not None or bool(self._troubles or self._ledgers.obstacle_told)
+        return failed or (not self.quiet and self.outage is not None)
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Where objects of it go by its policy, and where segments on their way are."""
+        places = [place_of_record(upload.record.place) for upload in self.stream.uploads]
+        with suppress(AfterglowError):
+            places.append(place_of_policy(self.policy, self._env.own))
+        return tuple(dict.fromkeys(map(str, places)))
+
+    @property
+    def outage(self) -> Outage | None:
+        """Of one of its tiers; None where all are available."""
+        found = (self._env.tiers.health.outage(tier) for tier in self.tiers)
+        return next((outage for outage in found if outage is not None), None)
 
     @property
     def work(self) -> Work:
@@ -142,7 +161,7 @@ class TopicOffload:
                 return False
             self._ledgers.manual = manual
             self._streamed_last = False
-        self._wake()
+        self.retry_now()
         return True
 
     def begin_stream_manual(self, end: Position | None, info: ManagedLedgerInfo) -> bool:
@@ -151,8 +170,21 @@ class TopicOffload:
             if self.status.state is OffloadState.RUNNING or not self.stream.begin_manual(end, info):
                 return False
             self._streamed_last = True
-        self._wake()
+        self.retry_now()
         return True
+
+    def retry_now(self) -> None:
+        """End all backoffs: somebody asks, or the tier answers again."""
+        self._troubles.retry_now()
+        self.stream.retry_now()
+        self._wake()
+
+    def on_recovery(self, tier: str) -> None:
+        """A tier answers again: what failed there is tried now, and objects to be deleted may be there too."""
+        if (self.stream.retry_ms or self._troubles) and tier in self.tiers:
+            self.retry_now()
+        elif self._doomed:
+            self._wake()
 
     def doom(self) -> None:
         """Intents to delete are on record for this topic."""
@@ -178,6 +210,7 @@ class TopicOffload:
 
     def hand_out(self, task: Task) -> None:
         """The task that :meth:`next_task` gave goes out."""
+        note_begin(self._env.tiers.health, task)
         if self.window.next_task() is not None:
             self.window.hand_out(task)
         elif isinstance(task, PartTask):
@@ -286,7 +319,11 @@ class TopicOffload:
         self.stream.look(ledger, policy, held=len(self.window) > 0)
         if len(self.stream.uploads) < before:
             self._streamed_ms = self._env.clock.now_ms()
-        self._stream_failed_ms = max(self._stream_failed_ms, self.stream.failed_ms)
+        error, failed_ms = self.stream.error, self.stream.failed_ms
+        if error is not None and failed_ms > self._stream_failed_ms:
+            level = failure_level(self._env.tiers.health, error, self.tiers)
+            _log.log(level, "the stream of %s goes on in a while: %s", ledger.topic, error)
+        self._stream_failed_ms = max(self._stream_failed_ms, failed_ms)
 
     def _free(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         """Let hot copies go whose time has come, once their objects have passed a check."""
@@ -300,7 +337,7 @@ class TopicOffload:
             try:
                 copies.check(rows[ledger_id])
             except AfterglowError as error:
-                self._troubles.note(ledger_id, error, "keeps its hot copy")
+                self._troubles.note(ledger_id, error, "keeps its hot copy", self.tiers)
             else:
                 sound.append(ledger_id)
         if sound:

@@ -444,7 +444,6 @@ class TopicStream:
         self.failed_ms = self._room.clock.now_ms()
         self._retry_at_ms = self.failed_ms + min(wait_ms, policy.offload_retry_max_backoff_millis)
         self.error = error
-        _log.warning("the stream of %s goes on in a while: %s", self._room.ledger.topic, error)
 
     @contextmanager
     def _reloaded_after_failure(self) -> Iterator[None]:

@@ -147,8 +147,12 @@ class StreamWork:
                 self._status = OffloadStatus(OffloadState.SUCCESS, "", first_unoffloaded(info))
                 return True
             self._target = target
-            self._retries_now = True  # what failed before may have been put right, which is why somebody asks
             return True
+
+    def retry_now(self) -> None:
+        """Have the next look try again, whatever failed before."""
+        with self._env.lock:
+            self._retries_now = True
 
     def fail_manual(self, error: AfterglowError) -> None:
         """Nothing more comes of it."""
