@@ -73,6 +73,7 @@ def consume(served: Served, count: int) -> list[bytes]:
 
 
 def run(command: list[str], environ: dict[str, str]) -> str:
+    environ = {**environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -12,7 +12,7 @@ import pytest
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import ReadPriority
-from afterglow.errors import ConfigError, LedgerMissing, MissingDependency, ObjectMissing, StoreUnavailable
+from afterglow.errors import ConfigError, HotLogError, LedgerMissing, MissingDependency, ObjectMissing, StoreUnavailable
 from afterglow.format.blocks import Format
 from afterglow.format.checks import open_block
 from afterglow.format.frames import iter_entries
@@ -27,6 +27,7 @@ from afterglow.offload.explain import LedgerState
 from afterglow.offload.offloader import LedgerOffloader, NullOffloader, OffloadedLedger, extra_metadata
 from afterglow.offload.runner import run_task
 from afterglow.offload.segments.listing import SegmentStatus
+from afterglow.offload.segments.work import StreamWork
 from afterglow.read import drivers
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
@@ -461,3 +462,26 @@ def test_a_driver_that_takes_whole_ledgers_only_is_told_as_the_reason(
     world.topic(3)
     world.run()
     assert "driver shelf takes whole ledgers only" in str(world.service.explain(TOPIC)[0])
+
+
+def test_a_segment_whose_task_cannot_be_made_is_tried_again(
+    shelf: dict[tuple[str, int | None, UUID], object],
+    new_world: Callable[..., OffloadWorld],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = new_world(streaming_on_the_shelf())
+    world.topic(60)
+    made = StreamWork._driver_task
+    failures = iter([HotLogError("the ledger cannot be read just now")])
+
+    def fail_once(self: StreamWork, *args: object) -> object:
+        for error in failures:
+            raise error
+        return made(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamWork, "_driver_task", fail_once)
+    world.run()
+    assert shelf == {}
+    world.clock.advance(60)
+    world.run()
+    assert len(shelf) == 1

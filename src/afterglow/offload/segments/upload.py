@@ -57,9 +57,10 @@ from afterglow.read.places import is_built_in, place_of_record
 from afterglow.storage.store import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from afterglow.format.position import Position
+    from afterglow.format.proto.afterglow_pb2 import PlannedPart as PlannedPartRecord
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
@@ -284,16 +285,21 @@ class SegmentUpload:
         missing = [part for part in records.missing_parts(self.record) if part.number not in self._in_flight]
         if not missing:
             return ()
-        if self._external:
-            self._in_flight.update(part.number for part in missing)
-            return tuple(self._room.driver_task(self.record, self._part(part.number)) for part in missing)
+        tasks = self._driver_tasks(missing) if self._external else self._part_tasks(missing)
+        self._in_flight.update(task.number for task in tasks)
+        return tasks
+
+    def _driver_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[SegmentTask, ...]:
+        return tuple(self._room.driver_task(self.record, self._part(part.number)) for part in missing)
+
+    def _part_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[PartTask, ...]:
         single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
         if not single and not self.record.upload_id:
             self._create_upload()
         place = place_of_record(self.record.place)
         options = tuple(sorted(self._room.store_options(place).items()))
         metadata = tuple(self._room.user_metadata("data").items())
-        tasks = tuple(
+        return tuple(
             PartTask(
                 topic=self._room.ledger.name,
                 key=self.key,
@@ -309,8 +315,6 @@ class SegmentUpload:
             )
             for part in missing
         )
-        self._in_flight.update(task.number for task in tasks)
-        return tasks
 
     def settle(self, results: Mapping[int, PartResult]) -> None:
         """Take what tasks have told, by part number, and record the parts that are done.
