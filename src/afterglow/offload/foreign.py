@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from afterglow.errors import AfterglowError, HotLogError
 from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.drivers import offloader_of
-from afterglow.offload.reach import reach
+from afterglow.offload.reach import Route, reach
 from afterglow.offload.task import PartResult, failed
 from afterglow.read.places import Tiers
 
 if TYPE_CHECKING:
-    from afterglow.offload.reach import Route
     from afterglow.offload.task import LedgerTask, OpenLedger
 
 _tiers = Tiers()
@@ -39,4 +38,6 @@ def run_ledger(task: LedgerTask, *, open_ledger: OpenLedger | None = None) -> Pa
             offloader.offload(ledger, task.uuid, dict(task.metadata))
     except AfterglowError as error:
         return failed(task, error)
-    return PartResult(task.task_id, None, (), None, upload_seconds=time.perf_counter() - started, route=route)
+    took_s = time.perf_counter() - started
+    file_bytes = task.size_bytes if route is Route.FILES else 0
+    return PartResult(task.task_id, None, (), None, upload_seconds=took_s, route=route, file_bytes=file_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from crc32c import crc32c
@@ -18,7 +18,7 @@ from afterglow.errors import AfterglowError, ObjectExists
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.parts import PartBuffer
-from afterglow.offload.reach import reach
+from afterglow.offload.reach import Route, reach
 from afterglow.offload.workers import cached_store
 from afterglow.storage.store import Part, Upload
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from afterglow.format.statistics import BlockStatistics
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.parts import ReadableLedger
-    from afterglow.offload.reach import Route
     from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
 
@@ -93,6 +92,11 @@ class PartTask:
         """Length of the part, and of the memory that the task takes."""
         return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the entries, without frames, block headers and padding."""
+        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerTask:
@@ -148,6 +152,8 @@ class PartResult:
     """Spent on the store."""
     route: Route | None = None
     """Where the entries were read; None where the task failed, or was given its ledgers."""
+    file_bytes: int = 0
+    """Bytes of entries that were read from ledger files, also where their upload failed."""
 
 
 def failed(task: Task, error: AfterglowError) -> PartResult:
@@ -169,6 +175,7 @@ def run_part(
         What was written, or the error that was to be expected; any other propagates.
     """
     route: Route | None = None
+    file_bytes = 0
     started = time.perf_counter()
     try:
         buffer = PartBuffer(task.size_bytes)
@@ -180,10 +187,14 @@ def run_part(
                 with open_ledger(piece.ledger_id) as ledger:
                     statistics.append(tuple(buffer.add(ledger, plan) for plan in piece.plans))
         read = time.perf_counter()
+        file_bytes = task.entry_bytes if route is Route.FILES else 0
         part = _upload((open_store or cached_store)(task.url, task.options), task, buffer.data)
     except AfterglowError as error:
-        return failed(task, error)
-    return PartResult(task.task_id, part, tuple(statistics), None, read - started, time.perf_counter() - read, route)
+        return replace(failed(task, error), file_bytes=file_bytes)
+    uploaded = time.perf_counter()
+    return PartResult(
+        task.task_id, part, tuple(statistics), None, read - started, uploaded - read, route, file_bytes=file_bytes
+    )
 
 
 def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:
