@@ -12,7 +12,7 @@ from afterglow.broker.connection import Connection, ConnectionLimits, PublishBud
 from afterglow.broker.creation import Creation
 from afterglow.broker.obedience import TOPICS_AT_ONCE, Obedience
 from afterglow.broker.policies import PolicyReader
-from afterglow.broker.raw_reads import RawReads
+from afterglow.broker.raw_reads import OriginBytes
 from afterglow.broker.replies import Refused
 from afterglow.broker.topic import Topic
 from afterglow.errors import AfterglowError, NotSupported, NotThere
@@ -77,7 +77,10 @@ class BrokerService:
         self.hot_instance = ""
         """Id of the hot log, for those who want to be sure of it."""
         self.connections: set[Connection] = set()
-        self.raw_reads = RawReads()
+        self.raw_reads = OriginBytes()
+        """Of all raw readers."""
+        self.offload_reads = OriginBytes()
+        """Of those among them that read for offload tasks."""
         self.service_url = ""
         self.service_url_tls = ""
         self.on_policies_changed: list[Callable[[NamespaceName], None]] = []

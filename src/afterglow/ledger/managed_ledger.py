@@ -164,13 +164,9 @@ class ManagedLedger:
         """
         return self._reader.read_over(position, max_entries, max_bytes)
 
-    def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
+    def read_memory(self, position: Position, max_entries: int, max_bytes: int) -> Reading | None:
         """What :meth:`read` would begin with as far as it is in memory; None where it is not. Never waits."""
-        return self._reader.read_cached(position, max_entries, max_bytes)
-
-    def read_buffered(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
-        """The same as far as it waits in memory to be offloaded; None where it does not. Never waits."""
-        return self._reader.read_buffered(position, max_entries, max_bytes)
+        return self._reader.read_memory(position, max_entries, max_bytes)
 
     def is_far(self, position: Position) -> bool:
         """Whether a read that begins there may have to wait for a tier. Never waits."""

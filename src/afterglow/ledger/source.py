@@ -25,6 +25,8 @@ class EntryRun:
     """Id of the first; above the one that was asked for where damaged ones were left out."""
     entries: Sequence[EntryData]
     """May be empty only where damaged entries were left out up to the end of what was asked for."""
+    tiered: bool = False
+    """Whether a tier served them, not the hot log."""
 
 
 class EntrySource(Protocol):

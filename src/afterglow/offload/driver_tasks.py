@@ -14,7 +14,7 @@ from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.offloader import OffloadResult
 from afterglow.offload.parts import PartBuffer
-from afterglow.offload.reach import reach
+from afterglow.offload.reach import Route, reach
 from afterglow.offload.task import PartResult, SegmentTask, failed
 from afterglow.read.places import Tiers
 from afterglow.storage.store import Part
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from afterglow.format.statistics import BlockStatistics
     from afterglow.offload.offloader import OffloadHandle
     from afterglow.offload.parts import ReadableLedger
-    from afterglow.offload.reach import Route
     from afterglow.offload.task import LedgerTask, OpenLedger
 
 _tiers = Tiers()
@@ -55,7 +54,8 @@ def run_driver_task(task: LedgerTask | SegmentTask, *, open_ledger: OpenLedger |
         driver = task.policy.managed_ledger_offload_driver
         return failed(task, StorageError(f"offload driver {driver} failed with {error!r}"))
     seconds = time.perf_counter() - started
-    return PartResult(task.task_id, part, statistics, None, upload_seconds=seconds, route=route)
+    file_bytes = task.entry_bytes if route is Route.FILES else 0
+    return PartResult(task.task_id, part, statistics, None, upload_seconds=seconds, route=route, file_bytes=file_bytes)
 
 
 def _ranges(task: LedgerTask | SegmentTask) -> list[LedgerRange]:

@@ -167,6 +167,7 @@ class OffloadService:
         self._started = False
         self._closed = False
         self._read_bytes = RouteBytes()
+        self._file_bytes = 0
         policies.on_change(lambda _namespace: self._walk_soon())
 
     def attach(self, store: LedgerStore) -> None:
@@ -299,6 +300,7 @@ class OffloadService:
     def _task_ended(self, task: Task, result: PartResult) -> None:
         with self._lock:
             self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
+            self._file_bytes += result.file_bytes
         if self._topics.get(task.topic).task_ended(task, result) and not self._closed:
             self._look_at([task.topic])
 
@@ -516,6 +518,11 @@ class OffloadService:
     def read_bytes(self) -> RouteBytes:
         """Bytes that tasks have read and uploaded since the start, all topics together."""
         return self._read_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of entries that tasks have read from ledger files since the start, all topics together."""
+        return self._file_bytes
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

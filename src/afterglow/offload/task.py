@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.position import Position
 from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.parts import PartBuffer
-from afterglow.offload.reach import reach
+from afterglow.offload.reach import Route, reach
 from afterglow.offload.workers import cached_store
 from afterglow.storage.store import Part, Upload
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from afterglow.format.statistics import BlockStatistics
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.parts import ReadableLedger
-    from afterglow.offload.reach import Route
     from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
 
@@ -94,6 +93,11 @@ class PartTask:
         """Length of the part, and of the memory that the task takes."""
         return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the entries, without frames, block headers and padding."""
+        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
@@ -145,6 +149,11 @@ class SegmentTask:
         """Of its entries with their frames, and a little more."""
         return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the entries, without frames."""
+        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerTask:
@@ -175,6 +184,11 @@ class LedgerTask:
     """Where workers read the topic that do not share the engine's disk; None: nowhere."""
 
     @property
+    def entry_bytes(self) -> int:
+        """Bytes of the ledger's entries."""
+        return self.size_bytes
+
+    @property
     def task_id(self) -> str:
         """Names the task among all others."""
         return self.key
@@ -202,6 +216,8 @@ class PartResult:
     """Spent on the store."""
     route: Route | None = None
     """Where the entries were read; None where the task failed, or was given its ledgers."""
+    file_bytes: int = 0
+    """Bytes of entries that were read from ledger files, also where their upload failed."""
 
 
 def failed(task: Task, error: AfterglowError) -> PartResult:
@@ -223,6 +239,7 @@ def run_part(
         What was written, or the error that was to be expected; any other propagates.
     """
     route: Route | None = None
+    file_bytes = 0
     started = time.perf_counter()
     try:
         buffer = PartBuffer(task.size_bytes)
@@ -234,10 +251,14 @@ def run_part(
                 with open_ledger(piece.ledger_id) as ledger:
                     statistics.append(tuple(buffer.add(ledger, plan) for plan in piece.plans))
         read = time.perf_counter()
+        file_bytes = task.entry_bytes if route is Route.FILES else 0
         part = _upload((open_store or cached_store)(task.url, task.options), task, buffer.data)
     except AfterglowError as error:
-        return failed(task, error)
-    return PartResult(task.task_id, part, tuple(statistics), None, read - started, time.perf_counter() - read, route)
+        return replace(failed(task, error), file_bytes=file_bytes)
+    uploaded = time.perf_counter()
+    return PartResult(
+        task.task_id, part, tuple(statistics), None, read - started, uploaded - read, route, file_bytes=file_bytes
+    )
 
 
 def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:

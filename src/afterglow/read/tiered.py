@@ -78,7 +78,7 @@ class TieredSource:
     def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
         """Entries of one ledger; see the protocol."""
         for served in self.walk(row, first, last, max_bytes):
-            return EntryRun(served.run.frames.first_entry_id, served.run.entries())
+            return EntryRun(served.run.frames.first_entry_id, served.run.entries(), served.tier is Tier.TIERED)
         return EntryRun(last + 1, ())
 
     def walk(

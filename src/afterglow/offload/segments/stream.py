@@ -105,6 +105,11 @@ class TopicStream:
         return tuple(self._uploads or ())
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether it is known which segments are assigned."""
+        return self._uploads is not None
+
+    @property
     def idle(self) -> bool:
         """Whether no segment is assigned and nothing is in flight."""
         return self._uploads is not None and not self._uploads

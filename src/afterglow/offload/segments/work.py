@@ -211,7 +211,8 @@ class StreamWork:
 
     def _tell_buffer(self, ledger: ManagedLedger, stream: TopicStream) -> None:
         """Have entries kept in memory from the first one on that is still to be uploaded."""
-        if (buffer := self._env.store.cache.buffer) is None:
+        # Where it is not known which that is, as while metadata cannot be reached, what is held is still needed.
+        if (buffer := self._env.store.cache.buffer) is None or not stream.is_loaded:
             return
         if (begin := stream.untaken) is None:
             buffer.forget(self._name)
