@@ -116,13 +116,14 @@ class Fixed:
         self.entries = entries
         self.layout = Layout.of([(1, len(entries))])
 
-    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+    def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         first = position.entry_id if position.ledger_id == 1 else 0
         chosen = enumerate(self.entries[first : first + max_entries], first)
         return [StoredEntry(Position(1, at), data) for at, data in chosen]
 
-    def read_one(self, position: Position) -> bytes | None:
-        return self.entries[position.entry_id]
+    def narrow(self, _ledger_id: int, entries: range, _time_ms: int, *, stamped: bool) -> range:
+        del stamped
+        return entries
 
 
 def stored(broker: int | None, publish: int) -> bytes:
