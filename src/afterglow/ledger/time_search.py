@@ -198,14 +198,15 @@ class TimeSearch:
     def _scan_range(self, ledger_id: int, entries: range, time_ms: int) -> _Timed | None:
         while entries:
             wanted = entries[:_SCAN_ENTRIES]
-            block = self._entries.probe(Position(ledger_id, wanted.start), len(wanted), _SCAN_BYTES)
-            if block and block[0].position.ledger_id != ledger_id:  # trimmed meanwhile
+            probed = self._entries.probe(Position(ledger_id, wanted.start), len(wanted), _SCAN_BYTES)
+            # Where damaged entries were left out, later ones may have come in their place, also of the next ledger.
+            block = [entry for entry in probed if entry.position.ledger_id == ledger_id]
+            if probed and not block:  # trimmed meanwhile, or damaged up to the ledger's end
                 return None
             for entry in block:
                 found = self._time(entry.data)
                 if found is not None and found.time_ms >= time_ms:
                     return _Timed(entry.position, found.by_broker)
-            # Damaged entries may have been left out, maybe all that were wanted.
             entries = range(block[-1].position.entry_id + 1 if block else wanted.stop, entries.stop)
         return None
 
