@@ -226,6 +226,13 @@ class Copies:
         self.asked.append((row.ledgerId, first, last))
         return EntryRun(first, self.ledgers[row.ledgerId][first : last + 1])
 
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        return self.read(row, first, last, max_bytes)
+
+    def narrow(self, _row: ManagedLedgerInfo.LedgerInfo, entries: range, _time_ms: int, *, stamped: bool) -> range:
+        del stamped
+        return entries
+
 
 def test_entries_that_are_not_cached_come_from_the_topics_source() -> None:
     world = World(settings(managed_ledger_cache_size_mb=0))

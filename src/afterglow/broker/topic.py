@@ -261,7 +261,7 @@ class Topic:
         Raises:
             AfterglowError: The topic cannot be read.
         """
-        if not self.policies.ttl_ms or not self.ledger.cursors():
+        if not self.policies.ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors()):
             return
         oldest_kept = self.service.store.clock.now_ms() - self.policies.ttl_ms
         expired = await self.service.far(self.ledger.last_before, oldest_kept)

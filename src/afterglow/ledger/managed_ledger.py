@@ -173,10 +173,13 @@ class ManagedLedger:
         return self._reader.is_far(position)
 
     def first_at_or_after(self, time_ms: int) -> Found:
-        """The first entry written at or after a moment; see :mod:`afterglow.ledger.time_search`. May wait for a disk.
+        """The first entry written at or after a moment; see :mod:`afterglow.ledger.time_search`.
+
+        May wait for a disk or a tier.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
+            AfterglowError: An entry that must be looked at cannot be read.
         """
         with self._state.lock:
             layout = self._state.layout

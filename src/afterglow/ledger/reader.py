@@ -12,9 +12,16 @@ from afterglow.ledger.layout import Span
 from afterglow.ledger.source import EntryRun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.source import EntryData, EntrySource
     from afterglow.ledger.state import TopicState
+
+    _ReadRun: TypeAlias = Callable[[ManagedLedgerInfo.LedgerInfo, int, int, int], EntryRun]
+    """Reads entries of one ledger; see :meth:`EntrySource.read`."""
 
 
 class ReadOrigin(StrEnum):
@@ -75,7 +82,27 @@ class EntryReader:
             LedgerMissing: No copy of a ledger can be read.
             CorruptBlock: What is stored is damaged.
         """
-        return self._read(position, max_entries, max_bytes, into_far=True).entries
+        return self._read(position, max_entries, max_bytes, self._source.read, into_far=True).entries
+
+    def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+        """The same for a search by time; see :meth:`EntrySource.probe`.
+
+        Raises:
+            LedgerMissing: No copy of a ledger can be read.
+            CorruptBlock: What is stored is damaged.
+        """
+        return self._read(position, max_entries, max_bytes, self._source.probe, into_far=True).entries
+
+    def narrow(self, ledger_id: int, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """Entries of one ledger to which a search by time can be confined; see :meth:`EntrySource.narrow`.
+
+        Empty where the ledger has left the list.
+
+        Raises:
+            StoreUnavailable: The tier has the only copy and cannot be reached.
+        """
+        row = self._state.row(ledger_id)
+        return entries[:0] if row is None else self._source.narrow(row, entries, time_ms, stamped=stamped)
 
     def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
         """The same, and what was left out on the way because no copy can give it.
@@ -86,9 +113,9 @@ class EntryReader:
             LedgerMissing: No copy of a ledger can be read.
             CorruptBlock: What is stored is damaged.
         """
-        return self._read(position, max_entries, max_bytes, into_far=self.is_far(position))
+        return self._read(position, max_entries, max_bytes, self._source.read, into_far=self.is_far(position))
 
-    def _read(self, position: Position, max_entries: int, max_bytes: int, *, into_far: bool) -> Reading:
+    def _read(self, position: Position, max_entries: int, max_bytes: int, read: _ReadRun, *, into_far: bool) -> Reading:
         reading = Reading([], [])
         found = reading.entries
         left = max_bytes
@@ -100,7 +127,7 @@ class EntryReader:
                 room = max_entries - len(found)
                 if room <= 0 or (found and left <= 0):
                     return reading
-                served = self._run(span.ledger_id, first, min(span.last, first + room - 1), left)
+                served = self._run(span.ledger_id, first, min(span.last, first + room - 1), left, read)
                 if served is None:  # trimmed meanwhile
                     break
                 origin, run = served
@@ -145,12 +172,9 @@ class EntryReader:
         segments = row.offloadContext.offloadSegment
         return row.offloadContext.complete or any(part.complete and part.endEntryId >= span.first for part in segments)
 
-    def read_one(self, position: Position) -> EntryData | None:
-        """The entry at ``position``; None where there is none."""
-        found = self.read(position, 1, 1)
-        return found[0].data if found and found[0].position == position else None
-
-    def _run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> tuple[ReadOrigin, EntryRun] | None:
+    def _run(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, read: _ReadRun
+    ) -> tuple[ReadOrigin, EntryRun] | None:
         """At least one entry of one ledger, and where it was; None where the ledger has left the list."""
         if (held := self._held(ledger_id, first, last, max_bytes)) is not None:
             return held[0], EntryRun(first, held[1])
@@ -158,14 +182,14 @@ class EntryReader:
         if row is None:
             return None
         try:
-            run = self._source.read(row, first, last, max_bytes)
+            run = read(row, first, last, max_bytes)
         except LedgerMissing:
             newer = self._state.row(ledger_id)
             if newer is None:
                 return None
             if newer == row:
                 raise
-            run = self._source.read(newer, first, last, max_bytes)  # freed from the hot log meanwhile
+            run = read(newer, first, last, max_bytes)  # freed from the hot log meanwhile
         return ReadOrigin.TIER if run.tiered else ReadOrigin.HOT, run
 
     def _held(self, ledger_id: int, first: int, last: int, max_bytes: int) -> tuple[ReadOrigin, list[bytes]] | None:

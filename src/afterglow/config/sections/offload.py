@@ -57,7 +57,7 @@ class Offload:
         _READ_PRIORITY,
         default=ReadPriority.TIERED_STORAGE_FIRST,
         doc="Which copy serves a read while both exist (PIP-73); `tiered-first` is accepted too. The other copy "
-        "serves where the chosen one is gone.",
+        "serves where the chosen one is gone. Searches by time (seek, expiry) use the hot copy while it exists.",
         scope=Scope.TOPIC,
         aliases={"managedLedgerDataReadPriority": _READ_PRIORITY},
     )

@@ -231,7 +231,8 @@ GROUPS: Final = (
             _counter(
                 "afterglow_read_bytes_total",
                 "namespace topic tier",
-                "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it.",
+                "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it, "
+                "nor what a search by time looked at.",
             ),
             _counter("afterglow_read_entries_total", "namespace topic tier", "Entries, likewise."),
             _counter(
