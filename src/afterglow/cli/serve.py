@@ -95,6 +95,6 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     server.service.on_shutdown = stop.set
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
-    typer.echo(summarize(config, server.tiering.place))
+    typer.echo(summarize(config, server.tiering.target))
     await stop.wait()
     await server.stop()

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.read.places import place_of_policy
+from afterglow.read.places import is_known_driver
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.read.places import TierPlace
 
 
-def summarize(config: BrokerConfig, own: TierPlace) -> str:
+def summarize(config: BrokerConfig, target: TierPlace) -> str:
     """Tier, offload method and retention.
 
     Args:
         config: The broker's settings.
-        own: The engine's own tier.
-
-    Raises:
-        ConfigError: The settings name a driver and lack what it needs.
-        NotSupported: The driver is reserved.
+        target: The tier of topics without policies of their own.
     """
-    return f"tier {place_of_policy(config, own)}, offload {_method(config)}, retention {_retention(config)}"
+    tier = target if is_known_driver(target.driver) else f"of driver {target.driver}"
+    return f"tier {tier}, offload {_method(config)}, retention {_retention(config)}"
 
 
 def _method(config: BrokerConfig) -> str:
