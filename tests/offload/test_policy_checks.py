@@ -104,7 +104,9 @@ def test_segments_that_retention_deletes_at_once_are_taken_with_a_warning() -> N
     (warning,) = check(policy(streaming_offload_enabled=True, **short))
     assert "maxOffloadSegmentRolloverTimeInSeconds=600 (default)" in warning
     assert "defaultRetentionTimeInMinutes=10 (default)" in warning
-    assert check(policy(streaming_offload_enabled=True, max_offload_segment_rollover_time_in_seconds=599, **short)) == ()
+    assert (
+        check(policy(streaming_offload_enabled=True, max_offload_segment_rollover_time_in_seconds=599, **short)) == ()
+    )
     assert check(policy(**short)) == ()
 
 

@@ -1,8 +1,8 @@
 """Changes of stored policies, checked by the effective policies that they would lead to.
 
 Every change of a namespace's or a topic's policies comes through here, so that no order of changes leads to a policy
-that cannot be carried out: a threshold is refused above the retention, and a retention below the threshold, at whichever
-level either is set or removed. A change of a namespace concerns all its topics: those with policies of their own are
+that cannot be carried out: a threshold is refused above the retention, and a retention below the threshold, whichever
+level sets or removes either. A change of a namespace concerns all its topics: those with policies of their own are
 checked one by one.
 
 What was wrong before the change is not held against it: policies that another release or Pulsar stored may be changed
@@ -135,10 +135,10 @@ class PolicyChanges:
             if not topic_values(own):
                 continue
             found = self._problems(new, own)
-            if found:
-                # A change for all topics is not refused because of one that is wrong in the same way already.
-                known = {problem.subject for problem in self._problems(old, own)}
-                refused |= {topic: problem.text for problem in found if problem.subject not in known}
+            # A change for all topics is not refused because of one that is wrong in the same way already.
+            known = {problem.subject for problem in self._problems(old, own)} if found else set()
+            if new_problems := [problem for problem in found if problem.subject not in known]:
+                refused[topic] = new_problems[0].text
         if refused:
             first, text = next(iter(refused.items()))
             others = [str(topic) for topic in refused if topic != first]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog
     from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.metadata.names import TopicName
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.doomed import Doomed
@@ -126,12 +127,8 @@ def roll_back(
         Fenced: Another owner has taken over; nothing was changed.
         MetadataError: The store failed. The list is as before, or as it is to be.
     """
+    check_loss(ledger.topic, plan, lose_data=lose_data)
     lost = {each.ledger_id for each in plan.lost}
-    if lost and not lose_data:
-        raise WouldLoseData(
-            f"{ledger.topic}: the hot copies of ledgers {', '.join(map(str, sorted(lost)))} are gone, and their "
-            f"{sum(each.entries for each in plan.lost)} entries are in segments alone; to lose them, give --lose-data"
-        )
     if lost:
         _keep_an_end(ledger, lost)
     rows = [row for row in ledger.info.ledgerInfo if row.offloadContext.offloadSegment]
@@ -152,6 +149,20 @@ def roll_back(
     else:
         ledger.update(edit)
     return replace(plan, done=True)
+
+
+def check_loss(topic: TopicName, plan: Rollback, *, lose_data: bool) -> None:
+    """Check that a plan loses no entries, or that it may.
+
+    Raises:
+        WouldLoseData: Hot copies are gone, and that is not allowed.
+    """
+    if plan.lost and not lose_data:
+        raise WouldLoseData(
+            f"{topic}: the hot copies of ledgers {', '.join(str(each.ledger_id) for each in plan.lost)} are gone, and "
+            f"their {sum(each.entries for each in plan.lost)} entries are in segments alone; to lose them, give "
+            "--lose-data"
+        )
 
 
 def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
