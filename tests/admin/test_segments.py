@@ -238,7 +238,7 @@ def test_one_topic_that_streams_keeps_all_as_they_are(admin: Admin, topics: list
     assert "streamingOffloadEnabled=false" in refused["error"]
     reason = admin.refused(412, "POST", f"{path}/deleteOffloaded?streaming=true&dryRun=false&loseData=true")
     assert reason.startswith(f"nothing was deleted, since 1 of {len(rows)} topics must be refused")
-    assert f"persistent://public/default/t: {refused['error']}" in reason
+    assert reason.endswith(refused["error"])
     assert admin.state() == before
 
 

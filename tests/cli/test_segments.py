@@ -144,7 +144,7 @@ def test_topics_that_are_refused_or_fail_are_listed_and_exit_1(canned: Canned, c
     canned.on("POST", many(path, "true"), (200, [outcome("a", "planned"), outcome("b", "refused", error="it streams")]))
     refused = canned_cli.run(*command, "--streaming")
     assert refused.code == 1
-    assert "it streams" in refused.stdout
+    assert "persistent://public/default/b: it streams\n" in refused.stdout
     assert refused.stderr == ("afterglow: 1 of 2 topics are refused, and with them all: --yes would delete nothing\n")
     canned.on("POST", many(path, "false"), (200, [outcome("a", "deleted"), outcome("b", "failed", error="no route")]))
     failed = canned_cli.run(*command, "--streaming", "--yes", "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import textwrap
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from uuid import UUID
 import pytest
 
 from afterglow.config import BrokerConfig
+from afterglow.engine.server import Server
+from afterglow.engine.summary import summarize
 from afterglow.errors import ConfigError, MissingDependency, NotSupported, ObjectMissing
 from afterglow.format.blocks import Format
 from afterglow.format.checks import open_block
@@ -285,3 +288,17 @@ def test_a_driver_of_others_offloads_frees_and_deletes(
 def test_a_driver_that_cannot_be_loaded_names_its_package(shelf: object) -> None:
     with pytest.raises(MissingDependency, match=r"broken \(shelf_driver:Nothing\).*install the package shelf-driver"):
         offloader_of(policy(managed_ledger_offload_driver="broken"), OWN, Tiers())
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_server_starts_with_a_driver_of_others(tmp_path: Path) -> None:
+    given = {"bind_address": "127.0.0.1", "broker_service_port": 0, "managed_ledger_offload_driver": "shelf"}
+
+    async def started(config: BrokerConfig) -> str:
+        server = await Server.start(tmp_path / "home", config)
+        await server.stop()
+        return summarize(config, server.tiering.target)
+
+    assert asyncio.run(started(policy(**given))).startswith("tier of driver shelf, ")
+    with pytest.raises(MissingDependency, match=r"offload driver broken .* cannot be loaded"):
+        asyncio.run(started(policy(**given | {"managed_ledger_offload_driver": "broken"})))

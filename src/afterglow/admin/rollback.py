@@ -146,7 +146,7 @@ def _planned(name: TopicName, plan: Rollback) -> Outcome:
 def _check_none_refused(refused: Mapping[TopicName, AfterglowError], count: int) -> None:
     if not refused:
         return
-    reasons = [f"{name}: {error}" for name, error in refused.items()]
+    reasons = [str(error) if str(name) in str(error) else f"{name}: {error}" for name, error in refused.items()]
     more = f"; and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
     raise AdminError(
         status_of(next(iter(refused.values()))),

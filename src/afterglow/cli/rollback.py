@@ -23,7 +23,8 @@ LoseData = Annotated[
 NOTHING_CHANGED: Final = "nothing was changed; give --yes to do it"
 PATH: Final = "deleteOffloaded"
 
-_COLUMNS: Final = ("topic", "state", "segments", "bytes", "lost_entries", "error")
+_COLUMNS: Final = ("topic", "state", "segments", "bytes", "lost_entries")
+"""Columns for people. Reasons are sentences, and stand below the table: a line of a terminal has 80 columns."""
 
 
 def query_of(*, streaming: bool, yes: bool, lose_data: bool) -> dict[str, str]:
@@ -63,9 +64,12 @@ def delete_of_many(session: Session, path: str, where: str, query: dict[str, str
             show(f"deleting segments of {where}, {pending} topics to go")
     states = Counter(row["state"] for row in outcomes.values())
     concerned = [row for row in outcomes.values() if row["state"] != "empty"]
-    session.out.rows(
-        outcomes.values() if session.out.as_json else concerned, f"no topic of {where} has segments", _COLUMNS
-    )
+    shown = outcomes.values() if session.out.as_json else concerned
+    session.out.rows(shown, f"no topic of {where} has segments", _COLUMNS)
+    for row in concerned:
+        if row["error"]:
+            named = row["topic"] in row["error"]
+            session.out.say(row["error"] if named else f"{row['topic']}: {row['error']}")
     if concerned and states["empty"]:
         session.out.say(f"{states['empty']} more topics have no segments")
     if states["refused"]:

@@ -124,27 +124,34 @@ class PolicyChanges:
         return tuple(warning for warning in warnings if warning not in old_warnings)
 
     def _check_topics(self, namespace: NamespaceName, old: Json, new: Json) -> None:
-        """Check the topics with policies of their own: one read each."""
+        """Check the topics with policies of their own: one read each, and one check for all that set the same."""
         refused: dict[TopicName, str] = {}
+        checked: dict[tuple[tuple[str, Any], ...], str | None] = {}
         for topic in self._catalog.topics_with_policies(namespace):
             try:
                 own = self._catalog.topic_policies(topic)
             except CorruptMetadata as error:  # no reason to refuse what others need
                 log.warning("%s is not checked against the new policies of its namespace: %s", topic, error)
                 continue
-            if not topic_values(own):
+            if not (values := tuple(sorted(topic_values(own).items()))):
                 continue
-            found = self._problems(new, own)
-            # A change for all topics is not refused because of one that is wrong in the same way already.
-            known = {problem.subject for problem in self._problems(old, own)} if found else set()
-            if new_problems := [problem for problem in found if problem.subject not in known]:
-                refused[topic] = new_problems[0].text
+            if values not in checked:
+                checked[values] = self._new_problem(own, old, new)
+            if (text := checked[values]) is not None:
+                refused[topic] = text
         if refused:
             first, text = next(iter(refused.items()))
             others = [str(topic) for topic in refused if topic != first]
             more = f"; the same holds for {', '.join(others[:_MOST_NAMED])}" if others else ""
             more += f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
             raise ConfigError(f"{first} sets policies of its own: {text}{more}")
+
+    def _new_problem(self, own: Json, old: Json, new: Json) -> str | None:
+        """What becomes wrong for a topic with other policies of its namespace."""
+        found = self._problems(new, own)
+        # A change for all topics is not refused because of one that is wrong in the same way already.
+        known = {problem.subject for problem in self._problems(old, own)} if found else set()
+        return next((problem.text for problem in found if problem.subject not in known), None)
 
     def _problems(self, namespace: Json, topic: Json) -> tuple[Problem, ...]:
         try:

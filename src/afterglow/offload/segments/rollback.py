@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import ConfigError, LedgerMissing, NotSupported, OffloadInProgress, WouldLoseData
 from afterglow.format.offload_context import get_uuid
+from afterglow.metadata.names import TopicName
 from afterglow.offload.doomed import doomed_segments
 from afterglow.offload.segments import edits
 from afterglow.offload.segments.listing import SegmentStatus, list_segments
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.metadata.names import TopicName
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.doomed import Doomed
@@ -86,7 +86,8 @@ def plan_rollback(
     """
     if policy.streaming_offload_enabled:
         raise ConfigError(
-            f"{name} streams to the tier, and would get segments again: set streamingOffloadEnabled=false for it first"
+            f"{_shown(name)} streams to the tier, and would get segments again: set streamingOffloadEnabled=false for "
+            "it first"
         )
     named = _named(info.ledgerInfo)
     _check_settled(name, info, named)
@@ -179,9 +180,13 @@ def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
 def _check_settled(name: str, info: ManagedLedgerInfo, named: set[UUID]) -> None:
     """Insist that no segment is on its way, nor has come since ``named`` was read."""
     if any(is_assigned(row) for row in info.ledgerInfo):
-        raise OffloadInProgress(f"a segment of {name} is on its way: wait until it is offloaded")
+        raise OffloadInProgress(f"a segment of {_shown(name)} is on its way: wait until it is offloaded")
     if not _named(info.ledgerInfo) <= named:
-        raise OffloadInProgress(f"{name} has got another segment meanwhile: ask again")
+        raise OffloadInProgress(f"{_shown(name)} has got another segment meanwhile: ask again")
+
+
+def _shown(name: str) -> str:
+    return str(TopicName.from_managed_ledger_name(name))
 
 
 def _named(rows: Iterable[ManagedLedgerInfo.LedgerInfo]) -> set[UUID]:
