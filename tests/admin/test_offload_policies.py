@@ -334,7 +334,7 @@ def test_a_driver_that_is_not_supported_is_refused_with_those_that_are(admin: Ad
     body = {"managedLedgerOffloadDriver": driver, "managedLedgerOffloadBucket": "b"}
     before = admin.state()
     reason = admin.refused(412, "POST", f"{level}/offloadPolicies", body)
-    assert reason.startswith("The driver is not supported, support value: aliyun-oss, aws-s3, filesystem, S3; ")
+    assert reason.startswith("The driver is not supported, support value: S3, aliyun-oss, aws-s3, filesystem; ")
     assert admin.refused(412, "PUT", "namespaces/public/made", {"offload_policies": body}) == reason.replace(
         "topic policies", "namespace policies"
     )

@@ -37,7 +37,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_cure_and_exit_2(
     [
         (
             ("--set", "managedLedgerOffloadDriver=azureblob", "--set", "managedLedgerOffloadBucket=b"),
-            "aliyun-oss, aws-s3, filesystem, S3; managedLedgerOffloadDriver=azureblob (broker, argument)",
+            "S3, aliyun-oss, aws-s3, filesystem; managedLedgerOffloadDriver=azureblob (broker, argument)",
         ),
         (("--set", "managedLedgerOffloadDriver=filesystem"), "needs fileSystemURI"),
         (("--tier", "gs://bucket"), "use s3:// or file://"),

@@ -86,7 +86,7 @@ OWN = TierPlace("filesystem", "/home/tier")
                 "default_retention_size_in_mb": -1,
             },
             TierPlace("tape", "room 7"),
-            "tier of driver tape, offload while written (streaming), retention for ever",
+            "tier tape://room 7, offload while written (streaming), retention for ever",
         ),
     ],
 )

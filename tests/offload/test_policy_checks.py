@@ -39,7 +39,7 @@ def test_a_driver_without_an_entry_point_is_refused_with_the_supported_ones(driv
     with pytest.raises(ConfigError) as refused:
         check(held)
     assert str(refused.value).startswith(
-        "The driver is not supported, support value: aliyun-oss, aws-s3, filesystem, S3; "
+        "The driver is not supported, support value: S3, aliyun-oss, aws-s3, filesystem; "
         f"managedLedgerOffloadDriver={driver} (broker, broker.conf:7)"
     )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.read.places import is_known_driver
-
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.read.places import TierPlace
@@ -18,8 +16,7 @@ def summarize(config: BrokerConfig, target: TierPlace) -> str:
         config: The broker's settings.
         target: The tier of topics without policies of their own.
     """
-    tier = target if is_known_driver(target.driver) else f"of driver {target.driver}"
-    return f"tier {tier}, offload {_method(config)}, retention {_retention(config)}"
+    return f"tier {target}, offload {_method(config)}, retention {_retention(config)}"
 
 
 def _method(config: BrokerConfig) -> str:

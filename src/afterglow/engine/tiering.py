@@ -16,7 +16,7 @@ from afterglow.engine.tier import own_tier
 from afterglow.engine.upkeep import within
 from afterglow.errors import ConfigError
 from afterglow.ledger.clock import SystemClock
-from afterglow.offload.drivers import foreign_copies, offloader_of
+from afterglow.offload.drivers import offloader_of
 from afterglow.offload.policies import Policies
 from afterglow.offload.service import OffloadService
 from afterglow.read.places import Tiers
@@ -101,7 +101,7 @@ class Tiering:
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
             )
             stack.callback(runner.close)
-            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place), foreign=foreign_copies(tiers))
+            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place))
             stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stack.callback(

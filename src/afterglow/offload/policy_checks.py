@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from afterglow.config import SETTINGS
 from afterglow.config.origin import OriginKind
 from afterglow.config.sections.tier import driver_keys
 from afterglow.errors import ConfigError, NotSupported
+from afterglow.read.drivers import DRIVER_GROUP, installed_drivers
 from afterglow.read.places import TierPlace, driver_setting, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.config import BrokerConfig
-
-DRIVER_GROUP: Final = "afterglow.offloaders"
-"""Entry points of drivers, by name."""
 
 _DRIVER: Final = "managedLedgerOffloadDriver"
 _BUCKETS: Final = ("S3", "aws-s3", "google-cloud-storage", "azureblob", "aliyun-oss")
@@ -51,8 +48,8 @@ class Problem:
 
 @cache
 def drivers() -> tuple[str, ...]:
-    """Names of the drivers that a policy may name: those found through the entry point group, ours among them."""
-    return tuple(sorted(entry_points(group=DRIVER_GROUP).names, key=str.lower))
+    """Names of the drivers that a policy may name. Kept: every change of a policy asks for them."""
+    return installed_drivers()
 
 
 def problems(policy: BrokerConfig) -> tuple[Problem, ...]:

@@ -11,11 +11,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from crc32c import crc32c
 
 from afterglow.errors import AfterglowError, ObjectExists
 from afterglow.format.objects import INSTANCE_KEY
+from afterglow.format.position import Position
 from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.parts import PartBuffer
 from afterglow.offload.reach import reach
@@ -25,7 +27,6 @@ from afterglow.storage.store import Part, Upload
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
-    from uuid import UUID
 
     from afterglow.config import BrokerConfig
     from afterglow.format.plan import BlockPlan
@@ -95,8 +96,59 @@ class PartTask:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """Offload one whole segment by an external driver, through its offload handle."""
+
+    topic: str
+    """The managed-ledger name."""
+    key: str
+    """The segment's UUID as text."""
+    policy: BrokerConfig
+    """What the driver is made from; its repr hides secrets."""
+    own: TierPlace | None
+    """The server's own tier."""
+    metadata: tuple[tuple[str, str], ...]
+    """What the handle is given: the driver's metadata of the segment, name of the managed ledger, and so on."""
+    home: str
+    """The server's home directory, where the hot ledgers are; empty where no files are to be read."""
+    instance: str
+    """Id of the hot log in that home."""
+    ledgers: tuple[LedgerPart, ...]
+    """What the segment holds, in order. Its blocks are read and offered one at a time."""
+    remote: PulsarAddress | None = None
+    """Where workers read the topic that do not share the server's disk; None: nowhere."""
+    number: int = 1
+    """As that of a part: the segment is one."""
+
+    @property
+    def task_id(self) -> str:
+        """Names the task among all others."""
+        return self.key
+
+    @property
+    def uuid(self) -> UUID:
+        """Of the segment."""
+        return UUID(self.key)
+
+    @property
+    def begin(self) -> Position:
+        """Its first entry."""
+        return Position(self.ledgers[0].ledger_id, self.ledgers[0].stretch.first)
+
+    @property
+    def end(self) -> Position:
+        """Its last entry."""
+        return Position(self.ledgers[-1].ledger_id, self.ledgers[-1].stretch.last)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its entries with their frames, and a little more."""
+        return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerTask:
-    """Offload one whole ledger by a driver that is not ours, which knows no parts."""
+    """Offload one whole ledger by an external driver, which knows no parts."""
 
     topic: str
     """The managed-ledger name."""
@@ -128,7 +180,9 @@ class LedgerTask:
         return self.key
 
 
-Task: TypeAlias = PartTask | LedgerTask
+StreamTask: TypeAlias = PartTask | SegmentTask
+"""Writes a segment, or a part of one."""
+Task: TypeAlias = StreamTask | LedgerTask
 
 
 @dataclass(frozen=True, slots=True)

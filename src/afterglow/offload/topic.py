@@ -19,7 +19,7 @@ from afterglow.offload.ledger_work import LedgerWork
 from afterglow.offload.manual import OffloadState
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.work import StreamWork, wants_stream
-from afterglow.offload.task import PartTask
+from afterglow.offload.task import LedgerTask
 from afterglow.offload.troubles import Troubles
 from afterglow.read.latencies import Latencies
 
@@ -173,7 +173,7 @@ class TopicOffload:
         """The task that :meth:`next_task` gave goes out."""
         if self.window.next_task() is not None:
             self.window.hand_out(task)
-        elif isinstance(task, PartTask):
+        elif not isinstance(task, LedgerTask):
             self.stream.hand_out(task)
 
     def task_ended(self, task: Task, result: PartResult) -> bool:
@@ -184,7 +184,7 @@ class TopicOffload:
             self.failed_writes += isinstance(result.error, StorageError)
         if result.read_seconds:
             self.read_latencies.record(result.read_seconds)
-        if isinstance(task, PartTask) and self.stream.task_ended(task, result):
+        if not isinstance(task, LedgerTask) and self.stream.task_ended(task, result):
             return True
         if self.window.task_ended(task, result):
             self.lane.submit(self.finish)

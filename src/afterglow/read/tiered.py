@@ -144,8 +144,7 @@ class TieredSource:
                 raise LedgerMissing(f"{self._name}: the hot copy of ledger {ledger_id} is gone")
             return HotCopy(self._hot, ledger_id)
         assert read.stretch is not None
-        foreign = self._tiers.foreign_copy(read.stretch, read.policy)
-        return foreign or self._tiers.copy(
+        return self._tiers.copy(
             self._tiers.locate(self._name, read.stretch, read.policy),
             ledger_id,
             read.policy,

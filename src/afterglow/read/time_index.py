@@ -98,8 +98,6 @@ class TimeIndex:
         return range(low, stop) if low < stop else entries
 
     def _copy(self, ledger_id: int, stretch: Stretch, *, impatient: bool) -> TierCopy | None:
-        if self.tiers.foreign_copy(stretch, self.policy) is not None:
-            return None
         located = self.tiers.locate(self.view.name, stretch, self.policy)
         copy = self.tiers.copy(located, ledger_id, self.policy, self.counters, lenient=True, impatient=impatient)
         return copy if isinstance(copy, TierCopy) else None
