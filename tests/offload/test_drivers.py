@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import textwrap
 from contextlib import nullcontext
@@ -12,6 +13,8 @@ import pytest
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import ReadPriority
+from afterglow.engine.server import Server
+from afterglow.engine.summary import summarize
 from afterglow.errors import ConfigError, HotLogError, LedgerMissing, MissingDependency, ObjectMissing, StoreUnavailable
 from afterglow.format.blocks import Format
 from afterglow.format.checks import open_block
@@ -175,7 +178,7 @@ def test_a_copy_is_read_back_and_deleted() -> None:
 # --- of others --------------------------------------------------------------------------------------------------------
 
 DRIVER = """
-    from afterglow.errors import ObjectMissing
+    from afterglow.errors import ConfigError, ObjectMissing
     from afterglow.format.frames import frame_entries, scan_frames
     from afterglow.format.position import Position
     from afterglow.offload.offloader import OffloadHandle, OffloadResult
@@ -190,6 +193,8 @@ DRIVER = """
     class Shelf:
         def __init__(self, policy, own, tiers):
             self._shelf = dict(policy.managed_ledger_extra_configurations).get("Shelf", "top")
+            if self._shelf == "attic":
+                raise ConfigError("the attic is locked")
 
         @property
         def place(self):
@@ -485,3 +490,31 @@ def test_a_segment_whose_task_cannot_be_made_is_tried_again(
     world.clock.advance(60)
     world.run()
     assert len(shelf) == 1
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_server_starts_with_a_driver_of_others(tmp_path: Path) -> None:
+    given = {"bind_address": "127.0.0.1", "broker_service_port": 0, "managed_ledger_offload_driver": "shelf"}
+
+    async def started(config: BrokerConfig) -> str:
+        server = await Server.start(tmp_path / "home", config)
+        await server.stop()
+        return summarize(config, server.tiering.target)
+
+    assert asyncio.run(started(policy(**given))).startswith("tier shelf://")
+    with pytest.raises(ConfigError, match=r"offload driver broken .* cannot be loaded"):
+        asyncio.run(started(policy(**given | {"managed_ledger_offload_driver": "broken"})))
+
+
+def test_a_streaming_policy_with_a_driver_that_takes_whole_ledgers_only_is_refused(shelf: object) -> None:
+    streams = {"streaming_offload_enabled": True}
+    policy_checks.check(policy(managed_ledger_offload_driver="shelf"))
+    policy_checks.check(policy(managed_ledger_offload_driver="streaming-shelf", **streams))
+    with pytest.raises(ConfigError, match=r"streamingOffloadEnabled.*shelf.*takes whole ledgers only"):
+        policy_checks.check(policy(managed_ledger_offload_driver="shelf", **streams))
+
+
+def test_a_policy_that_its_external_driver_refuses_is_refused_with_the_drivers_reason(shelf: object) -> None:
+    extra = (("Shelf", "attic"),)
+    with pytest.raises(ConfigError, match="the attic is locked"):
+        policy_checks.check(policy(managed_ledger_offload_driver="shelf", managed_ledger_extra_configurations=extra))
