@@ -139,11 +139,11 @@ def fill(ledger: ManagedLedger, sample: bytes, total: int) -> None:
     ledger.roll()
 
 
-def offload(server: Server, name: str, end: Position = LATEST) -> float:
-    """Seconds from the request until everything up to ``end`` is committed."""
+def offload(server: Server, name: str) -> float:
+    """Seconds from the request until everything up to the last entry is committed."""
     service = server.tiering.offload
     start = time.perf_counter()
-    service.offload_prefix(name, end)
+    service.offload_prefix(name, LATEST)
     service.tick()  # the engine would do so within a second, which is no part of the work
     while (status := service.status(name)).state == "RUNNING":
         time.sleep(0.005)

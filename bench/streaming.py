@@ -60,7 +60,7 @@ def let_stream(server: Server, name: str) -> None:
 
 def stream(server: Server, name: str) -> float:
     """Seconds until all entries of a topic are committed in segments."""
-    return offload.offload(server, name, server.service.store.open(name).last_confirmed)
+    return offload.offload(server, name)
 
 
 async def throughput(home: Path, target: Target, sample: bytes) -> dict[str, Any]:

@@ -145,10 +145,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         admin.do("PUT", f"{TOPIC}/subscription/s", "earliest")
         admin.do("PUT", "persistent/public/default/p/partitions", 2)
         ledgers = admin.write_ledgers(2)
-        offload(admin, ledgers[1])
+        offload(admin, {"ledgerId": ledgers[1], "entryId": 0})
         admin.do("POST", f"{TOPIC}/offloadPolicies", {"streamingOffloadEnabled": True})
         admin.write_entries(3)
-        offload(admin, 0)
+        offload(admin, "latest")
         admin.write_entries(2)
         # begun, and not run
         admin.offloading.begin()
@@ -160,12 +160,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         found["bad"] = [admin.call("GET", f"{TOPIC}/log?from={given}").status for given in ("x", "-1", "9" * 20)]
         found["partitioned"] = admin.call("GET", "persistent/public/default/p/log").status
         found["topics"] = admin.get("afterglow/topics")
+        found["tiers"] = admin.get("afterglow/tiers")
         found["ledgers"] = ledgers
         return found
 
 
-def offload(admin: Admin, before: int) -> None:
-    admin.do("PUT", f"{TOPIC}/offload", {"ledgerId": before, "entryId": 0})
+def offload(admin: Admin, before: object) -> None:
+    admin.do("PUT", f"{TOPIC}/offload", before)
     for _ in range(2):
         admin.offloading.begin()
         admin.offloading.finish()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.admin.conftest import Admin
 
 NAME = "persistent://public/default/{}"
-EVERYTHING = {"ledgerId": 0, "entryId": 0}
+EVERYTHING = "latest"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ FIELDS = (
     *("id", "status", "begin", "end", "assigned_ms", "offloaded_ms", "entries", "bytes"),
     *("driver", "bucket", "key", "error"),
 )
-MESSAGE = {"ledgerId": 0, "entryId": 0}
+EVERYTHING = "latest"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def stream(admin: Admin, topic: str = TOPIC, *, on: bool = True) -> None:
 def offload(admin: Admin, *topics: str) -> None:
     """Have all that was written committed in segments."""
     for topic in topics or (TOPIC,):
-        admin.do("PUT", f"{topic}/offload", MESSAGE)
+        admin.do("PUT", f"{topic}/offload", EVERYTHING)
     for _ in range(2):
         admin.offloading.begin()
         admin.offloading.finish()
@@ -75,7 +75,7 @@ def test_segments_are_listed_from_their_assignment_on(admin: Admin) -> None:
 def test_a_segment_that_fails_tells_why(admin: Admin) -> None:
     admin.write_ledgers(1)
     admin.offloading.tier.rmdir()
-    admin.do("PUT", f"{TOPIC}/offload", MESSAGE)
+    admin.do("PUT", f"{TOPIC}/offload", EVERYTHING)
     admin.offloading.begin()
     admin.offloading.finish()
     [row] = admin.get(f"{TOPIC}/segments")
@@ -110,6 +110,64 @@ def test_statistics_count_entries_in_segments_before_their_ledger_is_whole(admin
     ledger.roll()
     offload(admin)
     assert admin.get(f"{TOPIC}/stats")["offloadedStorageSize"] == ledger.size_bytes
+
+
+def test_a_ledger_that_segments_hold_is_offloaded_wherever_ledgers_are_listed(admin: Admin) -> None:
+    first, second = admin.write_ledgers(2)
+    admin.write_entries(1)
+    offload(admin)
+    rows = {row["ledgerId"]: row["offloaded"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"]}
+    open_ledger = max(rows)
+    assert rows == {first: True, second: True, open_ledger: False}  # which will grow
+    listed = {row["ledgerId"]: row["isOffloaded"] for row in admin.get(f"{TOPIC}/internal-info")["ledgers"]}
+    assert listed == rows
+    assert admin.get(f"{TOPIC}/stats")["lastOffloadLedgerId"] == second
+
+
+def test_the_first_message_outside_the_tier_is_told_to_the_entry(admin: Admin) -> None:
+    offload(admin)
+    (closed,) = admin.write_ledgers(1)
+    admin.write_entries(3)
+    offload(admin)
+    newest = max(row["ledgerId"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"])
+    assert newest > closed
+    assert first_unoffloaded(admin) == (newest, 3)
+    admin.write_entries(2)
+    offload(admin)
+    assert first_unoffloaded(admin) == (newest, 5)
+    admin.service.store.open("public/default/persistent/t", create=False).roll()
+    offload(admin)
+    assert first_unoffloaded(admin) in {(newest, 5), (newest + 1, 0)}
+
+
+def test_segments_reach_up_to_the_message_that_was_asked_for(admin: Admin) -> None:
+    admin.write_entries(10)
+    newest = max(row["ledgerId"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"])
+    admin.do("PUT", f"{TOPIC}/offload", {"ledgerId": newest, "entryId": 4, "partitionIndex": -1})
+    for _ in range(2):
+        admin.offloading.begin()
+        admin.offloading.finish()
+    assert admin.get(f"{TOPIC}/offload")["status"] == "SUCCESS"
+    assert first_unoffloaded(admin) == (newest, 4)
+    done, live = admin.get(f"{TOPIC}/segments")
+    assert (done["status"], done["end"]["entry_id"]) == ("Offloaded", 3)
+    assert (live["status"], live["end"]) == ("Assigned", None)
+
+
+def test_a_message_that_the_topic_cannot_have_is_refused(admin: Admin) -> None:
+    admin.write_entries(3)
+    newest = max(row["ledgerId"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"])
+    before = admin.state()
+    for body in ("999:-7", f"{newest}:4", f"{newest}:-1", f"{newest + 1}:0", "earliest"):
+        assert f"to {newest}:3, or latest" in admin.refused(412, "PUT", f"{TOPIC}/offload", body)
+    assert admin.state() == before
+    assert admin.get(f"{TOPIC}/offload")["status"] == "NOT_RUN"
+
+
+def first_unoffloaded(admin: Admin) -> tuple[int, int]:
+    found = admin.get(f"{TOPIC}/offload")["firstUnoffloadedMessage"]
+    assert found["partitionIndex"] == -1
+    return found["ledgerId"], found["entryId"]
 
 
 # --- going back -------------------------------------------------------------------------------------------------------

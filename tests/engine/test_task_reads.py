@@ -18,7 +18,7 @@ from afterglow.cli import main
 from afterglow.config import BrokerConfig
 from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
-from afterglow.format.position import Position
+from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.ledger.reader import ReadOrigin
 from afterglow.metadata.names import TopicName
@@ -86,7 +86,7 @@ async def stream_out(home: Path) -> tuple[Server, int, int]:
             await asyncio.sleep(0.05)
         early_bytes = early * topic.ledger.size_bytes // topic.ledger.number_of_entries
         assert len(await append(topic, COUNT)) == COUNT
-        await server.service.blocking(offload.offload_prefix, name, topic.ledger.last_confirmed)
+        await server.service.blocking(offload.offload_prefix, name, LATEST)
         await asyncio.to_thread(
             eventually,
             lambda: offload.status(name).state is not OffloadState.RUNNING,

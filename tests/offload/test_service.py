@@ -15,7 +15,7 @@ from afterglow.errors import (
     StoreUnavailable,
     TopicMissing,
 )
-from afterglow.format.position import LATEST, Position
+from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.offload.explain import LedgerState
@@ -266,13 +266,92 @@ def test_an_attempt_from_before_that_fails_does_not_spoil_an_offload_by_hand(new
     assert world.offloaded() == [1]
 
 
-@pytest.mark.parametrize("position", [Position(-1, -1), Position(9, 0)])
-def test_a_position_outside_the_topic_is_refused(new_world: NewWorld, position: Position) -> None:
-    world = new_world(settings(**by_hand()))
-    world.topic(2)
-    with pytest.raises(InvalidPosition):
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("position", "reason"),
+    [
+        (EARLIEST, "no ledger -1"),
+        (Position(1, 0), "no ledger 1"),  # trimmed
+        (Position(5, 0), "no ledger 5"),
+        (Position(999, -7), "no ledger 999"),
+        (Position(3, -1), "ledger 3 has 2 entries"),
+        (Position(3, 3), "ledger 3 has 2 entries"),
+        (Position(4, 2), "ledger 4 has 1 entry"),
+    ],
+)
+def test_what_cannot_be_a_position_of_the_topic_is_refused(
+    new_world: NewWorld, position: Position, reason: str, *, streaming: bool
+) -> None:
+    world = new_world(settings(**by_hand(streaming_offload_enabled=streaming)))
+    world.topic(1).truncate()
+    ledger = world.topic(2)
+    world.append(ledger, b"a")
+    assert [row.ledger_id for row in ledger.ledgers] == [3, 4]
+    with pytest.raises(InvalidPosition, match=f"up to {position}: .*{reason}; give a position from 3:0 to 4:1, or lat"):
         world.service.offload_prefix(TOPIC, position)
     assert world.service.status(TOPIC).state is OffloadState.NOT_RUN
+    for valid in (Position(3, 0), Position(3, 2), Position(4, 0), Position(4, 1), LATEST):
+        world.service.offload_prefix(TOPIC, valid)
+        world.run()
+        assert world.service.status(TOPIC).state is OffloadState.SUCCESS
+
+
+def set_policies(world: OffloadWorld, **policies: object) -> None:
+    topic = TopicName.from_managed_ledger_name(TOPIC)
+    world.catalog.update_topic_policies(topic, lambda _old: {"offloadPolicies": policies})
+    world.policies.changed(topic.namespace)
+
+
+def fail_ledgers(world: OffloadWorld, count: int) -> None:
+    """Have the first try to offload each ledger fail."""
+    world.service.tick()
+    world.settle()
+    for _ in range(count):
+        world.runner.fail_one(StoreUnavailable("no route"))
+    world.settle()
+    assert world.service.statistics(TOPIC).failing
+
+
+def test_the_failure_of_a_ledger_is_forgotten_when_the_ledger_is_trimmed(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand(managed_ledger_offload_threshold_in_bytes=0)))
+    ledger = world.topic(2)
+    fail_ledgers(world, 1)
+    ledger.truncate()
+    world.settle()
+    assert [row.ledgerId for row in world.info().ledgerInfo] == [3]
+    world.service.ended(TOPIC)
+    world.run()
+    assert not world.service.statistics(TOPIC).failing
+
+
+def test_the_failure_of_a_ledger_is_forgotten_when_segments_hold_it(new_world: NewWorld) -> None:
+    world = new_world(
+        settings(
+            **by_hand(managed_ledger_offload_threshold_in_bytes=0, managed_ledger_offload_deletion_lag_in_millis=1000)
+        )
+    )
+    world.topic(2)
+    fail_ledgers(world, 1)
+    set_policies(world, streamingOffloadEnabled=True)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.run()
+    assert world.service.explain(TOPIC)[0].state is LedgerState.WAITING_FOR_LAG
+    assert not world.service.statistics(TOPIC).failing
+    world.clock.advance(2)
+    [found, *_] = world.service.explain(TOPIC)
+    assert (found.state, found.error) == (LedgerState.TO_BE_FREED, None)
+
+
+def test_a_policy_that_could_not_be_obeyed_is_forgotten_when_nothing_is_due_by_it(new_world: NewWorld) -> None:
+    world = new_world(settings(**by_hand()))
+    world.topic(2)
+    set_policies(world, managedLedgerOffloadDriver="filesystem", managedLedgerOffloadThresholdInBytes=0)
+    world.run()
+    assert world.service.statistics(TOPIC).failing
+    set_policies(world, managedLedgerOffloadThresholdInBytes=-1)
+    world.service.ended(TOPIC)
+    world.run()
+    assert not world.service.statistics(TOPIC).failing
 
 
 def test_a_topic_that_is_not_there_cannot_be_offloaded(new_world: NewWorld) -> None:

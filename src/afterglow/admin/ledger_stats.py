@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from afterglow.format.position import Position
+from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]]
         entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
-    offloaded = {row.ledgerId: row.offloadContext.complete for row in ledger.info.ledgerInfo}
+    offloaded = {row.ledgerId: offloaded_whole(row) for row in ledger.info.ledgerInfo}
     return {
         "entriesAddedCounter": entries_added,
         "numberOfEntries": ledger.number_of_entries,
@@ -118,7 +119,7 @@ def _ledger_info(row: ManagedLedgerInfo.LedgerInfo) -> Json:
     if row.HasField("entries"):
         shown |= {"entries": row.entries, "size": row.size, "timestamp": row.timestamp}
     context = row.offloadContext
-    shown["isOffloaded"] = context.complete
+    shown["isOffloaded"] = offloaded_whole(row)
     if context.uidMsb or context.uidLsb:
         shown["offloadedContextUuid"] = _uuid(context.uidMsb, context.uidLsb)
     return shown

@@ -56,9 +56,27 @@ def resources(overview: Overview) -> Resources:
         wanted = _wanted(call)
         look = await overview.look()
         # Sorting tens of thousands of rows takes longer than the event loop may wait.
-        return await call.service.blocking(_page, look, wanted)
+        page = await call.service.blocking(_page, look, wanted)
+        return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
+
+    @found.on("GET", "/tiers", Access.KNOWN)
+    async def list_tiers(call: Call) -> list[dict[str, Any]]:
+        """Tiers that this broker uses, and since when one is unavailable."""
+        return _tiers(call)
 
     return found
+
+
+def _tiers(call: Call) -> list[dict[str, Any]]:
+    return [
+        {
+            "tier": tier,
+            "available": outage is None,
+            "since_ms": None if outage is None else outage.since_ms,
+            "error": None if outage is None else outage.error,
+        }
+        for tier, outage in (call.offload.tiers() if call.offloads else {}).items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import log_view, targets, values
@@ -46,6 +47,7 @@ def _drawn(call: Call, topic: Topic, first: int) -> dict[str, Any]:
     segments = call.offload.segments(name) if call.offloads else ()
     told = {found.ledger_id: found for found in call.offload.explain(name)} if call.offloads else {}
     statistics = call.offload.statistics(name) if call.offloads else None
+    outage = call.offload.outage(name) if call.offloads else None
     info, layout, size_bytes = ledger.info, ledger.layout, ledger.size_bytes
     offloaded_bytes = min(0 if statistics is None else statistics.offloaded_bytes, size_bytes)
     oldest_ms = oldest_outside_ms(ledger, store)
@@ -61,6 +63,7 @@ def _drawn(call: Call, topic: Topic, first: int) -> dict[str, Any]:
         "lag_bytes": size_bytes - offloaded_bytes,
         "lag_seconds": None if oldest_ms is None else max(now_ms - oldest_ms, 0) / 1000,
         "terminated": ledger.terminated is not None,
+        "outages": [] if outage is None else [asdict(outage)],
         "first_ms": log_view.first_ms(rows, objects, store.hot),
         "ledgers": [row for row in rows if row["ledger_id"] >= first],
         "objects": [found for found in objects if found["end"] is None or found["end"]["ledger_id"] >= first],

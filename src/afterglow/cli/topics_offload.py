@@ -44,11 +44,12 @@ def offload(
             "-s",
             metavar="SIZE",
             parser=parameters.read_bytes,
-            help="How much of the newest data stays out of the tier, such as 10M; the open ledger always does.",
+            help="How much of the newest data stays out of the tier, such as 10M, in whole ledgers. The open ledger "
+            "always does, unless the topic streams: then it goes up to its last entry where all before it goes.",
         ),
     ],
 ) -> None:
-    """Offload closed ledgers now. Each partition of a partitioned topic keeps that size.
+    """Offload closed ledgers now, or what segments do not hold yet. Each partition of a topic keeps that size.
 
     Example: afterglow topics offload orders -s 10M
     """

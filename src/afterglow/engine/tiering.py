@@ -24,6 +24,7 @@ from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.spark.offload_jobs import SparkRunner
 from afterglow.storage.counting import CountingStore, RequestCounters
+from afterglow.storage.health import TierHealth, spawn_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 _THREADS: Final = 4
 """For what waits for the tier on behalf of offload. Their own, so that a slow tier never holds up the broker's."""
+_IDLE_S: Final = 300.0
+"""A tier that fails, and that no topic has needed for so long, is not probed any more."""
 _GRACE_S: Final = 3.0
 """For requests to the tier that are under way at the end. Metadata knows what they are for; the next start goes on."""
 
@@ -92,7 +95,9 @@ class Tiering:
         policies = Policies(config, catalog, offloads=True)
         reach = TaskReach(config, place)
         requests = RequestCounters()
-        tiers = Tiers(partial(CountingStore, counters=requests))
+        retry_s = config.offload_retry_max_backoff_millis / 1000
+        health = TierHealth(spawn=spawn_thread, idle_s=max(_IDLE_S, 2 * retry_s))
+        tiers = Tiers(partial(CountingStore, counters=requests), health)
         # A tier or a driver that can never be used is reported now, not at the first offload.
         tiers.store(place, config)
         target = offloader_of(config, place, tiers).place

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from afterglow.format.position import EARLIEST, Position
 from afterglow.ledger.properties import BROKER_TIME, INDEX, get_number, get_trash, raise_number, set_text, set_trash
 
 if TYPE_CHECKING:
@@ -138,13 +139,29 @@ def drop_ledgers(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:
         set_trash(info, going.union(get_trash(info)))
 
 
+def covered_entries(row: ManagedLedgerInfo.LedgerInfo) -> int:
+    """How many entries of a ledger, from its first on, are in committed segments."""
+    return max((part.endEntryId + 1 for part in row.offloadContext.offloadSegment if part.complete), default=0)
+
+
 def offloaded_whole(row: ManagedLedgerInfo.LedgerInfo) -> bool:
     """Whether a closed ledger is in the tier from its first entry to its last: by itself, or in segments."""
     context = row.offloadContext
     if not row.HasField("entries") or not row.entries:
         return False
-    covered = max((part.endEntryId for part in context.offloadSegment if part.complete), default=-1)
-    return context.complete or (covered >= row.entries - 1 and all(part.complete for part in context.offloadSegment))
+    committed = all(part.complete for part in context.offloadSegment)
+    return context.complete or (covered_entries(row) >= row.entries and committed)
+
+
+def first_unoffloaded(info: ManagedLedgerInfo) -> Position:
+    """The first position that is not in the tier; behind the last entry where everything is."""
+    behind = EARLIEST
+    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
+        covered = row.entries if row.offloadContext.complete else covered_entries(row)
+        behind = Position(row.ledgerId, covered)
+        if not row.HasField("entries") or covered < row.entries:
+            break
+    return behind
 
 
 def free_ledgers(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:

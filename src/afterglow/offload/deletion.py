@@ -42,7 +42,9 @@ from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.doomed import Doomed, doomed_records
 from afterglow.offload.drivers import offloader_at
+from afterglow.offload.outages import failure_level
 from afterglow.read.places import driver_metadata, external_place, is_built_in, place_of_record, place_record
+from afterglow.storage.health import FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,12 +183,14 @@ class Deletions:
                 self.record(name, doomed, "its topic is gone")
         node = self._paths.deletes(name)
         done = waiting = failed = 0
+        unavailable: set[str] = set()
         for child in self._metadata.children(node):
             try:
-                is_done = self._carry_out_one(name, f"{node}/{child}")
+                is_done = self._carry_out_one(name, f"{node}/{child}", unavailable)
             except AfterglowError as error:
                 failed += 1
-                _log.warning("an object of %s is deleted later: %s", name, error)
+                level = failure_level(self._tiers.health, error, unavailable)
+                _log.log(level, "an object of %s is deleted later: %s", name, error)
             else:
                 done += is_done
                 waiting += not is_done
@@ -195,15 +199,24 @@ class Deletions:
                 self._remove_node(empty)
         return CarriedOut(done, waiting, failed)
 
-    def _carry_out_one(self, name: str, path: str) -> bool:
-        """Whether the intent is done and off the record."""
+    def _carry_out_one(self, name: str, path: str, unavailable: set[str]) -> bool:
+        """Whether the intent is done and off the record.
+
+        Tiers that are found unavailable are added, and not asked again: each would take its deadline to say so.
+        """
         found = self._metadata.get(path)
         if found is None:
             return True
         doomed = _parse(path, found.value)
-        if doomed.uuid in self._named(name) or self._writing(name, doomed.uuid):
+        tier = str(doomed.place)
+        if tier in unavailable or doomed.uuid in self._named(name) or self._writing(name, doomed.uuid):
             return False
-        self._delete(name, doomed)
+        try:
+            self._delete(name, doomed)
+        except FAILURES:
+            if self._tiers.health.outage(tier) is not None:
+                unavailable.add(tier)
+            raise
         if doomed.ledger_id is None:
             self._forget(self._paths.upload(name, doomed.uuid))
             self._forget(self._paths.segment(name, doomed.uuid))

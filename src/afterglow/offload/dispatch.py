@@ -67,7 +67,7 @@ class Dispatcher:
                     _log.warning(
                         "segment %s of %s, from %s on, has not come further for %d s: %d of %d parts are uploaded; %s",
                         *(first.uuid, topic.name, first.begin, patience_s, len(first.record.done)),
-                        *(len(first.record.planned), stream.error or "no error was told"),
+                        *(len(first.record.planned), stream.error or first.record.last_error or "no error was told"),
                     )
                 for attempt in topic.window.attempts:
                     if attempt.stalled or attempt.progress_s > since_s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.storage.health import Outage
 
 
 class LedgerState(StrEnum):
@@ -74,6 +75,8 @@ class Work:
     """What failed, by ledger."""
     manual_before: int | None = None
     """Ledgers below this id are wanted by hand."""
+    outage: Outage | None = None
+    """Of the tier that the policy names."""
 
 
 def explain(
@@ -110,10 +113,19 @@ def explain(
         if told is None:
             told = _unfit(row, writing_to, obstacle, system=system)
         if told is None:
-            is_due = row.ledgerId in due
-            told = _on_its_way(row, work, now_ms) or (_due(row) if is_due else _waiting(row, policy, kept, now_ms))
+            told = _on_its_way(row, work, now_ms) or (_due(row) if row.ledgerId in due else None)
+            told = _waiting(row, policy, kept, now_ms) if told is None else with_outage(told, work.outage, now_ms)
         found.append(told)
     return tuple(found)
+
+
+def with_outage(told: Explanation, outage: Outage | None, now_ms: int) -> Explanation:
+    """Add that the tier is unavailable for which a ledger waits, where it is."""
+    if outage is None:
+        return told
+    reason = outage.sentence(now_ms)
+    sentence = f"{told.sentence} {reason}. What waits for it is tried again as soon as it answers."
+    return replace(told, state=LedgerState.FAILED, sentence=sentence, error=reason)
 
 
 def _in_tier(row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: Work, now_ms: int) -> Explanation | None:

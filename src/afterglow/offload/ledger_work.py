@@ -129,6 +129,8 @@ class LedgerWork:
             self.manual.keep(self._pursued(due))  # ledgers that were trimmed meanwhile are no error
         if due:
             self._begin(ledger, policy, due)
+        else:
+            self._tell_obstacle("")
         if failed := planner.given_up(ledger.info, pursued=self._pursued(due)):
             ledgers.give_up(self._ground(policy), ledger, failed)
             self._doom()
@@ -270,7 +272,7 @@ class LedgerWork:
         if error is None:
             self._troubles.forget(attempt.ledger_id)
         else:
-            self._troubles.note(attempt.ledger_id, error, "was not offloaded")
+            self._troubles.note(attempt.ledger_id, error, "was not offloaded", (str(attempt.offloader.place),))
         with self._env.lock:
             if self.manual is not None:
                 self.manual.ended(attempt.ledger_id, error)

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from afterglow.format.position import EARLIEST, Position
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.errors import InvalidPosition
+from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.ledger.ledger_list import first_unoffloaded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from afterglow.errors import AfterglowError
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.layout import Layout
 
 
 class OffloadState(StrEnum):
@@ -79,11 +81,37 @@ class ManualOffload:
         return OffloadStatus(OffloadState.SUCCESS, "", first)
 
 
-def first_unoffloaded(info: ManagedLedgerInfo) -> Position:
-    """The first position that is not in the tier: of a ledger that is not, or behind the last where all are."""
-    last = EARLIEST
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        if not offloaded_whole(row) and (row.entries or not row.HasField("entries")):
-            return Position(row.ledgerId, 0)
-        last = Position(row.ledgerId, row.entries)
-    return last
+def check_position(topic: str, ids: Collection[int], layout: Layout, position: Position) -> None:
+    """Refuse what cannot be a position of a topic.
+
+    An offload may be asked for up to any entry, right behind the last entry of any ledger, and up to ``latest``.
+
+    Args:
+        topic: Its name, for the message.
+        ids: Its ledgers.
+        layout: Where its entries are.
+        position: What lies before it is to be offloaded.
+
+    Raises:
+        InvalidPosition: The topic has no such ledger, or the ledger no such entry.
+    """
+    if position == LATEST:
+        return
+    entries = layout.entries_of(position.ledger_id) or 0
+    if position.ledger_id not in ids:
+        reason = f"the topic has no ledger {position.ledger_id}"
+    elif not 0 <= position.entry_id <= entries:
+        reason = f"ledger {position.ledger_id} has {entries} {'entry' if entries == 1 else 'entries'}"
+    else:
+        return
+    valid = "latest"
+    if ids:
+        end = layout.last.next() if layout.total_entries else Position(max(ids), 0)
+        valid = f"a position from {Position(min(ids), 0)} to {end}, or latest"
+    raise InvalidPosition(f"cannot offload {topic} up to {position}: {reason}; give {valid}")
+
+
+def last_entry_before(layout: Layout, position: Position) -> Position | None:
+    """The last entry that stands before a position; None where none does."""
+    entries = layout.rank(position.previous())
+    return layout.at_rank(entries - 1) if entries else None

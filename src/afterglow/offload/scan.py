@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from afterglow.errors import InvalidName, TopicMissing
 from afterglow.format.objects import parse_key
 from afterglow.format.offload_context import ledger_uuid
+from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +54,7 @@ class ScannedLedger:
     entries: int | None
     """Of the ledger, where metadata has it."""
     offloaded: bool | None
-    """Whether metadata says that it is offloaded, where it has it."""
+    """Whether metadata says that the ledger is in the tier, as this object or otherwise, where it has it."""
 
 
 def scan_ledgers(
@@ -105,7 +106,7 @@ def scan_ledgers(
                 managed_ledger=name,
                 status=status,
                 entries=None if row is None else row.entries,
-                offloaded=None if row is None else row.offloadContext.complete,
+                offloaded=None if row is None else offloaded_whole(row),
             )
         )
     return Scan(tuple(ledgers), complete=True)

@@ -15,14 +15,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakSet
 
-from afterglow.errors import AfterglowError, InvalidPosition, OffloadInProgress, TopicMissing
+from afterglow.errors import AfterglowError, OffloadInProgress, TopicMissing
 from afterglow.format.offload_context import named_uuids
-from afterglow.format.position import LATEST
+from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload import planner
 from afterglow.offload.agenda import Agenda
@@ -33,7 +34,8 @@ from afterglow.offload.drivers import offloader_of
 from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain
 from afterglow.offload.lanes import Lane
-from afterglow.offload.manual import ManualOffload
+from afterglow.offload.manual import ManualOffload, check_position, last_entry_before
+from afterglow.offload.outages import note_result
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.scan import scan_ledgers
 from afterglow.offload.segments.explaining import explain_streamed, view_stream
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
-    from afterglow.format.position import Position
     from afterglow.format.proto.afterglow_pb2 import SegmentRecord
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from afterglow.offload.statistics import OffloadStatistics
     from afterglow.offload.task import PartResult, Task
     from afterglow.read.places import TierPlace, Tiers
+    from afterglow.storage.health import Outage
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +120,7 @@ class OffloadService:
         segment_sizes: Callable[[BrokerConfig], Sizes] | None = None,
     ) -> None:
         self._policies = policies
+        self._tiers = tiers
         self._metadata = metadata
         self._paths = paths
         self._clock = clock
@@ -199,6 +202,9 @@ class OffloadService:
                 self._looking += 1
         if walk:
             self._everything.submit(self._walk)
+        for tier in self._tiers.health.tick():
+            for topic in self._topics.all():
+                topic.on_recovery(tier)
         self._notice_entries()
         self._look_at(self._agenda.take_due(self._clock.now_ms()))
         self._hand_out()
@@ -298,6 +304,7 @@ class OffloadService:
             self._dispatcher.hand_out(self._topics.busy())
 
     def _task_ended(self, task: Task, result: PartResult) -> None:
+        note_result(self._tiers.health, task, result)
         with self._lock:
             self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
             self._file_bytes += result.file_bytes
@@ -347,40 +354,44 @@ class OffloadService:
     # --- what people ask ----------------------------------------------------------------------------------------------
 
     def offload_prefix(self, name: str, position: Position) -> None:
-        """Offload all closed ledgers before that of a position; returns once it is begun. Waits for metadata.
+        """Offload what lies before a position; returns once it is begun. Waits for metadata.
 
-        Of a topic that streams everything up to the last entry of now is offloaded, whatever the position.
+        Without streaming these are the closed ledgers before that of the position. A topic that streams commits
+        segments up to the entry before it: the live one closes there. The first entry of the newest ledger stands for
+        the whole topic then. This is what ``pulsar-admin topics offload -s 0`` gives, since it knows whole ledgers
+        only, and none that is open; who means the ledgers before that one gives the position behind their last entry.
 
         Args:
             name: The managed-ledger name.
-            position: Its ledger is the first that is not offloaded; one behind the last ledger means all.
+            position: An entry, or right behind the last of a ledger, or ``LATEST``.
 
         Raises:
             OffloadInProgress: The one before still runs.
-            InvalidPosition: The position lies behind the end of the topic.
+            InvalidPosition: The topic has no such position.
             TopicMissing: There is no such topic.
             AfterglowError: The topic cannot be opened.
         """
         ledger = self._store.open(name, create=False)
-        if self._policies.of(name).streaming_offload_enabled:
-            end = ledger.last_confirmed if ledger.number_of_entries else None
-            if not self._topics.get(name).begin_stream_manual(end):
-                raise _in_progress(name)
-            return
-        ledger.commit_ends()
-        last = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
-        if not 0 <= position.ledger_id <= last + 1 and position != LATEST:
-            raise InvalidPosition(
-                f"{name} cannot be offloaded up to {position}: its last ledger is {last}; give a position of the topic"
-            )
-        candidates = {
-            row.ledgerId
-            for row in ledger.info.ledgerInfo
-            if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
-        }
-        manual = ManualOffload(position.ledger_id, candidates)
-        if not self._topics.get(name).begin_manual(manual):
-            raise _in_progress(name)
+        streaming = self._policies.of(name).streaming_offload_enabled
+        if not streaming:
+            ledger.commit_ends()
+        rows, layout = ledger.info.ledgerInfo, ledger.layout
+        ids = {row.ledgerId for row in rows}.union(layout.ids)
+        check_position(str(ledger.topic), ids, layout, position)
+        topic = self._topics.get(name)
+        if streaming:
+            if position == Position(max(ids, default=-1), 0):
+                position = LATEST
+            begun = topic.begin_stream_manual(last_entry_before(layout, position), ledger.info)
+        else:
+            candidates = {
+                row.ledgerId
+                for row in rows
+                if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
+            }
+            begun = topic.begin_manual(ManualOffload(position.ledger_id, candidates))
+        if not begun:
+            raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
 
     def status(self, name: str) -> OffloadStatus:
         """How the last offload by hand went, in this process. Never waits."""
@@ -396,14 +407,14 @@ class OffloadService:
         env = self._ready
         opened = env.store.opened(name)
         policy = self._policies.of(name)
-        obstacle = None
+        obstacle = outage = None
         try:
-            _ = env.offloaders(policy, env.own, env.tiers).place
+            outage = env.tiers.health.outage(str(env.offloaders(policy, env.own, env.tiers).place))
         except AfterglowError as error:
             obstacle = str(error)
         topic = self._topics.peek(name)
-        work = topic.work
-        view = view_stream(name, env, topic.stream, policy=policy, obstacle=obstacle, whole=work.running)
+        work = replace(topic.work, outage=outage)
+        view = view_stream(name, env, topic.stream, policy=policy, obstacle=obstacle, work=work)
         return explain(
             name,
             env.store.info(name),
@@ -424,7 +435,7 @@ class OffloadService:
             MetadataUnavailable: The store cannot be reached.
         """
         # The records first: one that is in no list any more is about to be deleted, and is nobody's concern.
-        found = list_segments(self._metadata, self._paths, name)
+        found = list_segments(self._metadata, self._paths, name, self._outage_text)
         named = {str(uuid) for uuid in named_uuids(self._store.info(name))}
         return tuple(view for view in found if view.status is not SegmentStatus.OFFLOADED or view.id in named)
 
@@ -476,6 +487,10 @@ class OffloadService:
         finally:
             self._topics.get(name).doom()
 
+    def _outage_text(self, place: TierPlace) -> str | None:
+        outage = self._tiers.health.outage(str(place))
+        return None if outage is None else outage.sentence(self._clock.now_ms())
+
     def statistics(self, name: str) -> OffloadStatistics:
         """What is in the tier of a topic. May wait for metadata and a disk.
 
@@ -514,6 +529,14 @@ class OffloadService:
         finally:
             self._scanning.release()
 
+    def tiers(self) -> dict[str, Outage | None]:
+        """All tiers that this process uses, each with its outage; None: it is available. Never waits."""
+        return self._tiers.health.all()
+
+    def outage(self, name: str) -> Outage | None:
+        """The outage of a tier that a topic uses; None where all are available. Never waits."""
+        return self._topics.peek(name).outage
+
     @property
     def read_bytes(self) -> RouteBytes:
         """Bytes that tasks have read and uploaded since the start, all topics together."""
@@ -535,7 +558,3 @@ class OffloadService:
     @property
     def _store(self) -> LedgerStore:
         return self._ready.store
-
-
-def _in_progress(name: str) -> OffloadInProgress:
-    return OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import HotLogError
 from afterglow.format.frames import FRAME_BYTES
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import covered_entries, offloaded_whole
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -47,6 +47,8 @@ class OffloadStatistics:
     """Tries of that which failed; each is repeated."""
     failed_segments: int
     """Segments on their way whose last attempt failed, as far as this process knows."""
+    failing: bool
+    """Whether an offload failed in this process and has not succeeded since."""
 
 
 def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
@@ -68,12 +70,13 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
         deletions_done=topic.deletions_done,
         deletions_failed=topic.deletions_failed,
         failed_segments=sum(1 for upload in topic.stream.uploads if upload.record.last_error),
+        failing=topic.failing,
     )
 
 
 def _covered_bytes(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
     """Bytes of the entries of a ledger that committed segments hold; 0 where the hot log cannot tell."""
-    last = max((item.endEntryId for item in row.offloadContext.offloadSegment if item.complete), default=-1)
+    last = covered_entries(row) - 1
     if last < 0:
         return 0
     try:

@@ -7,9 +7,11 @@ never waits. Results of tasks come from any thread.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import AfterglowError, Fenced, StorageError, TopicClosed, TopicMissing
+from afterglow.ledger.ledger_list import offloaded_whole
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.explain import Work
@@ -17,11 +19,13 @@ from afterglow.offload.freeing import CopyCheck
 from afterglow.offload.lanes import Lane
 from afterglow.offload.ledger_work import LedgerWork
 from afterglow.offload.manual import OffloadState
+from afterglow.offload.outages import failure_level, note_begin
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.work import StreamWork, wants_stream
 from afterglow.offload.task import LedgerTask
 from afterglow.offload.troubles import Troubles
 from afterglow.read.latencies import Latencies
+from afterglow.read.places import place_of_policy, place_of_record
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.manual import ManualOffload, OffloadStatus
     from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.health import Outage
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +98,27 @@ class TopicOffload:
         return max(self._troubles.last_ms, self._stream_failed_ms)
 
     @property
+    def failing(self) -> bool:
+        """Whether something of it failed and has not succeeded since."""
+        segments = any(upload.record.last_error for upload in self.stream.uploads)
+        failed = segments or self.stream.error is not None or bool(self._troubles or self._ledgers.obstacle_told)
+        return failed or (not self.quiet and self.outage is not None)
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Where objects of it go by its policy, and where segments on their way are."""
+        places = [place_of_record(upload.record.place) for upload in self.stream.uploads]
+        with suppress(AfterglowError):
+            places.append(place_of_policy(self.policy, self._env.own))
+        return tuple(dict.fromkeys(map(str, places)))
+
+    @property
+    def outage(self) -> Outage | None:
+        """Of one of its tiers; None where all are available."""
+        found = (self._env.tiers.health.outage(tier) for tier in self.tiers)
+        return next((outage for outage in found if outage is not None), None)
+
+    @property
     def work(self) -> Work:
         """What is under way with whole ledgers."""
         with self._env.lock:
@@ -135,17 +161,30 @@ class TopicOffload:
                 return False
             self._ledgers.manual = manual
             self._streamed_last = False
-        self._wake()
+        self.retry_now()
         return True
 
-    def begin_stream_manual(self, end: Position | None) -> bool:
+    def begin_stream_manual(self, end: Position | None, info: ManagedLedgerInfo) -> bool:
         """Have all entries up to ``end`` committed in segments; returns whether nothing by hand was running."""
         with self._env.lock:
-            if self.status.state is OffloadState.RUNNING or not self.stream.begin_manual(end):
+            if self.status.state is OffloadState.RUNNING or not self.stream.begin_manual(end, info):
                 return False
             self._streamed_last = True
-        self._wake()
+        self.retry_now()
         return True
+
+    def retry_now(self) -> None:
+        """End all backoffs: somebody asks, or the tier answers again."""
+        self._troubles.retry_now()
+        self.stream.retry_now()
+        self._wake()
+
+    def on_recovery(self, tier: str) -> None:
+        """A tier answers again: what failed there is tried now, and objects to be deleted may be there too."""
+        if (self.stream.retry_ms or self._troubles) and tier in self.tiers:
+            self.retry_now()
+        elif self._doomed:
+            self._wake()
 
     def doom(self) -> None:
         """Intents to delete are on record for this topic."""
@@ -171,6 +210,7 @@ class TopicOffload:
 
     def hand_out(self, task: Task) -> None:
         """The task that :meth:`next_task` gave goes out."""
+        note_begin(self._env.tiers.health, task)
         if self.window.next_task() is not None:
             self.window.hand_out(task)
         elif not isinstance(task, LedgerTask):
@@ -203,6 +243,7 @@ class TopicOffload:
                 self._finish_ended()  # what was cancelled before it had tasks
                 self._stream_on(ledger, policy)
                 self._free(ledger, policy)
+                self._forget_troubles(ledger.info, policy)
                 self._note_next(ledger.info, ledger.writing_to, policy)
         except _GONE as error:
             self._stop(error)
@@ -278,8 +319,11 @@ class TopicOffload:
         self.stream.look(ledger, policy, held=len(self.window) > 0)
         if len(self.stream.uploads) < before:
             self._streamed_ms = self._env.clock.now_ms()
-        if self.stream.error is not None:
-            self._stream_failed_ms = self._env.clock.now_ms()
+        error, failed_ms = self.stream.error, self.stream.failed_ms
+        if error is not None and failed_ms > self._stream_failed_ms:
+            level = failure_level(self._env.tiers.health, error, self.tiers)
+            _log.log(level, "the stream of %s goes on in a while: %s", ledger.topic, error)
+        self._stream_failed_ms = max(self._stream_failed_ms, failed_ms)
 
     def _free(self, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         """Let hot copies go whose time has come, once their objects have passed a check."""
@@ -293,7 +337,7 @@ class TopicOffload:
             try:
                 copies.check(rows[ledger_id])
             except AfterglowError as error:
-                self._troubles.note(ledger_id, error, "keeps its hot copy")
+                self._troubles.note(ledger_id, error, "keeps its hot copy", self.tiers)
             else:
                 sound.append(ledger_id)
         if sound:
@@ -302,6 +346,12 @@ class TopicOffload:
                 self._troubles.forget(ledger_id)
         if len(ripe) > _FREED_AT_ONCE:
             self._wake()
+
+    def _forget_troubles(self, info: ManagedLedgerInfo, policy: BrokerConfig) -> None:
+        """Forget failures of ledgers for which nothing is left to do."""
+        freeable = planner.freeable(info, policy=policy, now_ms=self._env.clock.now_ms())
+        outside = {row.ledgerId for row in info.ledgerInfo if not offloaded_whole(row)}
+        self._troubles.keep(outside.union(freeable))
 
     def _stop(self, error: AfterglowError) -> None:
         """The topic is not ours any more."""

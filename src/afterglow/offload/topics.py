@@ -45,6 +45,11 @@ class Topics:
         with self._lock:
             return self._known.get(name)
 
+    def all(self) -> list[TopicOffload]:
+        """Topics of which this process has something in mind."""
+        with self._lock:
+            return list(self._known.values())
+
     def busy(self) -> list[TopicOffload]:
         """Topics with something under way."""
         with self._lock:

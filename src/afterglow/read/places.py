@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from afterglow.config.sections.tier import driver_keys
 from afterglow.errors import ConfigError, CorruptMetadata, NotSupported
 from afterglow.format.proto import afterglow_pb2
 from afterglow.storage import open_store
+from afterglow.storage.health import TierHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -259,8 +261,13 @@ def store_options(place: TierPlace, policy: BrokerConfig) -> dict[str, str]:
     """
     if place.driver not in _S3_FAMILY:
         return {}
-    timeout = str(policy.offload_request_timeout_seconds)
-    options = {"timeout_s": timeout, "read_timeout_s": timeout}
+    deadline_s = policy.offload_request_timeout_seconds
+    options = {
+        "retry_deadline_s": str(deadline_s),
+        "timeout_s": str(deadline_s),
+        # so that a request whose connection has died is repeated before its time is up
+        "read_timeout_s": str(max(deadline_s / 2, 1)),
+    }
     if place.endpoint:
         options["endpoint"] = place.endpoint
     if place.region:
@@ -291,9 +298,14 @@ class Tiers:
 
     Args:
         wrap: Put around every store that is opened, to count, throttle or spoil its requests.
+        health: Is told of every try of a request; by default one that makes no probes.
     """
 
-    def __init__(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> None:
+    def __init__(
+        self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store, health: TierHealth | None = None
+    ) -> None:
+        self.health = TierHealth() if health is None else health
+        """Which places do not answer."""
         self._wrap = wrap
         self._lock = Lock()
         self._open: OrderedDict[tuple[TierPlace, frozenset[tuple[str, str]]], ObjectStore] = OrderedDict()
@@ -313,16 +325,13 @@ class Tiers:
         with self._lock:
             found = self._open.get(key)
             if found is None:
-                found = self._open[key] = self._wrap(_open(place, options))
+                opened = open_store(place.url, partial(self.health.monitored, str(place)), **options)
+                found = self._open[key] = self._wrap(opened)
                 if len(self._open) > _MAX_OPEN:
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(key)
             return found
-
-
-def _open(place: TierPlace, options: Mapping[str, str]) -> ObjectStore:
-    return open_store(place.url, **options)
 
 
 def _root(url: str) -> str:

@@ -8,7 +8,8 @@
 ============================  =========================================================
 
 Options come as keywords; strings are converted, so that they may come from a command line or from Spark. ``None`` means
-not given. Stores behind a network repeat failed requests for ``retry_deadline_s``.
+not given. Stores behind a network repeat failed requests for ``retry_deadline_s``; what ``wrap`` puts around a store
+sees each try.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from afterglow.storage.s3_options import S3Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
     from afterglow.storage.store import ObjectStore
+
+    Wrap: TypeAlias = Callable[[ObjectStore], ObjectStore]
 
 __all__ = ["open_store"]
 
@@ -51,11 +55,12 @@ class _RetryOptions:
     retry_deadline_s: float = RetryPolicy().deadline_s
 
 
-def open_store(url: str, **options: str | float | None) -> ObjectStore:
+def open_store(url: str, wrap: Wrap | None = None, /, **options: str | float | None) -> ObjectStore:
     """Open the store that an address names. Nothing is asked of it yet.
 
     Args:
         url: The address.
+        wrap: Put around the store itself, inside of what repeats its requests.
         **options: ``create`` for a directory; those of :class:`~afterglow.storage.s3_options.S3Options` and
             ``retry_deadline_s`` (seconds, 0 for none) for a bucket.
 
@@ -68,39 +73,43 @@ def open_store(url: str, **options: str | float | None) -> ObjectStore:
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
         raise ConfigError(_unknown("tier address", url, scheme, _OPENERS, "://"))
-    return opener(rest, {name: value for name, value in options.items() if value is not None})
+    return opener(rest, {name: value for name, value in options.items() if value is not None}, wrap or _plain)
 
 
-def _open_local(rest: str, options: Mapping[str, Any]) -> ObjectStore:
+def _plain(store: ObjectStore) -> ObjectStore:
+    return store
+
+
+def _open_local(rest: str, options: Mapping[str, Any], wrap: Wrap) -> ObjectStore:
     path = unquote(rest)  # only here: a bucket's prefix may hold a percent sign as it is
     if not rest.startswith("/"):
         raise ConfigError(f"tier address file://{rest} names no absolute path; write file:///path")
-    return LocalStore(path, create=_parse(_LocalOptions, options).create)
+    return wrap(LocalStore(path, create=_parse(_LocalOptions, options).create))
 
 
-def _open_s3(rest: str, options: Mapping[str, Any]) -> ObjectStore:
+def _open_s3(rest: str, options: Mapping[str, Any], wrap: Wrap) -> ObjectStore:
     deadline = {name: value for name, value in options.items() if name == "retry_deadline_s"}
     others = {name: value for name, value in options.items() if name not in deadline}
     policy = RetryPolicy(deadline_s=_parse(_RetryOptions, deadline).retry_deadline_s)
     bucket, prefix = _split("s3", rest)
-    store: ObjectStore = S3Store(bucket, _parse(S3Options, others, known=("retry_deadline_s",)))
+    store = wrap(S3Store(bucket, _parse(S3Options, others, known=("retry_deadline_s",))))
     if policy.deadline_s > 0:
         store = RetryingStore(store, policy)
     return PrefixedStore(store, prefix) if prefix else store
 
 
-def _open_memory(rest: str, options: Mapping[str, Any]) -> ObjectStore:
+def _open_memory(rest: str, options: Mapping[str, Any], wrap: Wrap) -> ObjectStore:
     _parse(_NoOptions, options)
     name, _, prefix = rest.partition("/")
-    store = MemoryStore(name)
+    store = wrap(MemoryStore(name))
     return PrefixedStore(store, prefix) if prefix.strip("/") else store
 
 
-def _open_reserved(rest: str, _: Mapping[str, Any]) -> ObjectStore:
+def _open_reserved(rest: str, _: Mapping[str, Any], _wrap: Wrap) -> ObjectStore:
     raise NotSupported(f"tier {rest!r}: az:// and gs:// are not available in this release; use s3:// or file://")
 
 
-_OPENERS: dict[str, Callable[[str, Mapping[str, Any]], ObjectStore]] = {
+_OPENERS: dict[str, Callable[[str, Mapping[str, Any], Wrap], ObjectStore]] = {
     "file": _open_local,
     "s3": _open_s3,
     "memory": _open_memory,

@@ -50,8 +50,10 @@ class RetryPolicy:
     """From the first attempt; no attempt begins later. 0: no second attempt."""
     first_delay_s: float = 0.1
     """Longest first pause."""
-    max_delay_s: float = 10.0
-    """Longest pause."""
+    max_delay_s: float = 2.0
+    """Longest pause; so long may it take until the end of an outage is noticed."""
+    max_throttled_delay_s: float = 10.0
+    """Longest pause where the store asked to be called less often."""
 
 
 class RetryingStore(StoreWrapper):
@@ -125,8 +127,9 @@ class RetryingStore(StoreWrapper):
                 if unknown and call.operation == "create_upload":
                     raise
                 # 2**20 first pauses pass every maximum; the power must not overflow.
-                longest = min(self.policy.max_delay_s, self.policy.first_delay_s * 2 ** min(number, 20))
-                pause = self._rng.uniform(0, longest)
+                throttled = isinstance(error, StoreThrottled)
+                most = self.policy.max_throttled_delay_s if throttled else self.policy.max_delay_s
+                pause = self._rng.uniform(0, min(most, self.policy.first_delay_s * 2 ** min(number, 20)))
                 elapsed = self._clock() - began
                 if elapsed + pause >= self.policy.deadline_s:
                     if not unknown:

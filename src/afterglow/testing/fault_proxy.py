@@ -53,6 +53,8 @@ class FaultProxy:
         self.target = target
         self.share = share
         """Of requests that fail; may be changed at any time."""
+        self.down = False
+        """Whether every connection is closed without an answer; may be changed at any time."""
         self.watch: Watch = lambda _operation, _moment: None
         self.requests: Counter[str] = Counter()
         """By operation."""
@@ -65,6 +67,9 @@ class FaultProxy:
         """Draw what becomes of a request. Only writes are denied: for reads that is an answer, not a mishap."""
         with self._lock:
             self.requests[operation] += 1
+            if self.down:
+                self.spoiled += 1
+                return _Fault.CUT_BEFORE
             if self._rng.random() >= self.share:
                 return None
             self.spoiled += 1

@@ -29,6 +29,7 @@ from afterglow.read.places import MEMORY, TierPlace, Tiers, external_place, is_b
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
+from afterglow.storage.health import TierHealth
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.ledgers import TOPIC, World, settings
 from afterglow.verify import verify
@@ -126,7 +127,12 @@ class OffloadWorld(World):
         self.tier = MemoryStore()
         """The tier itself, without anything around it."""
         self.own = TierPlace(MEMORY, self.tier.url.removeprefix("memory://"))
-        self.tiers = Tiers(wrap)
+        health = TierHealth(
+            now_ms=lambda: self.clock.now_ms(),
+            monotonic=lambda: self.clock.monotonic(),
+            spawn=lambda probe: self.executor.submit(probe),
+        )
+        self.tiers = Tiers(wrap, health)
         self.flushes = 0
         """How often the hot log was to be written back."""
         self._sizes = (block_bytes, part_bytes)

@@ -88,8 +88,7 @@ def offload_all(served: Served, topic: str) -> None:
     """
     name = TopicName.parse(topic)
     path = f"persistent/{name.namespace}/{name.local_name}"
-    last = served.admin("GET", f"{path}/lastMessageId")
-    served.admin("PUT", f"{path}/offload", {"ledgerId": last["ledgerId"], "entryId": last["entryId"]})
+    served.admin("PUT", f"{path}/offload", "latest")
 
     def status() -> dict[str, object]:
         found: dict[str, object] = served.admin("GET", f"{path}/offload")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import HotLogError, MetadataUnavailable, StoreUnavailable
+from afterglow.format.position import LATEST
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.reader import ReadOrigin
 from afterglow.testing.ledgers import Receipts
@@ -55,7 +56,7 @@ def test_entries_are_kept_until_a_part_with_them_is_uploaded(world: BufferedWorl
     assert held(world) == 10
     world.run()
     assert 0 < held(world) < 10  # the last block is not full yet
-    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.service.offload_prefix(ledger.name, LATEST)
     world.run()
     assert held(world) == 0
     world.append(ledger, b"next")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afterglow.format.position import LATEST
 from afterglow.offload.segments.stream import MOST_AT_ONCE
 from afterglow.offload.topic import TopicOffload
 from afterglow.testing.ledgers import TOPIC, settings
@@ -89,10 +90,10 @@ def test_results_that_come_before_a_look_are_seen_by_one(
     new_world: Callable[..., OffloadWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = new_world(settings(streaming_offload_enabled=True, max_offload_segment_size_in_bytes=1 << 20))
-    ledger = world.topic(20, size_bytes=100)
+    world.topic(20, size_bytes=100)
     world.service.tick()
     world.settle()
-    world.service.offload_prefix(TOPIC, ledger.last_confirmed)
+    world.service.offload_prefix(TOPIC, LATEST)
     world.service.tick()
     world.settle()
     looks: list[str] = []

@@ -103,7 +103,9 @@ class Offload:
         integer(0), default=0, doc="Most requests per second to the tier for one topic. 0: no limit.", scope=Scope.TOPIC
     )
     offload_request_timeout_seconds: int = setting(
-        duration(minimum=1), default=60, doc="Deadline in seconds of one request to the tier."
+        duration(minimum=1),
+        default=60,
+        doc="Deadline in seconds of one request to the tier, its repetitions included.",
     )
     offload_retry_min_backoff_millis: int = setting(
         duration(1, minimum=1),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError
-from afterglow.format.position import EARLIEST, Position
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import first_unoffloaded
 from afterglow.ledger.timestamps import entry_time
 from afterglow.offload.reach import Route
 from afterglow.offload.segments.listing import SegmentStatus
@@ -66,22 +65,9 @@ def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None
     samples.add("afterglow_tier_fetched_bytes_total", counts.fetched_bytes, *labels)
 
 
-def first_outside(info: ManagedLedgerInfo) -> Position:
-    """The position from which on entries are not in the tier; behind the last ledger where all are."""
-    last = EARLIEST
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        if not offloaded_whole(row):
-            segments = row.offloadContext.offloadSegment
-            covered = max((segment.endEntryId for segment in segments if segment.complete), default=-1)
-            if not row.HasField("entries") or covered + 1 < row.entries:
-                return Position(row.ledgerId, covered + 1)
-        last = Position(row.ledgerId, row.entries)
-    return last
-
-
 def oldest_outside_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
     """When the oldest entry outside the tier was written; now where there is none, None where it cannot be read."""
-    oldest = ledger.layout.at_or_after(first_outside(ledger.info))
+    oldest = ledger.layout.at_or_after(first_unoffloaded(ledger.info))
     if oldest is None:
         return store.clock.now_ms()
     try:

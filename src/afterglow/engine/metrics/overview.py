@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from afterglow.engine.metrics.collector import figures_of_all
-from afterglow.engine.metrics.offload import first_outside, oldest_outside_ms
+from afterglow.engine.metrics.offload import oldest_outside_ms
 from afterglow.engine.metrics.rates import Rates
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger import ledger_list
@@ -59,7 +59,7 @@ class TopicRow:
     """How many were added up; 0: it is not partitioned, or is a partition itself."""
     offload: OffloadMode
     failing: bool
-    """Whether the last attempt to offload anything of it failed."""
+    """Whether an offload of it failed and has not succeeded since."""
     open: bool
     """Whether it is open here; else there are no clients, and nothing is counted of them."""
     entries: int
@@ -182,8 +182,7 @@ class Overview:
             str(topic),
             partitions=0,
             offload=self._mode(topic),
-            failing=statistics is not None
-            and (statistics.failed_segments > 0 or statistics.last_failure_ms > statistics.last_success_ms),
+            failing=statistics is not None and statistics.failing,
             open=figures is not None,
             entries=sum(row.entries for row in info.ledgerInfo) if opened is None else opened.number_of_entries,
             size_bytes=size_bytes,
@@ -210,7 +209,7 @@ class Overview:
 
     def _oldest_ms(self, ledger: ManagedLedger) -> int | None:
         """When the oldest entry outside the tier was written. Its place says when: it is read once."""
-        position = first_outside(ledger.info)
+        position = ledger_list.first_unoffloaded(ledger.info)
         known = self._oldest.get(ledger.name)
         if known is not None and known[0] == position:
             return known[1]
@@ -264,7 +263,7 @@ SUMMED: Final = tuple(
 
 def _oldest_listed_ms(info: ManagedLedgerInfo, now_ms: int) -> int | None:
     """As far as the list alone tells: when the first ledger that is not whole in the tier got its last entry."""
-    outside = first_outside(info)
+    outside = ledger_list.first_unoffloaded(info)
     for row in ledger_list.records(info):
         if row.ledger_id == outside.ledger_id and row.entries and outside.entry_id < row.entries:
             return row.last_broker_time_ms or row.closed_ms or None

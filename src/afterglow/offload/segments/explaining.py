@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import HotLogError
 from afterglow.format.blocks import HEADER_BYTES
-from afterglow.offload.explain import Explanation, LedgerState
+from afterglow.ledger.ledger_list import covered_entries
+from afterglow.offload.explain import Explanation, LedgerState, with_outage
 from afterglow.offload.segments import records
 from afterglow.offload.segments.cutting import frame_bytes
 from afterglow.offload.segments.listing import list_uploads
 from afterglow.offload.segments.stream import run_between
 from afterglow.offload.wording import joined, span, times
+from afterglow.read.places import place_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.environment import OffloadEnvironment
+    from afterglow.offload.explain import Work
     from afterglow.offload.segments.work import StreamWork
+    from afterglow.storage.health import Outage
 
 _SHORT: Final = 8
 """Characters of a UUID that tell a segment from the few others of a topic."""
@@ -50,6 +54,10 @@ class StreamView:
     """Why no tier can be used; None where one can."""
     whole: frozenset[int]
     """Ledgers that are being offloaded whole, which is waited for."""
+    outage: Outage | None
+    """Of the tier that the policy names."""
+    outage_of: Callable[[str], Outage | None]
+    """Of any tier."""
     now_ms: int
 
 
@@ -60,7 +68,7 @@ def view_stream(
     *,
     policy: BrokerConfig,
     obstacle: str | None,
-    whole: frozenset[int],
+    work: Work,
 ) -> StreamView:
     """Look at a topic's stream. Waits for metadata and the hot log.
 
@@ -70,7 +78,7 @@ def view_stream(
         stream: What this process does for the topic.
         policy: The topic's.
         obstacle: Why no tier can be used; None where one can.
-        whole: Ledgers that are being offloaded whole.
+        work: What this process does with whole ledgers.
 
     Raises:
         CorruptMetadata: A record does not parse.
@@ -87,7 +95,9 @@ def view_stream(
         error=str(stream.error) if stream.error is not None and stream.retry_ms else None,
         retry_ms=stream.retry_ms,
         obstacle=obstacle,
-        whole=whole,
+        whole=work.running,
+        outage=work.outage,
+        outage_of=env.tiers.health.outage,
         now_ms=env.clock.now_ms(),
     )
 
@@ -115,7 +125,7 @@ def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Exp
         if row.HasField("entries") and row.ledgerId != view.writing_to:
             return None
         return Explanation(row.ledgerId, LedgerState.OPEN, "It is being written, and has no entries yet.")
-    covered = max((item.endEntryId + 1 for item in row.offloadContext.offloadSegment if item.complete), default=0)
+    covered = covered_entries(row)
     planned = sum(_planned(upload, row.ledgerId, count) for upload in mine)
     rest = max(count - covered - planned, 0)
     cause = _of_segments(view, mine) if mine else _of_none(view, row) if rest else _Cause("It is being written.")
@@ -123,7 +133,14 @@ def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Exp
     if row.ledgerId != view.writing_to:
         sentence += " Its hot copy stays until all of it is in committed segments."
     state = cause.state or (LedgerState.IN_SEGMENTS if covered or mine else LedgerState.STREAMING)
-    return Explanation(row.ledgerId, state, sentence, cause.next_ms, cause.error)
+    told = Explanation(row.ledgerId, state, sentence, cause.next_ms, cause.error)
+    return with_outage(told, _outage(view, mine) if planned + rest else None, view.now_ms)
+
+
+def _outage(view: StreamView, mine: Sequence[UploadRecord]) -> Outage | None:
+    """Of the first tier that segments of a ledger go to; of that of the policy where there are none."""
+    found = (view.outage_of(str(place_of_record(upload.place))) for upload in mine)
+    return next((outage for outage in found if outage is not None), None) if mine else view.outage
 
 
 @dataclass(frozen=True, slots=True)

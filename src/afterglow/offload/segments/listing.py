@@ -7,14 +7,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from afterglow.offload.segments import records
+from afterglow.read.places import place_of_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from afterglow.format.position import Position
     from afterglow.format.proto.afterglow_pb2 import Place, SegmentRecord, UploadRecord
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
+    from afterglow.read.places import TierPlace
 
 
 class SegmentStatus(StrEnum):
@@ -56,19 +58,28 @@ class SegmentView:
     """When its last entry was written; None where that is not known, or while it is on its way."""
 
 
-def list_segments(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> tuple[SegmentView, ...]:
+def list_segments(
+    metadata: MetadataStore,
+    paths: AfterglowPaths,
+    name: str,
+    outage_of: Callable[[TierPlace], str | None] = lambda _place: None,
+) -> tuple[SegmentView, ...]:
     """The segments of a topic in the order of positions. Waits for metadata.
 
     Args:
         metadata: Where records are.
         paths: Where in it.
         name: The managed-ledger name.
+        outage_of: Says of a tier since when it is unavailable; None where it is not. What goes there is failing.
 
     Raises:
         CorruptMetadata: A record does not parse.
         MetadataUnavailable: The store cannot be reached.
     """
-    found = {record.uuid: _on_its_way(record) for record in list_uploads(metadata, paths, name)}
+    found = {
+        record.uuid: _on_its_way(record, outage_of(place_of_record(record.place)))
+        for record in list_uploads(metadata, paths, name)
+    }
     for record in list_records(metadata, paths, name):
         # with an upload record beside it the commit is still to come
         found.setdefault(record.uuid, _offloaded(record))
@@ -122,10 +133,11 @@ def list_uploads(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> t
     return tuple(sorted(found, key=lambda record: records.position_of(record.begin)))
 
 
-def _on_its_way(record: UploadRecord) -> SegmentView:
+def _on_its_way(record: UploadRecord, outage: str | None) -> SegmentView:
+    error = "; ".join(filter(None, (outage, record.last_error))) or None
     return SegmentView(
         record.uuid,
-        SegmentStatus.FAILED if record.last_error else SegmentStatus.ASSIGNED,
+        SegmentStatus.FAILED if error else SegmentStatus.ASSIGNED,
         records.position_of(record.begin),
         records.end_of(record),
         record.assigned_ms,
@@ -134,7 +146,7 @@ def _on_its_way(record: UploadRecord) -> SegmentView:
         sum(part.bytes for part in record.done),
         records.planned_bytes(record),
         *_where(record.place),
-        record.last_error or None,
+        error,
         record.first_entry_ms or None,
     )
 

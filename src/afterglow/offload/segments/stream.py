@@ -95,7 +95,10 @@ class TopicStream:
         self._failures = 0
         self._progress_ms = room.clock.now_ms()
         self.error: AfterglowError | None = None
-        """Why the last attempt failed; None after a success."""
+        """Why the last call of :meth:`advance` that tried anything failed; None where it went through. Whether a
+        segment still has to be repeated is in its record."""
+        self.failed_ms = 0
+        """When an attempt last failed, epoch milliseconds; 0: none has."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -187,9 +190,20 @@ class TopicStream:
         ledger = self._room.ledger
         return ledger.size_bytes + FRAME_BYTES * ledger.layout.total_entries
 
-    def close_at(self, target: Position) -> None:
-        """Have everything up to ``target`` closed and committed as soon as can be."""
-        self._target = target if self._target is None else max(self._target, target)
+    def close_at(self, target: Position | None) -> None:
+        """Have everything up to an entry closed and committed as soon as can be.
+
+        Args:
+            target: The last entry of that, which must be one of the topic's; None: segments close by policy alone.
+        """
+        if target != self._target:
+            self._target = target
+            self._seen = None
+
+    def retry_now(self) -> None:
+        """End the backoff after failures: the next :meth:`advance` tries again."""
+        self._retry_at_ms = 0
+        self._failures = 0
         self._seen = None
 
     def told(self, uuid: UUID, number: int, result: PartResult) -> None:
@@ -221,6 +235,7 @@ class TopicStream:
             last, seen_bytes = self._room.ledger.layout.last, self._frame_bytes()
             self._go_on(uploads, now_ms, tasks, hand_out)
             self._seen = _Seen(last, seen_bytes, seen_bytes + self._until_due(uploads, last))
+            self.error = None
         except Fenced:
             raise
         except AfterglowError as error:
@@ -260,7 +275,6 @@ class TopicStream:
         except OffloadConflict as error:
             _log.warning("segment %s of %s was given up: %s", first.uuid, self._room.ledger.topic, error)
         uploads.pop(0)
-        self.error = None
         self._failures = 0
         self._progress_ms = self._room.clock.now_ms()
 
@@ -276,8 +290,8 @@ class TopicStream:
                 return
             run = runs[0]
             end = cut_by_size(run, self._room.offsets, most_bytes)
-            if end is None and (not run.growing or self._wanted_now(run)):
-                end = run.end
+            if end is None:
+                end = self._asked_end(run) if run.growing else run.end
             if end is None and uploads:
                 return  # the live one comes after those before it
             for piece in run.stretches:
@@ -339,9 +353,9 @@ class TopicStream:
             # What came behind the roll-over belongs to the other method.
             closed = [piece.end for piece in run.stretches if piece.closed]
             return closed[-1] if closed else None
-        if not run.growing or self._wanted_now(run) or now_ms >= live.record.first_entry_ms + self._most_ms(policy):
+        if not run.growing or now_ms >= live.record.first_entry_ms + self._most_ms(policy):
             return run.end
-        return None
+        return self._asked_end(run)
 
     def _roll_if_switched_back(self, uploads: list[SegmentUpload]) -> None:
         """After a switch back, end the ledger that is being written where segments reach into it."""
@@ -354,8 +368,11 @@ class TopicStream:
         if live or (row is not None and row.offloadContext.offloadSegment):
             ledger.roll()
 
-    def _wanted_now(self, run: Run) -> bool:
-        return self._target is not None and run.begin <= self._target
+    def _asked_end(self, run: Run) -> Position | None:
+        """The last entry of a run that is to be committed as soon as can be; None where none is."""
+        if self._target is None or run.begin > self._target:
+            return None
+        return min(run.end, self._target)
 
     def _when_to_close(self, uploads: list[SegmentUpload]) -> int | None:
         if not uploads or uploads[-1].end is not None:
@@ -435,9 +452,9 @@ class TopicStream:
         policy = self._policy()
         wait_ms = policy.offload_retry_min_backoff_millis << min(self._failures, 30)
         self._failures += 1
-        self._retry_at_ms = self._room.clock.now_ms() + min(wait_ms, policy.offload_retry_max_backoff_millis)
+        self.failed_ms = self._room.clock.now_ms()
+        self._retry_at_ms = self.failed_ms + min(wait_ms, policy.offload_retry_max_backoff_millis)
         self.error = error
-        _log.warning("the stream of %s goes on in a while: %s", self._room.ledger.topic, error)
 
     @contextmanager
     def _reloaded_after_failure(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afterglow.format.position import Position
+from afterglow.ledger.ledger_list import covered_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -146,7 +147,7 @@ def _with_entries(
 def _uncovered(
     row: ManagedLedgerInfo.LedgerInfo, count: int, *, closed: bool, after: Position | None
 ) -> Stretch | None:
-    first = max((item.endEntryId + 1 for item in row.offloadContext.offloadSegment if item.complete), default=0)
+    first = covered_entries(row)
     if after is not None and row.ledgerId <= after.ledger_id:
         first = count if row.ledgerId < after.ledger_id else max(first, after.entry_id + 1)
     return Stretch(row.ledgerId, first, count - 1, closed) if first < count else None

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
-from afterglow.format.position import EARLIEST
+from afterglow.ledger.ledger_list import first_unoffloaded
 from afterglow.offload.blocks import object_metadata
 from afterglow.offload.doomed import Doomed, doomed_row
-from afterglow.offload.manual import OffloadState, OffloadStatus, first_unoffloaded
+from afterglow.offload.manual import OffloadState, OffloadStatus
 from afterglow.offload.offloader import can_stream, extra_metadata, recorded_place
 from afterglow.offload.segments.stream import TopicStream, run_between
 from afterglow.offload.segments.territory import is_assigned, to_stream
@@ -75,6 +75,7 @@ class StreamWork:
         self._waiting: deque[StreamTask] = deque()
         self._running: dict[str, StreamTask] = {}
         self._target: Position | None = None
+        self._retries_now = False
         self._status: OffloadStatus | None = None
         self._stalled = False
         self.suspect = False
@@ -91,6 +92,11 @@ class StreamWork:
     def error(self) -> AfterglowError | None:
         """Why the stream does not go on; None where it does."""
         return None if self._stream is None else self._stream.error
+
+    @property
+    def failed_ms(self) -> int:
+        """When an attempt of the stream last failed, epoch milliseconds; 0: none has."""
+        return 0 if self._stream is None else self._stream.failed_ms
 
     @property
     def retry_ms(self) -> int:
@@ -129,18 +135,29 @@ class StreamWork:
 
     # --- offload by hand ----------------------------------------------------------------------------------------------
 
-    def begin_manual(self, target: Position | None) -> bool:
-        """Have everything up to ``target`` committed; returns whether none was asked for before that still runs."""
+    def begin_manual(self, target: Position | None, info: ManagedLedgerInfo) -> bool:
+        """Begin an offload by hand, unless one is running.
+
+        Args:
+            target: Everything up to this entry is to be committed; None: nothing, which has succeeded already.
+            info: The topic's list.
+
+        Returns:
+            Whether none was running.
+        """
         with self._env.lock:
             if self._target is not None:
                 return False
             if target is None:
-                self._status = OffloadStatus(OffloadState.SUCCESS, "", EARLIEST)
+                self._status = OffloadStatus(OffloadState.SUCCESS, "", first_unoffloaded(info))
                 return True
             self._target = target
-            if self._stream is not None:
-                self._stream.close_at(target)
             return True
+
+    def retry_now(self) -> None:
+        """Have the next look try again, whatever failed before."""
+        with self._env.lock:
+            self._retries_now = True
 
     def fail_manual(self, error: AfterglowError) -> None:
         """Nothing more comes of it."""
@@ -154,8 +171,8 @@ class StreamWork:
             NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off")
         )
 
-    def _settle_manual(self, ledger: ManagedLedger, stream: TopicStream) -> None:
-        target = self._target
+    def _settle_manual(self, ledger: ManagedLedger, stream: TopicStream, target: Position | None) -> None:
+        """End an offload by hand that the stream knew of when it last advanced: earlier errors say nothing of it."""
         if target is None:
             return
         if isinstance(stream.error, ConfigError | NotSupported):
@@ -192,11 +209,17 @@ class StreamWork:
             self._begin(ledger)
         stream = self._stream
         assert stream is not None
+        with self._env.lock:
+            target = self._target
+            retries_now, self._retries_now = self._retries_now, False
+        stream.close_at(target)
+        if retries_now:
+            stream.retry_now()
         tasks = stream.advance(self._hand_out_now)
         self.suspect = self.suspect and stream.error is not None
         if tasks:
             self._enqueue(tasks)
-        self._settle_manual(ledger, stream)
+        self._settle_manual(ledger, stream, target)
         self._tell_buffer(ledger, stream)
         if (at_ms := stream.next_look_ms) is not None:
             self._env.agenda.put(self._name, at_ms)
@@ -250,8 +273,6 @@ class StreamWork:
         with env.lock:
             self._ledger = ledger
             self._stream = TopicStream(room, lambda: self._policy, self._place, self._give_up_ledger, env.segment_sizes)
-            if self._target is not None:
-                self._stream.close_at(self._target)
 
     def _offsets(self, ledger_id: int, first: int, last: int) -> NDArray[np.int64]:
         return self._env.store.hot.open(ledger_id).offsets(first, last)

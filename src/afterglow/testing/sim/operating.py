@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afterglow.errors import Fenced
-from afterglow.format.position import Position
+from afterglow.format.position import LATEST, Position
 from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import STANDALONE
@@ -55,7 +55,8 @@ class Operator(Acting):
         ids = [row.ledgerId for row in info.ledgerInfo] if info is not None else []
         if not ids:
             return "nothing there"
-        position = Position(self.rng.choice((*ids, max(ids) + 1)), 0)
+        ledger_id = self.rng.choice((*ids, None))
+        position = LATEST if ledger_id is None else Position(ledger_id, 0)
         error = self.world.act(process, lambda: process.offload.offload_prefix(model.name, position))
         if isinstance(error, Fenced):
             self.let_go(process, model)

@@ -20,6 +20,7 @@ from afterglow.offload.service import OffloadService
 from afterglow.read.places import MEMORY, TierPlace, Tiers
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
+from afterglow.storage.health import TierHealth
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Process:
         self._metadata = ProcessMetadata(world, self)
         self._tier = ProcessStore(world, self)
         self._hot = ProcessHot(world, self)
-        tiers = Tiers(lambda _: self._tier)
+        # Without probes: what a process asks of the tier is part of the schedule.
+        health = TierHealth(now_ms=world.clock.now_ms, monotonic=world.clock.monotonic)
+        tiers = Tiers(lambda _: health.monitored(str(PLACE), self._tier), health)
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
         locator = Locator(self._metadata, AfterglowPaths(), own=PLACE)

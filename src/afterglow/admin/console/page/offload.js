@@ -25,15 +25,14 @@ export function offload(topic, log, streaming, begun) {
     body,
     confirm: "Offload",
     act: async () => {
-      await call("PUT", topicPath(topic, "offload"), { ledgerId: before, entryId: 0, partitionIndex: -1 });
+      await call("PUT", topicPath(topic, "offload"), position(log.ledgers, before));
       watch(topic);
       begun();
     },
   });
   const update = () => {
     if (streaming) {
-      const last = log.ledgers.at(-1)?.ledger_id ?? 0;
-      before = last + 1;
+      before = Infinity;
       told.textContent = log.lag_bytes
         ? `Everything written up to now goes to the tier: ${bytes(log.lag_bytes)} are not there yet. The open segment is closed at once, whatever its size and age; a new one begins with the next entry. Clients notice nothing.`
         : "Everything is in the tier already; nothing will happen.";
@@ -67,8 +66,8 @@ export function offloadPartitions(topic, partitions, begun) {
       for (const row of partitions) {
         try {
           const log = await get(topicPath(row.topic, "log"));
-          const before = row.offload === "streaming" ? (log.ledgers.at(-1)?.ledger_id ?? 0) + 1 : firstKept(log.ledgers, 0);
-          if (before !== null) await call("PUT", topicPath(row.topic, "offload"), { ledgerId: before, entryId: 0, partitionIndex: -1 });
+          const before = row.offload === "streaming" ? Infinity : firstKept(log.ledgers, 0);
+          if (before !== null) await call("PUT", topicPath(row.topic, "offload"), position(log.ledgers, before));
         } catch (error) {
           problems.push(`${row.topic}: ${error.message}`);
         }
@@ -78,6 +77,11 @@ export function offloadPartitions(topic, partitions, begun) {
       toast("Offload of all partitions has begun.");
     },
   });
+}
+
+/** The position before which everything is to be offloaded, given the first ledger that stays. */
+function position(ledgers, before) {
+  return before > (ledgers.at(-1)?.ledger_id ?? -1) ? "latest" : { ledgerId: before, entryId: 0, partitionIndex: -1 };
 }
 
 /** Say how it goes until it has ended. */

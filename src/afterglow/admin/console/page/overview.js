@@ -6,6 +6,7 @@ import { h, say } from "./dom.js";
 import { Figures } from "./figures.js";
 import { bytes, bytesPerSecond, compact, count, percent, perSecond, plural, share } from "./format.js";
 import { note } from "./history.js";
+import { Outages } from "./outages.js";
 import { TopicTable } from "./topic_table.js";
 
 const PAGE = 50;
@@ -19,6 +20,7 @@ export class OverviewView {
   constructor(ask) {
     this.title = "Topics";
     this.ask = ask;
+    this.outages = new Outages();
     this.figures = new Figures("Topics", "Log", "In the tier", "Lag", "In", "Out");
     this.chart = new Chart("Messages per second", perSecond, [["in", "in"], ["out", "out"]]);
     this.table = new TopicTable("Topics", (column) => this.sort(column));
@@ -37,6 +39,7 @@ export class OverviewView {
       "div",
       { class: "view" },
       h("h1", { class: "hidden" }, "Topics"),
+      this.outages.node,
       h("section", { class: "card summary" }, this.figures.node, this.chart.node),
       h("section", { class: "card" }, h("div", { class: "tools" }, this.filter, this.order, this.summary, this.pager), this.table.node, this.empty),
     );
@@ -56,6 +59,7 @@ export class OverviewView {
 
   show(found, offset) {
     const { totals } = found;
+    this.outages.update(found.outages, found.now_ms);
     const ratio = share(totals.offloaded_bytes, totals.size_bytes);
     this.figures.update({
       Topics: [count(found.total), found.failing ? `${count(found.failing)} failing` : "none failing", undefined, found.failing ? "alarm" : ""],

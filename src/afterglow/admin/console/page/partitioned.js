@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { Figures } from "./figures.js";
 import { bytes, bytesPerSecond, compact, count, parseTopic, percent, perSecond, share } from "./format.js";
 import { offloadPartitions } from "./offload.js";
+import { Outages } from "./outages.js";
 import { PolicyCard } from "./policy.js";
 import { seek } from "./seek.js";
 import { Subscriptions } from "./subscriptions.js";
@@ -19,6 +20,7 @@ export class PartitionedView {
     this.topic = topic;
     const { namespace, local } = parseTopic(topic);
     this.title = local;
+    this.outages = new Outages();
     this.figures = new Figures("Partitions", "Log", "In the tier", "Lag", "In", "Out");
     this.table = new TopicTable(`Partitions of ${local}`, null);
     this.subscriptions = new Subscriptions((cursor) => seek(topic, cursor, null, ask));
@@ -27,6 +29,7 @@ export class PartitionedView {
       "div",
       { class: "view" },
       h("div", { class: "topic-head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), ` / ${namespace}`), h("h1", {}, local)), h("button", { type: "button", class: "primary", onclick: () => offloadPartitions(topic, this.rows, ask) }, "Offload…")),
+      this.outages.node,
       h("section", { class: "card" }, this.figures.node),
       h("section", { class: "card" }, h("h2", {}, "Partitions"), this.table.node),
       h("div", { class: "columns" }, this.subscriptions.node, this.policy.node),
@@ -39,6 +42,7 @@ export class PartitionedView {
     if (!this.policy.rows) await this.policy.refresh(null);
     this.rows = found.topics;
     const { totals } = found;
+    this.outages.update(found.outages, found.now_ms);
     const ratio = share(totals.offloaded_bytes, totals.size_bytes);
     this.figures.update({
       Partitions: [count(found.total), found.failing ? `${count(found.failing)} failing` : "none failing", undefined, found.failing ? "alarm" : ""],

@@ -10,6 +10,7 @@ import { details } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { firstMoving, merged, modelOf, STATUSES } from "./log_model.js";
 import { offload } from "./offload.js";
+import { Outages } from "./outages.js";
 import { PolicyCard } from "./policy.js";
 import { seek } from "./seek.js";
 import { Subscriptions } from "./subscriptions.js";
@@ -30,6 +31,7 @@ export class TopicView {
     this.hovered = null;
     this.answers = 0;
     this.badge = stateBadge();
+    this.outages = new Outages();
     this.figures = new Figures("Log", "In the tier", "Lag", "In", "Out", "Backlog");
     this.lanes = new Lanes((shown, stay) => this.look(shown, stay));
     this.inspector = h("div", { class: "inspector", role: "region", "aria-label": "Details" });
@@ -46,6 +48,7 @@ export class TopicView {
       "div",
       { class: "view" },
       h("div", { class: "topic-head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), ` / ${namespace}`), h("h1", {}, local)), this.badge, this.offloadButton),
+      this.outages.node,
       h("section", { class: "card" }, this.figures.node),
       h("section", { class: "card log" }, h("div", { class: "card-head" }, h("h2", {}, "Log"), this.axisSwitch(), this.zoom()), this.lanes.node, legend(), this.inspector),
       h("section", { class: "card charts" }, Object.values(this.charts).map((chart) => chart.node)),
@@ -105,6 +108,7 @@ export class TopicView {
     const counters = { messages_in: log.messages_in, bytes_in: log.bytes_in, messages_out: log.messages_out, bytes_out: log.bytes_out };
     const samples = note(this.topic, log.now_ms, counters, { lag_bytes: log.lag_bytes, lag_seconds: log.lag_seconds });
     for (const chart of Object.values(this.charts)) chart.update(samples);
+    this.outages.update(log.outages, log.now_ms);
     const latest = samples.at(-1);
     const ratio = share(log.offloaded_bytes, log.size_bytes);
     const backlog = log.cursors.reduce((sum, cursor) => sum + cursor.backlog, 0);

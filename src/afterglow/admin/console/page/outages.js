@@ -1,0 +1,21 @@
+// Tiers that do not answer: which, since when, and why.
+
+import { h, keyed, say } from "./dom.js";
+import { span, time } from "./format.js";
+
+export class Outages {
+  constructor() {
+    this.known = new Map();
+    this.node = h("div", { class: "outages", role: "alert" });
+  }
+
+  update(outages, nowMs) {
+    keyed(
+      this.node,
+      this.known,
+      outages.map((outage) => [outage.tier, outage]),
+      () => h("p", { class: "problem" }),
+      (node, { tier, since_ms: since, error }) => say(node, `The tier ${tier} has been unavailable since ${time(since)}, for ${span((nowMs - since) / 1000)}: ${error}. What waits for it is tried again as soon as it answers.`),
+    );
+  }
+}

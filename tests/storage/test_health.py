@@ -1,0 +1,325 @@
+"""When a tier counts as unavailable, and when it does not."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import (
+    AccessDenied,
+    BucketMissing,
+    ObjectMissing,
+    PartMismatch,
+    StorageError,
+    StoreThrottled,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from afterglow.storage import Fault, FaultRule, FaultyStore, LocalStore, MemoryStore, RetryingStore, RetryPolicy
+from afterglow.storage.health import MonitoredStore, Outage, TierHealth, spawn_thread
+from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.clock import ManualClock, ManualExecutor
+from afterglow.testing.served_topics import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIER = "s3://bucket at http://127.0.0.1:9"
+START_MS = 1_700_000_000_000
+DOWN = (FaultRule(Fault.ERROR_BEFORE, times=None),)
+
+
+class Watch:
+    """A tier that can be broken and repaired, its health, and a clock that a test moves."""
+
+    def __init__(self, *, probes: bool = True) -> None:
+        self.clock = ManualClock()
+        self.clock.set_now_ms(START_MS)
+        self.probes = ManualExecutor()
+        self.health = TierHealth(
+            now_ms=self.clock.now_ms,
+            monotonic=self.clock.monotonic,
+            spawn=self.probes.submit if probes else None,
+        )
+        self.front = StoreWrapper(MemoryStore())
+        self.store = self.health.monitored(TIER, self.front)
+
+    def break_down(self, *rules: FaultRule) -> None:
+        self.front.inner = FaultyStore(MemoryStore(), rules or DOWN, seed=1)
+
+    def repair(self) -> None:
+        self.front.inner = MemoryStore()
+
+    def ask(self) -> None:
+        """One request, which may fail."""
+        try:
+            self.store.put("k", b"")
+        except StorageError:
+            pass
+
+    def tick(self, seconds: float = 1.0) -> tuple[str, ...]:
+        """Let time pass, and all that follows happen."""
+        self.clock.advance(seconds)
+        recovered = self.health.tick()
+        self.probes.run_all()
+        return recovered
+
+    @property
+    def outage(self) -> Outage | None:
+        return self.health.outage(TIER)
+
+
+def test_a_failed_request_is_confirmed_by_a_probe_at_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    watch.break_down()
+    watch.ask()
+    assert watch.outage is None
+    with caplog.at_level(logging.INFO):
+        watch.tick()
+        assert watch.outage is not None
+        assert (watch.outage.tier, watch.outage.since_ms) == (TIER, START_MS)
+        for _ in range(20):
+            watch.ask()
+            watch.tick()
+    (line,) = caplog.messages
+    assert TIER in line
+    assert "since 2023-11-14T22:13:20Z: injected fault: error before effect in put of 'k'" in line
+    assert watch.outage.sentence(START_MS + 21_500).startswith(
+        f"The tier {TIER} has been unavailable since 2023-11-14T22:13:20Z, for 22 s: injected fault"
+    )
+
+
+def test_any_answer_ends_an_outage_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    watch.break_down()
+    watch.ask()
+    watch.tick(3)
+    assert watch.health.all() == {TIER: watch.outage}
+    watch.repair()
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        watch.clock.advance(0.5)
+        watch.ask()
+    assert watch.outage is None
+    assert caplog.messages == [f"the tier {TIER} is available again after 3.5 s"]
+    assert watch.tick() == (TIER,)
+    assert watch.tick() == ()
+    assert watch.health.all() == {TIER: None}
+
+
+def test_a_probe_finds_that_a_tier_answers_again_though_nobody_asks_it() -> None:
+    watch = Watch()
+    watch.break_down()
+    watch.ask()
+    watch.tick()
+    watch.tick(30)
+    assert watch.outage is not None
+    watch.repair()
+    watch.tick()
+    assert watch.outage is None
+    assert watch.tick() == (TIER,)
+
+
+def test_a_request_that_fails_in_passing_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    with caplog.at_level(logging.INFO):
+        for _ in range(10):
+            watch.break_down(FaultRule(Fault.ERROR_BEFORE, times=1))
+            watch.ask()
+            watch.ask()
+            watch.tick()
+            watch.break_down(FaultRule(Fault.ERROR_BEFORE, times=1))
+            watch.ask()
+            watch.tick()  # nobody asks again, but a probe is answered
+    assert watch.outage is None
+    assert caplog.messages == []
+
+
+def test_without_probes_a_second_of_failures_alone_is_an_outage() -> None:
+    watch = Watch(probes=False)
+    watch.break_down()
+    watch.ask()
+    watch.clock.advance(0.9)
+    watch.ask()
+    assert watch.outage is None
+    watch.clock.advance(0.1)
+    watch.ask()
+    assert watch.outage is not None
+    assert watch.outage.since_ms == START_MS
+
+
+def test_every_try_counts_and_not_their_end(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(probes=False)
+    watch.break_down(FaultRule(Fault.ERROR_BEFORE, times=8))
+    told: list[bool] = []
+
+    def sleep(seconds: float) -> None:
+        watch.clock.advance(seconds)
+        told.append(watch.outage is not None)
+
+    policy = RetryPolicy(deadline_s=60.0, first_delay_s=1.0)
+    retrying = RetryingStore(watch.store, policy, clock=watch.clock.monotonic, sleep=sleep, rng=random.Random(3))
+    with caplog.at_level(logging.INFO):
+        retrying.put("k", b"")
+    assert told[0] is False
+    assert told[-1] is True
+    assert watch.outage is None
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable, StoreTimeout, StoreThrottled, BucketMissing, AccessDenied])
+def test_errors_of_the_store_as_a_whole_are_failures(error: type[StorageError]) -> None:
+    watch = Watch()
+    watch.break_down(FaultRule(Fault.ERROR_BEFORE, times=None, error=error))
+    watch.ask()
+    watch.tick()
+    assert watch.outage is not None
+
+
+@pytest.mark.parametrize("error", [ObjectMissing, PartMismatch, StorageError])
+def test_errors_about_an_object_are_answers(error: type[StorageError]) -> None:
+    watch = Watch()
+    watch.break_down()
+    watch.ask()
+    watch.tick()
+    watch.break_down(FaultRule(Fault.ERROR_BEFORE, times=None, error=error))
+    watch.ask()
+    assert watch.outage is None
+
+
+def test_a_healthy_tier_is_not_probed() -> None:
+    watch = Watch()
+    for _ in range(100):
+        watch.ask()
+        watch.clock.advance(1)
+        watch.health.tick()
+    watch.clock.advance(1000)
+    watch.health.tick()
+    assert len(watch.probes) == 0
+
+
+def test_a_task_that_takes_long_has_its_tier_probed_while_nothing_else_is_answered() -> None:
+    watch = Watch()
+    watch.health.began(TIER, "task")
+    watch.break_down()
+    watch.tick()
+    assert watch.outage is None
+    watch.tick()
+    assert watch.outage is not None  # though no request of this process has failed
+    watch.repair()
+    watch.tick()
+    assert watch.outage is None
+    for _ in range(10):
+        watch.ask()
+        watch.clock.advance(1)
+        watch.health.tick()
+    assert len(watch.probes) == 0
+    watch.health.ended(TIER, "task")
+    watch.clock.advance(100)
+    watch.health.tick()
+    assert len(watch.probes) == 0
+
+
+def test_a_probe_without_an_answer_has_failed_and_another_is_made() -> None:
+    watch = Watch()
+    watch.ask()
+    watch.health.began(TIER, "task")
+    for second in range(1, 6):
+        watch.clock.advance(1)
+        watch.health.tick()
+        assert len(watch.probes) == (second >= 2)
+        assert (watch.outage is not None) is (second >= 5)
+    assert watch.outage is not None
+    assert watch.outage.error == "a probe got no answer within 3 s"
+    watch.clock.advance(2)
+    watch.health.tick()
+    assert len(watch.probes) == 2
+    watch.break_down()
+    watch.probes.run_one()
+    assert watch.outage.error == "a probe got no answer within 3 s"  # the one that is lost does not count
+    watch.repair()
+    watch.probes.run_one()
+    assert watch.outage is None
+
+
+def test_a_tier_that_was_never_reached_may_take_its_time_to_be_opened() -> None:
+    watch = Watch()
+    watch.health.began(TIER, "task")
+    for _ in range(30):
+        watch.clock.advance(1)
+        watch.health.tick()
+    assert len(watch.probes) == 1
+    assert watch.outage is None
+    watch.break_down()
+    watch.probes.run_one()
+    assert watch.outage is not None
+
+
+def test_results_of_tasks_count_as_requests_do() -> None:
+    watch = Watch()
+    watch.health.began(TIER, "task")
+    watch.break_down()
+    watch.health.ended(TIER, "task")
+    watch.health.failed(TIER, StoreTimeout("no answer\nwithin a minute"))
+    watch.tick()
+    assert watch.outage is not None
+    watch.health.answered(TIER)
+    assert watch.outage is None
+
+
+def test_the_outage_of_a_tier_that_nobody_uses_any_more_is_forgotten() -> None:
+    watch = Watch()
+    watch.break_down()
+    watch.ask()
+    watch.tick()
+    watch.tick(298)
+    assert watch.health.all() == {TIER: watch.outage}
+    watch.tick()
+    assert watch.outage is None
+    assert watch.health.all() == {}
+    watch.clock.advance(10)
+    watch.health.tick()
+    assert len(watch.probes) == 0
+    watch.ask()
+    watch.tick()
+    assert watch.outage is not None
+    assert watch.outage.since_ms == START_MS + 1000 * (1 + 298 + 1 + 10)
+
+
+def test_tiers_are_told_apart() -> None:
+    watch = Watch()
+    other = watch.health.monitored("file:///tier", MemoryStore())
+    watch.break_down()
+    watch.ask()
+    other.put("k", b"")
+    watch.tick()
+    assert watch.health.all() == {"file:///tier": None, TIER: watch.outage}
+    assert watch.outage is not None
+
+
+def test_a_directory_that_goes_and_comes_back_is_an_outage(tmp_path: Path) -> None:
+    health = TierHealth(spawn=spawn_thread)
+    root = tmp_path / "tier"
+    store = health.monitored("tier", LocalStore(root))
+
+    def is_out(*, out: bool) -> bool:
+        health.tick()
+        return (health.outage("tier") is not None) is out
+
+    with pytest.raises(BucketMissing):
+        store.put("k", b"")
+    eventually(lambda: is_out(out=True), health.all, 10)
+    root.mkdir()
+    eventually(lambda: is_out(out=False), health.all, 10)
+
+
+def test_a_pickled_copy_is_the_store_alone(tmp_path: Path) -> None:
+    store = TierHealth().monitored("tier", LocalStore(tmp_path))
+    copy = pickle.loads(pickle.dumps(store))
+    assert isinstance(copy, LocalStore)
+    assert isinstance(store, MonitoredStore)
+    assert copy.url == store.url
