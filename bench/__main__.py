@@ -14,6 +14,7 @@ WORKLOADS = (
     "scrape",
     "offload",
     "streaming",
+    "handle",
     "scan",
     "scan_spark",
     "seek",

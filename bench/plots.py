@@ -77,20 +77,21 @@ def scan_spark(axes: Sequence[Axes], figures: Mapping[str, Any]) -> None:
 
 
 def seek(axes: Sequence[Axes], figures: Mapping[str, Any]) -> None:
-    """Milliseconds of a seek over the number of segments."""
-    cold, warm = axes
-    sizes = [name.removesuffix(": segments") for name in figures if name.endswith(": segments")]
-    segments = [figures[f"{size}: segments"] for size in sizes]
-    for panel, state in ((cold, "cold"), (warm, "warm")):
-        for percentile, colour in zip(PERCENTILES, (OURS, OTHER), strict=True):
-            times = [figures[f"{size}: {state}, {percentile}, ms"] for size in sizes]
-            panel.plot(segments, times, "o-", color=colour, label=percentile)
+    """Milliseconds of a seek over the number of segments, by either path."""
+    for panel, path in zip(axes, ("library", "stock client"), strict=True):
+        end = f", {path}: cold, p50, ms"
+        sizes = [name.removesuffix(end) for name in figures if name.endswith(end)]
+        segments = [int(size.split()[0].replace(",", "")) for size in sizes]
+        for state, style in (("cold", "o-"), ("warm", "o--")):
+            for percentile, colour in zip(PERCENTILES, (OURS, OTHER), strict=True):
+                times = [figures[f"{size}, {path}: {state}, {percentile}, ms"] for size in sizes]
+                panel.plot(segments, times, style, color=colour, label=f"{state}, {percentile}")
         panel.set_xscale("log")
-        panel.set_xticks(segments, [f"{count}\n{size}" for count, size in zip(segments, sizes, strict=True)])
+        panel.set_xticks(segments, [size.split()[0] for size in sizes])
         panel.minorticks_off()
-        panel.set(title=f"seek by time, {state}", xlabel="segments", ylim=(0, None))
+        panel.set(title=f"seek by time, {path}", xlabel="segments", ylim=(0, None))
         panel.legend(frameon=False)
-    cold.set_ylabel("ms")
+    axes[0].set_ylabel("ms")
 
 
 PLOTS: dict[str, tuple[int, Callable[[Sequence[Axes], Mapping[str, Any]], None]]] = {

@@ -1,12 +1,18 @@
-"""Seek by time over offloaded topics of 1, 10 and 100 GiB, in segments of 64 MiB; see :mod:`bench.sparse`.
+"""Seek by time over offloaded topics of 1, 100 and 1,600 segments of 64 MiB; see :mod:`bench.sparse`.
 
-Cold: each seek by a source that was connected anew, and knows no index and no record. Warm: all by one source. Requests
-are counted at the store. The answer of every seek is compared with what was written.
+By two paths: the library (``topic.seek``), and a stock Pulsar client against ``afterglow serve``. Cold: each seek by a
+source that was connected anew, or a broker that was started anew, and knows no index and no record. Warm: all by one
+that has sought to the same entries before, as many as its cache holds.
+Requests are counted at the store, by the broker's own metrics. The answer of every seek is compared with what was
+written.
+
+A client's seek ends when it has subscribed again, for which it waits 100 ms by itself.
 
 The search itself goes by bisection; whoever seeks also reads the topic's list, which names every segment. Growth is
 compared with that of the logarithm: 1 where the time per doubling stays the same.
 
-``BENCH_SEEK_GIB`` names the sizes, ``BENCH_SEEK_COUNT`` says how many seeks of each, 300 by default.
+``BENCH_SEEK_SEGMENTS`` names the sizes, ``BENCH_SEEK_COUNT`` says how many seeks of each by the library (300 by
+default), and ``BENCH_SEEK_STARTS`` how many by a client, each with a start of the broker (12 by default).
 """
 
 from __future__ import annotations
@@ -17,10 +23,12 @@ import random
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pulsar
 
 from afterglow.config import load_conf
 from afterglow.engine.source import Source
@@ -31,109 +39,181 @@ from afterglow.read.counters import ReadCounters
 from afterglow.read.places import Tiers
 from afterglow.read.tier_source import TierSource
 from afterglow.storage import CountingStore
+from afterglow.testing.serving import TierRequests, serving
 from bench.measure import keep
 from bench.offload import Target
 from bench.sparse import LEDGER, PER_SEGMENT, sparse_topic, time_of
-from bench.topics import SEGMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from afterglow.storage.store import ObjectStore
+    from afterglow.testing.serving import Served
     from bench.topics import Topic
 
-SIZES = tuple(int(size) for size in os.environ.get("BENCH_SEEK_GIB", "1,10,100").split(","))
+SEGMENTS = tuple(int(count) for count in os.environ.get("BENCH_SEEK_SEGMENTS", "1,100,1600").split(","))
 COUNT = int(os.environ.get("BENCH_SEEK_COUNT", "300"))
+STARTS = int(os.environ.get("BENCH_SEEK_STARTS", "12"))
+PATHS = ("library", "stock client")
+WARM = 100  # blocks of 1 MiB, of which the cache holds 256 by default
+REQUESTS = tuple(name.replace("_", " ") for name in TierRequests._fields)
+CONF = "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"
+
+
+def size_name(segments: int) -> str:
+    """What figures of a size begin with."""
+    return f"{segments:,} segment{'s' if segments > 1 else ''}"
+
+
 GOALS = {
-    **{f"{size} GiB: index reads of a seek, most": 1 for size in SIZES},
-    **{f"{size} GiB: ranged gets of a seek, most": 1 for size in SIZES},
+    f"{size_name(count)}, {path}: {what} of a seek, most": 1
+    for count in SEGMENTS
+    for path in PATHS
+    for what in REQUESTS[1:]
 }
 
 
-class Counted:
-    """Makes sources whose requests are counted."""
+def position_of(number: int) -> Position:
+    """Where an entry stands, by its number in the topic."""
+    return Position(number // (PER_SEGMENT * LEDGER) + 1, number % (PER_SEGMENT * LEDGER))
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
-        self._config = load_conf()
+
+class Seeker(Protocol):
+    """Something that knows nothing of a topic when it is made, and seeks in it."""
+
+    def seek(self, time_ms: int) -> None:
+        """Seek by time."""
+        ...
+
+    def found(self) -> Position:
+        """Where the last seek has led to."""
+        ...
+
+    def requests(self) -> TierRequests:
+        """Requests so far."""
+        ...
+
+
+class LibrarySeeker:
+    """A source whose requests are counted; as :func:`afterglow.connect` makes it."""
+
+    def __init__(self, topic: Topic, stack: ExitStack) -> None:
+        config = load_conf()
         self._stores: list[CountingStore] = []
-        self.counters = ReadCounters()
+        self._counters = ReadCounters()
+        directory, locator = open_source(SourceAddress(str(topic.home)), config, None, stack)
+        tiers = TierSource(Tiers(self._wrap), config, locator)
+        stack.callback(tiers.close)
+        self._found = Position(-1, -1)
+        self._topic = Source(Rooms(directory, tiers, self._counters), ExitStack()).topic(topic.name)
 
-    @contextmanager
-    def source(self) -> Iterator[Source]:
-        """A source that knows nothing yet; as :func:`afterglow.connect` makes it."""
-        with ExitStack() as stack:
-            directory, locator = open_source(SourceAddress(str(self._home)), self._config, None, stack)
-            tiers = TierSource(Tiers(self._wrap), self._config, locator)
-            stack.callback(tiers.close)
-            with Source(Rooms(directory, tiers, self.counters), stack.pop_all()) as source:
-                yield source
+    def seek(self, time_ms: int) -> None:
+        """Seek by time; see the protocol."""
+        self._found = self._topic.seek(time_ms)
 
-    def requests(self) -> tuple[int, int, int]:
-        """Heads, gets of indexes, ranged gets of data, since this was asked last."""
+    def found(self) -> Position:
+        """Where that has led to; see the protocol."""
+        return self._found
+
+    def requests(self) -> TierRequests:
+        """Requests so far; see the protocol."""
         counts = [store.counts() for store in self._stores]
         heads, gets = (sum(each[name].requests for each in counts if name in each) for name in ("head", "get"))
-        ranged = self.counters.counts().requests
-        return heads, gets - ranged, ranged
+        ranged = self._counters.counts().requests
+        return TierRequests(heads, gets - ranged, ranged)
 
     def _wrap(self, store: ObjectStore) -> ObjectStore:
         self._stores.append(CountingStore(store))
         return self._stores[-1]
 
 
-def seek(source: Source, topic: Topic, number: int) -> float:
-    """Seconds that it takes to find an entry by its time."""
-    found_in = source.topic(topic.name)
+class ClientSeeker:
+    """A consumer of Pulsar's own client, connected to a broker that has just started."""
+
+    def __init__(self, topic: Topic, served: Served, stack: ExitStack) -> None:
+        self._served = served
+        client = pulsar.Client(served.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        stack.callback(client.close)
+        # Without a queue the client asks for no message before it is told to receive one: only the seek is counted.
+        self._consumer = client.subscribe(topic.name, "bench", receiver_queue_size=0)
+
+    def seek(self, time_ms: int) -> None:
+        """Seek by time; see the protocol."""
+        self._consumer.seek(time_ms)
+
+    def found(self) -> Position:
+        """Where that has led to; see the protocol."""
+        received = self._consumer.receive().message_id()
+        return Position(received.ledger_id(), received.entry_id())
+
+    def requests(self) -> TierRequests:
+        """Requests so far; see the protocol."""
+        return self._served.tier_requests()
+
+
+@contextmanager
+def library(topic: Topic) -> Iterator[Seeker]:
+    with ExitStack() as stack:
+        yield LibrarySeeker(topic, stack)
+
+
+@contextmanager
+def stock_client(topic: Topic) -> Iterator[Seeker]:
+    conf = topic.home.parent / "broker.conf"
+    conf.write_text(CONF)
+    with serving(topic.home, "--conf", str(conf)) as served, ExitStack() as stack:
+        yield ClientSeeker(topic, served, stack)
+
+
+def timed(seeker: Seeker, number: int) -> float:
+    """Seconds that it takes to seek to an entry by its time."""
     start = time.perf_counter()
-    found = found_in.seek(time_of(number))
-    seconds = time.perf_counter() - start
-    if found != Position(number // (PER_SEGMENT * LEDGER) + 1, number % (PER_SEGMENT * LEDGER)):
-        raise RuntimeError(f"the seek to entry {number} has found {found}")
-    return seconds
+    seeker.seek(time_of(number))
+    return time.perf_counter() - start
 
 
-def measure(size: int, directory: Path) -> dict[str, Any]:
-    """Figures of a topic of so many GiB."""
-    segments = (size << 30) // SEGMENT
-    rng = random.Random(size)
-    wanted = [rng.randrange(segments * PER_SEGMENT) for _ in range(COUNT)]
-    tier = directory / "tier"
-    tier.mkdir()
-    topic = sparse_topic(directory / "home", tier, Target(tier.as_uri(), {}, {}), segments, wanted)
-    counted = Counted(topic.home)
+def measure(connect: Callable[[], AbstractContextManager[Seeker]], wanted: Sequence[int]) -> dict[str, Any]:
+    """Figures of one path."""
     cold: list[float] = []
-    costs: list[tuple[int, ...]] = []
+    costs: list[TierRequests] = []
     for number in wanted:
-        with counted.source() as source:
-            before = counted.requests()
-            cold.append(seek(source, topic, number))
-            costs.append(tuple(b - a for a, b in zip(before, counted.requests(), strict=True)))
-    with counted.source() as source:
-        for number in wanted:  # after which every index is known that fits the cache
-            seek(source, topic, number)
-        warm = [seek(source, topic, number) for number in wanted]
+        with connect() as seeker:
+            before = seeker.requests()
+            cold.append(timed(seeker, number))
+            costs.append(seeker.requests().since(before))
+            if (found := seeker.found()) != (right := position_of(number)):
+                raise RuntimeError(f"the seek to entry {number} has found {found}, not {right}")
+    with connect() as seeker:
+        for number in wanted[:WARM]:
+            timed(seeker, number)
+        before = seeker.requests()
+        warm = [timed(seeker, number) for number in wanted[:WARM]]
+        again = sum(seeker.requests().since(before))
     most = np.array(costs).max(axis=0).tolist()
     return {
-        "segments": segments,
         **{f"cold, p{at}, ms": round(float(np.percentile(cold, at)) * 1000, 2) for at in (50, 99)},
         **{f"warm, p{at}, ms": round(float(np.percentile(warm, at)) * 1000, 2) for at in (50, 99)},
-        "heads of a seek, most": most[0],
-        "index reads of a seek, most": most[1],
-        "ranged gets of a seek, most": most[2],
+        **{f"{what} of a seek, most": count for what, count in zip(REQUESTS, most, strict=True)},
+        "requests of a warm seek, mean": round(again / len(warm), 2),
     }
 
 
 def main() -> None:
     figures: dict[str, Any] = {}
-    p50: dict[int, tuple[int, float]] = {}
-    for size in SIZES:
+    for segments in SEGMENTS:
+        rng = random.Random(segments)
+        wanted = [rng.randrange(segments * PER_SEGMENT) for _ in range(COUNT)]
         with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
-            found = measure(size, Path(name))
-        p50[size] = (found["segments"], found["cold, p50, ms"])
-        figures |= {f"{size} GiB: {figure}": value for figure, value in found.items()}
-    least, *_, most = sorted(p50)
-    segments, times = zip(p50[least], p50[most], strict=True)
-    figures["growth of the cold p50 / of the logarithm of the segments"] = round(
-        times[1] / times[0] / (math.log(segments[1]) / math.log(segments[0])), 2
+            tier = Path(name, "tier")
+            tier.mkdir()
+            topic = sparse_topic(Path(name, "home"), tier, Target(tier.as_uri(), {}, {}), segments, wanted)
+            for path, connect, count in ((PATHS[0], library, COUNT), (PATHS[1], stock_client, STARTS)):
+                found = measure(partial(connect, topic), wanted[:count])
+                figures |= {f"{size_name(segments)}, {path}: {figure}": value for figure, value in found.items()}
+    few, many = min(count for count in SEGMENTS if count > 1), max(SEGMENTS)
+    times = [figures[f"{size_name(segments)}, library: cold, p50, ms"] for segments in (few, many)]
+    figures[f"library: growth of the cold p50 from {few:,} to {many:,} segments / of the logarithm"] = round(
+        times[1] / times[0] / (math.log(many) / math.log(few)), 2
     )
     keep("seek", figures, GOALS)

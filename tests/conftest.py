@@ -1,12 +1,28 @@
-"""What every test shares: Hypothesis profiles."""
+"""What every test shares: Hypothesis profiles, and the example driver as an installed package."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # No deadline: the first example may have to compile the kernels. The blob reproduces a failure on another machine.
 settings.register_profile("default", max_examples=60, deadline=None, print_blob=True)
 settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def zip_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process for which the example offload driver is installed."""
+    target = tmp_path_factory.mktemp("zip-driver")
+    project = Path(__file__).parents[1] / "examples" / "offloader"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    options = ["--no-deps", "--no-build-isolation", "--target", str(target), str(project)]
+    subprocess.run([*command, *options], check=True, capture_output=True, text=True)
+    known = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *([known] if known else [])])}

@@ -109,6 +109,11 @@ def test_what_the_tier_has_and_lacks_is_told(start: Callable[..., Admin]) -> Non
     assert found.value("pulsar_storage_offloaded_size", **OF_TOPIC) == 2 * ENTRY_BYTES
     assert found.value("afterglow_offload_lag_bytes", **OF_TOPIC) == 3 * ENTRY_BYTES
     assert found.value("afterglow_offload_task_bytes_total", route="files", **OF_TOPIC) >= 2 * ENTRY_BYTES
+    read = {
+        origin: found.value("afterglow_offload_read_bytes_total", cluster="standalone", **{"from": origin})
+        for origin in found.labels("afterglow_offload_read_bytes_total", "from")
+    }
+    assert read == {"buffer": 0, "cache": 0, "hot": 0, "file": 2 * ENTRY_BYTES}
     assert found.value("brk_ledgeroffloader_offload_rate", **OF_TOPIC) > 0
     assert found.value("brk_ledgeroffloader_write_storage_error_total", **OF_TOPIC) == 0
     assert found.value("brk_ledgeroffloader_read_ledger_latency_count", **OF_TOPIC) == 2

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import json
 import logging
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from afterglow.format.entry import encode_entry
+from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
+from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,14 +263,106 @@ def test_a_threshold_without_retention_is_taken_with_a_warning(
     assert "public/default" in caplog.text
 
 
-def test_a_retention_below_a_threshold_is_taken_with_a_warning_and_stops_no_other_change(
-    admin: Admin, caplog: pytest.LogCaptureFixture
-) -> None:
+def retention(megabytes: int, minutes: int = -1) -> dict[str, int]:
+    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+
+
+def test_a_retention_that_a_threshold_does_not_fit_below_is_refused_at_every_level(admin: Admin) -> None:
+    admin.do("POST", f"{NAMESPACE}/retention", retention(10, 60))
     admin.do("PUT", f"{NAMESPACE}/offloadThreshold", 5 << 20)
-    with caplog.at_level(logging.WARNING):
-        admin.do("POST", f"{NAMESPACE}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1})
-    assert "managedLedgerOffloadThresholdInBytes=5242880" in caplog.text
-    admin.do("PUT", f"{NAMESPACE}/dataReadPriority", "bookkeeper-first")
+    admin.do("PUT", f"{NAMESPACE}/offloadThresholdInSeconds", 600)
+    before = admin.state()
+    for level, origin in ((NAMESPACE, "namespace policies"), (TOPIC, "topic policies")):
+        reason = admin.refused(412, "POST", f"{level}/retention", retention(5, 60))
+        assert "managedLedgerOffloadThresholdInBytes=5242880 (namespace policies)" in reason
+        assert f"retentionSizeInMB=5 ({origin})" in reason
+        reason = admin.refused(412, "POST", f"{level}/retention", retention(10, 10))
+        assert "managedLedgerOffloadThresholdInSeconds=600 (namespace policies)" in reason
+        assert f"retentionTimeInMinutes=10 ({origin})" in reason
+    admin.refused(412, "POST", f"{TOPIC}/retention?isGlobal=true", retention(5, 60))
+    assert admin.state() == before
+    for level in LEVELS:
+        admin.do("POST", f"{level}/retention", retention(6, 11))
+
+
+def test_what_a_removal_would_leave_is_checked_like_what_is_set(start: Callable[..., Admin]) -> None:
+    admin = start(default_retention_size_in_mb=5, default_retention_time_in_minutes=-1)
+    admin.do("PUT", TOPIC)
+    admin.do("POST", f"{NAMESPACE}/retention", retention(50))
+    admin.do("PUT", f"{NAMESPACE}/offloadThreshold", 20 << 20)
+    assert "defaultRetentionSizeInMB=5" in admin.refused(412, "DELETE", f"{NAMESPACE}/retention")
+    admin.do("POST", f"{TOPIC}/retention", retention(5_000))
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 1 << 30})
+    reason = admin.refused(412, "DELETE", f"{TOPIC}/retention")
+    assert "managedLedgerOffloadThresholdInBytes=1073741824 (topic policies)" in reason
+    assert "retentionSizeInMB=50 (namespace policies)" in reason
+    admin.do("DELETE", f"{TOPIC}/policies")
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 0})
+    admin.do("POST", f"{TOPIC}/retention", retention(10))
+    reason = admin.refused(412, "DELETE", f"{TOPIC}/offloadPolicies")
+    assert "managedLedgerOffloadThresholdInBytes=20971520 (namespace policies)" in reason
+    admin.do("DELETE", f"{NAMESPACE}/removeOffloadPolicies")
+    admin.do("DELETE", f"{TOPIC}/offloadPolicies")
+    admin.do("DELETE", f"{NAMESPACE}/retention")
+
+
+def test_a_change_of_a_namespace_is_refused_for_a_topic_that_it_would_make_wrong(admin: Admin) -> None:
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 5 << 20})
+    before = admin.state()
+    reason = admin.refused(412, "POST", f"{NAMESPACE}/retention", retention(5))
+    assert reason.startswith("persistent://public/default/t sets policies of its own: ")
+    assert admin.state() == before
+
+
+def test_a_retention_and_a_threshold_that_come_together_do_not_pass_each_other(admin: Admin) -> None:
+    """A change of the topic that has read its namespace's policies waits for one of the namespace, and the reverse."""
+    with admin.held("/public/default") as hold, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(admin.call, "POST", f"{NAMESPACE}/retention", retention(5))
+        hold.reached()
+        threshold = {"managedLedgerOffloadThresholdInBytes": 5 << 20}
+        second = pool.submit(admin.call, "POST", f"{TOPIC}/offloadPolicies", threshold)
+        done, _ = wait([second], 0.2)
+        assert not done
+        hold.end()
+        assert first.result().status == 204
+        assert second.result().status == 412
+
+
+@pytest.mark.parametrize("driver", ["azureblob", "google-cloud-storage"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_driver_that_is_not_supported_is_refused_with_those_that_are(admin: Admin, level: str, driver: str) -> None:
+    body = {"managedLedgerOffloadDriver": driver, "managedLedgerOffloadBucket": "b"}
+    before = admin.state()
+    reason = admin.refused(412, "POST", f"{level}/offloadPolicies", body)
+    assert reason.startswith("The driver is not supported, support value: S3, aliyun-oss, aws-s3, filesystem; ")
+    assert admin.refused(412, "PUT", "namespaces/public/made", {"offload_policies": body}) == reason.replace(
+        "topic policies", "namespace policies"
+    )
+    assert admin.state() == before
+
+
+@pytest.mark.parametrize("driver", ["azureblob", "google-cloud-storage"])
+def test_a_stored_driver_that_is_not_supported_stays_readable(start: Callable[..., Admin], driver: str) -> None:
+    """As an earlier release, or a Pulsar, has stored it."""
+    admin = start(offload=True, default_retention_size_in_mb=-1, default_retention_time_in_minutes=-1)
+    admin.do("PUT", TOPIC)
+    body = {"managedLedgerOffloadDriver": driver, "managedLedgerOffloadBucket": "b", "streamingOffloadEnabled": True}
+    name = TopicName.parse("public/default/t")
+    admin.service.catalog.update_topic_policies(name, lambda _old: {"offloadPolicies": body})
+    admin.service.policies_changed(name.namespace)
+    admin.write(encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"hello"))
+    admin.write_ledgers(2)
+    admin.offloading.begin()
+    assert admin.get("persistent/public/default") == [str(name)]
+    assert admin.get(f"{TOPIC}/stats")["storageSize"] > 0
+    assert admin.get(f"{TOPIC}/offloadPolicies") == body
+    assert held(admin)["managedLedgerOffloadDriver"] == (driver, "topic")
+    assert driver in json.dumps(admin.get(f"{TOPIC}/explain"))
+    first = admin.get(f"{TOPIC}/internalStats")["ledgers"][0]["ledgerId"]
+    assert admin.call("GET", f"{TOPIC}/ledger/{first}/entry/0").body == b"hello"
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {**body, "streamingOffloadEnabled": False})
+    admin.do("DELETE", f"{TOPIC}/offloadPolicies")
+    assert held(admin)["managedLedgerOffloadDriver"] == (None, "default")
 
 
 def test_partitions_have_the_policies_of_their_topic(admin: Admin) -> None:

@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from afterglow.admin import rollback
+from afterglow.errors import MetadataUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -227,8 +230,132 @@ def test_a_segment_on_its_way_is_in_the_way(admin: Admin) -> None:
     assert "on its way" in admin.refused(409, "POST", f"{TOPIC}/deleteOffloaded?streaming=true&dryRun=false")
 
 
+# --- going back with many topics --------------------------------------------------------------------------------------
+
+NAMESPACE = "namespaces/public/default"
+EVERYTHING = "afterglow"
+
+
+@pytest.fixture
+def topics(admin: Admin) -> list[str]:
+    """Topics with segments, whose streaming is off: one, the partitions of another, and one of another namespace."""
+    admin.do("PUT", "namespaces/public/other")
+    made = ["default/p-partition-0", "default/p-partition-1", "default/t", "other/t"]
+    admin.do("PUT", "persistent/public/default/p/partitions", 2)
+    admin.do("PUT", "persistent/public/other/t")
+    admin.do("PUT", "persistent/public/default/empty")
+    streams = ("default/p", "other/t")
+    for name in streams:
+        stream(admin, f"persistent/public/{name}")
+    for name in made:
+        admin.write_ledgers(1, f"public/{name.replace('/', '/persistent/')}")
+    offload(admin, *(f"persistent/public/{name}" for name in made))
+    for name in (*streams, "default/t"):
+        stream(admin, f"persistent/public/{name}", on=False)
+    return [f"persistent://public/{name}" for name in made]
+
+
+def states(rows: Any) -> dict[str, str]:
+    return {row["topic"]: row["state"] for row in rows}
+
+
+@pytest.mark.parametrize(("path", "count"), [(NAMESPACE, 3), (EVERYTHING, 4)])
+def test_many_topics_are_looked_at_and_done_together(admin: Admin, topics: list[str], path: str, count: int) -> None:
+    before = admin.state()
+    empty = {"persistent://public/default/empty": "empty"}
+    rows = delete(admin, "streaming=true", path)
+    assert states(rows) == dict.fromkeys(topics[:count], "planned") | empty
+    assert [row["topic"] for row in rows] == sorted(states(rows))
+    planned = next(row for row in rows if row["topic"] == topics[0])
+    [segment] = admin.get("persistent/public/default/p-partition-0/segments")
+    assert planned == {
+        "topic": topics[0],
+        "state": "planned",
+        "segments": 1,
+        "bytes": segment["bytes"],
+        "lost_entries": 0,
+        "error": None,
+    }
+    assert admin.state() == before
+    done = delete(admin, "streaming=true&dryRun=false", path)
+    assert states(done) == dict.fromkeys(topics[:count], "deleted") | empty
+    admin.offloading.begin()
+    left = {path.name for path in admin.offloading.tier.rglob("*-index")}
+    assert len(left) == len(topics) - count
+    assert set(states(delete(admin, "streaming=true&dryRun=false", path)).values()) == {"empty"}
+
+
+@pytest.mark.parametrize("path", [NAMESPACE, EVERYTHING])
+def test_one_topic_that_streams_keeps_all_as_they_are(admin: Admin, topics: list[str], path: str) -> None:
+    stream(admin)
+    before = admin.state()
+    rows = delete(admin, "streaming=true", path)
+    assert states(rows)[topics[0]] == "planned"
+    [refused] = [row for row in rows if row["state"] == "refused"]
+    assert refused["topic"] == "persistent://public/default/t"
+    assert "streamingOffloadEnabled=false" in refused["error"]
+    reason = admin.refused(412, "POST", f"{path}/deleteOffloaded?streaming=true&dryRun=false&loseData=true")
+    assert reason.startswith(f"nothing was deleted, since 1 of {len(rows)} topics must be refused")
+    assert reason.endswith(refused["error"])
+    assert admin.state() == before
+
+
+def test_entries_of_one_topic_that_would_be_lost_keep_all_as_they_are(admin: Admin, topics: list[str]) -> None:
+    ledger = admin.service.store.open("public/default/persistent/t", create=False)
+    admin.run(admin.service.blocking(ledger.free, [row.ledger_id for row in ledger.ledgers]))
+    before = admin.state()
+    [refused] = [row for row in delete(admin, "streaming=true", NAMESPACE) if row["state"] == "refused"]
+    assert (refused["topic"], "--lose-data" in refused["error"]) == (topics[2], True)
+    assert "--lose-data" in admin.refused(412, "POST", f"{NAMESPACE}/deleteOffloaded?streaming=true&dryRun=false")
+    assert admin.state() == before
+    planned = delete(admin, "streaming=true&loseData=true", NAMESPACE)
+    assert {row["topic"]: row["lost_entries"] for row in planned if row["lost_entries"]} == {topics[2]: 1}
+    assert admin.state() == before
+    done = delete(admin, "streaming=true&dryRun=false&loseData=true", NAMESPACE)
+    assert list(states(done).values()).count("deleted") == 3
+
+
+def test_a_topic_that_fails_holds_up_no_other_and_is_done_by_the_next_call(
+    admin: Admin, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roll_back = admin.offloading.service.delete_segments
+
+    def fail(name: str, *, dry_run: bool = True, lose_data: bool = False) -> Any:
+        if name.endswith("p-partition-1") and not dry_run:
+            raise MetadataUnavailable("the store is away")
+        return roll_back(name, dry_run=dry_run, lose_data=lose_data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(admin.offloading.service, "delete_segments", fail)
+        rows = delete(admin, "streaming=true&dryRun=false", NAMESPACE)
+    assert [states(rows)[topic] for topic in topics[:3]] == ["deleted", "failed", "deleted"]
+    assert next(row["error"] for row in rows if row["state"] == "failed") == "the store is away"
+    assert len(admin.get("persistent/public/default/p-partition-1/segments")) == 1
+    rows = delete(admin, "streaming=true&dryRun=false", NAMESPACE)
+    assert [states(rows)[topic] for topic in topics[:3]] == ["empty", "deleted", "empty"]
+
+
+def test_a_call_that_would_take_too_long_leaves_topics_for_the_next(
+    admin: Admin, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollback, "_CALL_S", 0.0)
+    rows = delete(admin, "streaming=true&dryRun=false", NAMESPACE)
+    assert [states(rows)[topic] for topic in topics[:3]] == ["pending"] * 3
+    monkeypatch.undo()
+    rows = delete(admin, "streaming=true&dryRun=false", NAMESPACE)
+    assert [states(rows)[topic] for topic in topics[:3]] == ["deleted"] * 3
+
+
+def test_many_topics_need_the_word_streaming_and_a_namespace_that_exists(admin: Admin) -> None:
+    for path in (NAMESPACE, EVERYTHING):
+        assert "streaming=true" in admin.refused(400, "POST", f"{path}/deleteOffloaded")
+    admin.refused(404, "POST", "namespaces/public/none/deleteOffloaded?streaming=true")
+
+
 def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> None:
     admin = start()
     admin.do("PUT", TOPIC)
     assert "without a tier" in admin.refused(412, "GET", f"{TOPIC}/segments")
     assert "without a tier" in admin.refused(412, "POST", f"{TOPIC}/deleteOffloaded?streaming=true")
+    for path in (NAMESPACE, EVERYTHING):
+        assert "without a tier" in admin.refused(412, "POST", f"{path}/deleteOffloaded?streaming=true")

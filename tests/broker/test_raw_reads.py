@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from afterglow.broker.raw_reads import RawReads
 from afterglow.config import BrokerConfig
 from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
-from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY
+from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY, START_PROPERTY
 from afterglow.hot.pulsar import PulsarAddress, RawReader
+from afterglow.ledger.reader import ReadOrigin
 from afterglow.metadata.names import TopicName
 from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from afterglow.broker.raw_reads import OriginBytes
     from afterglow.broker.service import BrokerService
     from afterglow.errors import AfterglowError
 
@@ -29,8 +31,10 @@ TOPIC = TopicName.parse("public/default/t")
 COUNT = 300
 
 
-async def read_raw(home: Path, **settings: Any) -> tuple[int, RawReads]:
-    """Writes entries, reads them raw; returns their bytes, and where these came from."""
+async def read_raw(
+    home: Path, read: Callable[[RawReader, list[Position]], None], *, offloads: bool, **settings: Any
+) -> tuple[int, BrokerService]:
+    """Writes entries, has a raw reader read some; returns the bytes that it got, and the broker, which has ended."""
     server = await Server.start(
         home,
         BrokerConfig(
@@ -49,24 +53,64 @@ async def read_raw(home: Path, **settings: Any) -> tuple[int, RawReads]:
     positions = [result for result in results if isinstance(result, Position)]
     assert len(positions) == COUNT
 
-    def read() -> int:
-        with RawReader(PulsarAddress(server.service.service_url), str(TOPIC)) as reader:
-            assert sum(run.count for run in reader.read(positions[0], positions[-1])) == COUNT
+    def read_some() -> int:
+        with RawReader(PulsarAddress(server.service.service_url), str(TOPIC), offloads=offloads) as reader:
+            read(reader, positions)
             return reader.statistics.size_bytes
 
-    size = await asyncio.to_thread(read)
-    counted = server.service.raw_reads
-    await topic.read(positions[0], COUNT, 1 << 20)  # not for a raw consumer
+    size = await asyncio.to_thread(read_some)
+    await topic.read(positions[0], COUNT, 1 << 20)  # not for a raw reader
     await server.stop()
-    return size, counted
+    return size, server.service
+
+
+def read_all(reader: RawReader, positions: list[Position]) -> None:
+    assert sum(run.count for run in reader.read(positions[0], positions[-1])) == COUNT
+
+
+def read_pieces(reader: RawReader, positions: list[Position]) -> None:
+    """Two ranges, of which none begins with the topic's first entry, and one ends before its last."""
+    for first, last in ((1, 120), (200, COUNT - 1)):
+        assert sum(run.count for run in reader.read(positions[first], positions[last])) == last - first + 1
+
+
+def counted(reads: OriginBytes) -> dict[ReadOrigin, int]:
+    return {origin: reads[origin] for origin in ReadOrigin if reads[origin]}
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path, *, cached: bool) -> None:
+@pytest.mark.parametrize("offloads", [True, False])
+def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path, *, cached: bool, offloads: bool) -> None:
     settings = {} if cached else {"managed_ledger_cache_size_mb": 0}
-    size, counted = asyncio.run(asyncio.wait_for(read_raw(tmp_path, **settings), 60))
+    size, service = asyncio.run(asyncio.wait_for(read_raw(tmp_path, read_all, offloads=offloads, **settings), 60))
     assert size > COUNT * 500
-    assert counted == (RawReads(cache_bytes=size) if cached else RawReads(log_bytes=size))
+    expected = {ReadOrigin.CACHE if cached else ReadOrigin.HOT: size}
+    assert counted(service.raw_reads) == expected
+    assert counted(service.offload_reads) == (expected if offloads else {})
+
+
+def test_a_raw_reader_is_sent_no_entry_that_it_did_not_ask_for(tmp_path: Path) -> None:
+    size, service = asyncio.run(asyncio.wait_for(read_raw(tmp_path, read_pieces, offloads=True), 60))
+    assert counted(service.offload_reads) == {ReadOrigin.CACHE: size}
+
+
+def test_a_start_that_is_not_a_position_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, BrokerConfig(broker_service_port=0))
+        await server.service.topic(TOPIC, create=True)
+
+        def subscribe() -> None:
+            given = {RAW_PROPERTY: "true", START_PROPERTY: "somewhere"}
+            with (
+                RawClient(server.service.service_url) as client,
+                pytest.raises(ErrorAnswer, match="'somewhere' is no position"),
+            ):
+                client.subscribe(str(TOPIC), "s", durable=False, properties=given)
+
+        await asyncio.to_thread(subscribe)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_limits_for_clients_are_not_for_readers_of_the_engine(tmp_path: Path) -> None:

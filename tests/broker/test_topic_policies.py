@@ -175,6 +175,28 @@ def test_what_is_older_than_the_time_to_live_counts_as_acknowledged(tmp_path: Pa
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
+def test_a_topic_without_backlog_is_not_searched_for_what_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, CONFIG)
+        service = server.service
+        topic = await service.topic(TOPIC, create=True)
+        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        (position,) = await append(topic, 1)
+        await service.update_policies(TOPIC.namespace, set_policy("message_ttl_in_seconds", 1))
+        searched: list[int] = []
+        monkeypatch.setattr(topic.ledger, "last_before", searched.append)
+        await service.expire_messages()
+        assert len(searched) == 1
+        cursor.ack_through(position)
+        await service.expire_messages()
+        assert len(searched) == 1
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
 def test_a_topic_that_sets_its_own_retention_lets_go_of_ledgers_its_namespace_would_keep(tmp_path: Path) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)

@@ -32,6 +32,36 @@ def test_a_port_that_is_taken_is_one_line_with_the_cure_and_exit_2(
     assert "choose another port, or 0" in said.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--set", "managedLedgerOffloadDriver=azureblob", "--set", "managedLedgerOffloadBucket=b"),
+            "S3, aliyun-oss, aws-s3, filesystem; managedLedgerOffloadDriver=azureblob (broker, argument)",
+        ),
+        (("--set", "managedLedgerOffloadDriver=filesystem"), "needs fileSystemURI"),
+        (("--tier", "gs://bucket"), "use s3:// or file://"),
+        (
+            (
+                *("--set", "managedLedgerOffloadThresholdInSeconds=1h"),
+                *("--set", "defaultRetentionTimeInMinutes=60", "--set", "defaultRetentionSizeInMB=-1"),
+            ),
+            "=3600 (broker, argument) is not below the retention, defaultRetentionTimeInMinutes=60 (broker, argument)",
+        ),
+        (("--set", "noSuchSetting=1"), "no such setting"),
+        (("--set", "webServicePort=1"), "the command line gives it two different values"),
+        (("--set", "webServicePort"), "write NAME=VALUE"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_line_and_exit_2_before_it_is_ready(
+    canned_cli: Cli, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    said = canned_cli.run("serve", "--home", str(tmp_path / "home"), "--port", "0", "--http-port", "0", *options)
+    assert (said.code, said.stdout) == (2, "")
+    assert said.stderr.count("\n") == 1
+    assert words in said.stderr
+
+
 def test_a_file_in_a_directory_that_is_not_there_exits_2(canned_cli: Cli, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

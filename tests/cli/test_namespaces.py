@@ -61,6 +61,8 @@ def test_retention_is_set_in_pulsars_spelling_and_removed(cli: Cli, namespace: s
         (("set-data-read-priority", "cold-first"), "bookkeeper-first"),
         (("set-offload-policies",), "nothing to change"),
         (("set-offload-policies", "--set", "x"), "NAME=VALUE"),
+        (("set-offload-policies", "--extra-config", "=x"), "NAME=VALUE"),
+        (("set-offload-policies", "--set", "managedLedgerExtraConfigurations=x"), "key=value pairs"),
         (("set-offload-policies", "--unset", "fileSystemURI"), "not set here"),
         (("set-offload-policies", "-d", "aws-s3", "-b", "b"), "--region or --endpoint"),
     ],
@@ -120,6 +122,26 @@ def test_settings_without_a_flag_are_set_and_unset_by_name(cli: Cli, namespace: 
     assert policies(cli, namespace) is None
 
 
+def test_properties_of_a_driver_are_added_replaced_and_removed(cli: Cli, namespace: str) -> None:
+    def change(*args: str) -> Any:
+        cli.do("namespaces", "set-offload-policies", namespace, *args)
+        found = policies(cli, namespace)
+        return None if found is None else found["managedLedgerExtraConfigurations"]
+
+    whole, prefix = "managedLedgerExtraConfigurations", "managedLedgerOffloadExtraConfig"
+    assert change("--extra-config", "a=1", "--extra-config", "url=http://h/?x=1,2") == {
+        "a": "1",
+        "url": "http://h/?x=1,2",
+    }
+    assert change("--extra-config", "a=2", "--set", f"{prefix}b=3") == {"a": "2", "b": "3", "url": "http://h/?x=1,2"}
+    assert change("--unset", f"{prefix}a") == {"b": "3", "url": "http://h/?x=1,2"}
+    assert change("--set", f"{whole}=c=4,d=5") == {"c": "4", "d": "5"}
+    assert change("--set", f"{whole}=c=4", "--extra-config", "e=6") == {"c": "4", "e": "6"}
+    assert change("--unset", whole) is None
+    assert change("--extra-config", "a=1") == {"a": "1"}
+    assert change("--unset", "a") is None
+
+
 def test_a_driver_that_nobody_offers_is_refused_with_the_servers_reason(cli: Cli, namespace: str) -> None:
     assert "support value" in cli.refused(1, "namespaces", "set-offload-policies", namespace, "-d", "floppy")
 
@@ -153,6 +175,31 @@ def test_the_read_priority_takes_every_spelling_and_can_be_removed(cli: Cli, nam
     assert policies(cli, namespace) == {"managedLedgerOffloadedReadPriority": "BOOKKEEPER_FIRST"}
     cli.do("namespaces", "remove-data-read-priority", namespace)
     assert cli.rows("namespaces", "get-data-read-priority", namespace) == [{"dataReadPriority": None}]
+
+
+def test_the_read_priority_is_set_as_pip_73_writes_it(cli: Cli, namespace: str) -> None:
+    topic = f"{namespace}/t"
+    cli.do("topics", "create", topic)
+    for group, name in (("namespaces", namespace), ("topics", topic)):
+        said = cli.do(group, "--set-data-read-priority", "bookkeeper-first", name)
+        assert said == cli.do(group, "set-data-read-priority", name, "bookkeeper-first")
+        assert cli.do(group, "get-data-read-priority", name) == "bookkeeper-first\n"
+        assert cli.rows(group, "--set-data-read-priority=tiered-first", name) == []
+        assert cli.do(group, "get-data-read-priority", name) == "tiered-storage-first\n"
+        assert "bookkeeper-first" in cli.refused(2, group, "--set-data-read-priority", "cold-first", name)
+        assert "the name behind" in cli.refused(2, group, "--set-data-read-priority", "bookkeeper-first")
+        assert "a command is missing" in cli.refused(2, group, "--admin-url", "http://127.0.0.1:1")
+    assert "not well-formed" in cli.refused(2, "namespaces", "--set-data-read-priority", "tiered-first", "public")
+    assert cli.do("namespaces", "get-data-read-priority", namespace) == "tiered-storage-first\n"
+
+
+def test_a_retention_below_a_threshold_is_refused_with_both_values(cli: Cli, namespace: str) -> None:
+    cli.do("namespaces", "set-retention", namespace, "-t", "-1", "-s", "100M")
+    cli.do("namespaces", "set-offload-threshold", namespace, "-s", "50M")
+    said = cli.refused(1, "namespaces", "set-retention", namespace, "-t", "-1", "-s", "50M")
+    assert "managedLedgerOffloadThresholdInBytes=52428800 (namespace policies)" in said
+    assert "retentionSizeInMB=50 (namespace policies)" in said
+    assert cli.rows("namespaces", "get-retention", namespace)[0]["retentionSizeInMB"] == 100
 
 
 def test_a_namespace_is_unloaded(cli: Cli, namespace: str) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Canned, Cli
 
@@ -92,6 +94,88 @@ def test_it_must_be_said_that_segments_are_meant(canned: Canned, canned_cli: Cli
     assert canned.calls == []
 
 
+def outcome(topic: str, state: str, **changes: object) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "topic": f"persistent://public/default/{topic}",
+        "state": state,
+        "segments": 2,
+        "bytes": 1234,
+        "lost_entries": 0,
+        "error": None,
+    }
+    return given | changes
+
+
+FORMS = [
+    (("namespaces", "delete-offloaded", "public/default"), "namespaces/public/default", "public/default"),
+    (("topics", "delete-offloaded", "--all"), "afterglow", "all namespaces"),
+]
+
+
+def many(path: str, dry_run: str, lose_data: str = "false") -> str:
+    return f"{path}/deleteOffloaded?streaming=true&dryRun={dry_run}&loseData={lose_data}"
+
+
+@pytest.mark.parametrize(("command", "path", "where"), FORMS)
+def test_many_topics_have_a_table_of_outcomes(
+    canned: Canned, canned_cli: Cli, command: tuple[str, ...], path: str, where: str
+) -> None:
+    rows = [outcome("a", "planned", lost_entries=7), outcome("b", "empty")]
+    canned.on("POST", many(path, "true"), (200, rows))
+    said = canned_cli.do(*command, "--streaming")
+    assert "persistent://public/default/a" in said
+    assert "persistent://public/default/b" not in said
+    assert "lost_entries" in said
+    assert said.splitlines()[-2:] == [
+        "1 more topics have no segments",
+        "nothing was changed; give --yes to do it",
+    ]
+    assert canned_cli.rows(*command, "--streaming") == rows
+    canned.on("POST", many(path, "true"), (200, [outcome("b", "empty")]))
+    assert canned_cli.do(*command, "--streaming") == f"no topic of {where} has segments\n"
+    canned.on("POST", many(path, "false", "true"), (200, [outcome("a", "deleted")]))
+    assert "deleted" in canned_cli.do(*command, "--streaming", "--yes", "--lose-data")
+    canned.on("POST", many(path, "false"), (412, {"reason": "nothing was deleted, since …"}))
+    assert "nothing was deleted" in canned_cli.refused(1, *command, "--streaming", "--yes")
+
+
+def test_topics_that_are_refused_or_fail_are_listed_and_exit_1(canned: Canned, canned_cli: Cli) -> None:
+    command, path, _ = FORMS[0]
+    canned.on("POST", many(path, "true"), (200, [outcome("a", "planned"), outcome("b", "refused", error="it streams")]))
+    refused = canned_cli.run(*command, "--streaming")
+    assert refused.code == 1
+    assert "persistent://public/default/b: it streams\n" in refused.stdout
+    assert refused.stderr == ("afterglow: 1 of 2 topics are refused, and with them all: --yes would delete nothing\n")
+    canned.on("POST", many(path, "false"), (200, [outcome("a", "deleted"), outcome("b", "failed", error="no route")]))
+    failed = canned_cli.run(*command, "--streaming", "--yes", "--json")
+    assert (failed.code, [row["state"] for row in failed.rows]) == (1, ["deleted", "failed"])
+    assert "1 of 2 topics still have their segments; the same command again" in failed.stderr
+
+
+def test_what_one_call_leaves_pending_is_done_by_the_next(canned: Canned, canned_cli: Cli) -> None:
+    command, path, _ = FORMS[0]
+    first = [outcome("a", "deleted"), outcome("b", "pending")]
+    canned.on("POST", many(path, "false"), (200, first), (200, [outcome("a", "empty"), outcome("b", "deleted")]))
+    rows = canned_cli.rows(*command, "--streaming", "--yes")
+    assert [(row["topic"][-1], row["state"]) for row in rows] == [("a", "deleted"), ("b", "deleted")]
+    canned.on("POST", many(path, "false"), (200, [outcome("a", "failed"), outcome("b", "pending")]))
+    assert "2 of 2 topics still have" in canned_cli.run(*command, "--streaming", "--yes").stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("topics", "delete-offloaded", "--streaming"),
+        ("topics", "delete-offloaded", "t", "--all", "--streaming"),
+        ("topics", "delete-offloaded", "--all", "--yes"),
+        ("namespaces", "delete-offloaded", "public/default", "--yes"),
+    ],
+)
+def test_it_must_be_clear_what_is_to_be_deleted(canned: Canned, canned_cli: Cli, args: tuple[str, ...]) -> None:
+    canned_cli.refused(2, *args)
+    assert canned.calls == []
+
+
 # --- a real engine ----------------------------------------------------------------------------------------------------
 
 
@@ -117,3 +201,22 @@ def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
     assert "are deleted" in cli.do("topics", "delete-offloaded", topic, "--streaming", "--yes")
     assert cli.rows("topics", "segments", topic) == []
     assert cli.rows("topics", "stats", topic)[0]["offloadedStorageSize"] == 0
+
+
+def test_a_namespace_goes_back_on_a_running_engine(cli: Cli) -> None:
+    namespace = f"public/back-{uuid4().hex[:8]}"
+    cli.do("namespaces", "create", namespace)
+    cli.do("namespaces", "set-retention", namespace, "-t", "-1", "-s", "-1")
+    cli.do("namespaces", "set-offload-policies", namespace, "--streaming")
+    for name in ("a", "b"):
+        cli.do("topics", "produce", f"{namespace}/{name}", "-m", "x" * 1000, "-n", "5")
+        cli.do("topics", "offload", f"{namespace}/{name}", "-s", "0")
+        assert "success" in cli.do("topics", "offload-status", f"{namespace}/{name}", "-w")
+    command = ("namespaces", "delete-offloaded", namespace, "--streaming")
+    assert cli.run(*command).code == 1
+    assert "must be refused" in cli.refused(1, *command, "--yes")
+    cli.do("namespaces", "set-offload-policies", namespace, "--no-streaming")
+    assert [row["state"] for row in cli.rows(*command)] == ["planned", "planned"]
+    assert [row["state"] for row in cli.rows(*command, "--yes")] == ["deleted", "deleted"]
+    assert cli.do(*command) == f"no topic of {namespace} has segments\n"
+    assert len(cli.do("topics", "consume", f"{namespace}/a", "-n", "5").splitlines()) == 5

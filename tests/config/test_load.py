@@ -262,6 +262,7 @@ def test_a_contradiction_between_settings_names_their_places() -> None:
         "managedLedgerOffloadDeletionLagInMillis=1\nmanagedLedgerOffloadDeletionLagMs=2",
         "brokerServicePort=1\nbrokerServicePort=2",
         "managedLedgerOffloadExtraConfiga=1\nmanagedLedgerOffloadExtraConfiga=2",
+        "managedLedgerExtraConfigurations=a=1,b=1\nmanagedLedgerOffloadExtraConfigb=2",
     ],
 )
 def test_two_different_values_of_one_setting_in_one_file_are_refused(lines: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from afterglow.config import BrokerConfig
 from afterglow.engine.summary import summarize
 from afterglow.engine.tier import own_tier
-from afterglow.errors import ConfigError, NotSupported
+from afterglow.errors import ConfigError
 from afterglow.read.places import TierPlace
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def test_a_tier_that_dies_with_the_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tier", ["gs://bucket", "az://container"])
 def test_a_reserved_tier_is_refused(tmp_path: Path, tier: str) -> None:
-    with pytest.raises(NotSupported, match="not available in this release"):
+    with pytest.raises(ConfigError, match=r"--tier .*not available in this release; use s3:// or file://"):
         own_tier(tmp_path, tier, BrokerConfig())
 
 
@@ -57,18 +57,17 @@ OWN = TierPlace("filesystem", "/home/tier")
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "target", "said"),
     [
-        ({}, "tier file:///home/tier, offload of closed ledgers on request, retention until acknowledged"),
+        ({}, OWN, "tier file:///home/tier, offload of closed ledgers on request, retention until acknowledged"),
         (
             {
-                "managed_ledger_offload_driver": "aws-s3",
-                "managed_ledger_offload_bucket": "b",
                 "managed_ledger_offload_threshold_in_bytes": 1000,
                 "managed_ledger_offload_threshold_in_seconds": 60,
                 "default_retention_time_in_minutes": 90,
                 "default_retention_size_in_mb": -1,
             },
+            TierPlace("aws-s3", "b"),
             "tier s3://b, offload of closed ledgers past 1000 bytes or 60 s after close, retention 90 min",
         ),
         (
@@ -77,6 +76,7 @@ OWN = TierPlace("filesystem", "/home/tier")
                 "default_retention_time_in_minutes": 90,
                 "default_retention_size_in_mb": 512,
             },
+            OWN,
             "tier file:///home/tier, offload of closed ledgers on close, retention 90 min and 512 MiB",
         ),
         (
@@ -85,9 +85,10 @@ OWN = TierPlace("filesystem", "/home/tier")
                 "default_retention_time_in_minutes": -1,
                 "default_retention_size_in_mb": -1,
             },
-            "tier file:///home/tier, offload while written (streaming), retention for ever",
+            TierPlace("tape", "room 7"),
+            "tier tape://room 7, offload while written (streaming), retention for ever",
         ),
     ],
 )
-def test_one_line_tells_tier_method_and_retention(settings: dict[str, object], said: str) -> None:
-    assert summarize(BrokerConfig(**settings), OWN) == said  # type: ignore[arg-type]  # settings by name
+def test_one_line_tells_tier_method_and_retention(settings: dict[str, object], target: TierPlace, said: str) -> None:
+    assert summarize(BrokerConfig(**settings), target) == said  # type: ignore[arg-type]  # settings by name

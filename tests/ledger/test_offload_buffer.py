@@ -1,142 +1,428 @@
-"""What the tail cache lets go and a tier has not got yet."""
+"""The offload buffer: what it admits, what it refuses, and what it gives back."""
 
 from __future__ import annotations
 
 import threading
+import tracemalloc
+from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from afterglow.format.position import Position
-from afterglow.ledger.cache import ENTRY_OVERHEAD_BYTES, TailCache
-from afterglow.ledger.offload_buffer import OffloadBuffer
-from afterglow.ledger.store import LedgerStore
+from afterglow.ledger import cache as tail_cache
+from afterglow.ledger.cache import TailCache
+from afterglow.ledger.offload_buffer import ENTRY_OVERHEAD_BYTES, BufferStatistics, OffloadBuffer
+from afterglow.ledger.reader import ReadOrigin
 from afterglow.testing.ledgers import World, settings
 
-COST = ENTRY_OVERHEAD_BYTES + 10
+SIZE = 10
+COST = ENTRY_OVERHEAD_BYTES + SIZE
+CACHE_COST = tail_cache.ENTRY_OVERHEAD_BYTES + SIZE
 
 
 def entry(number: int) -> bytes:
     return b"%010d" % number
 
 
-def filled(cache_entries: int, buffer_entries: int, count: int, *, wanted: int | None = 0) -> TailCache:
-    """A cache and a buffer of so many entries each, after ``count`` appends to ledger 1."""
-    cache = TailCache(cache_entries * COST, OffloadBuffer(buffer_entries * COST))
-    assert cache.buffer is not None
-    if wanted is not None:
-        cache.buffer.want("t", Position(1, wanted), (1,))
-    for number in range(count):
-        cache.put(1, number, entry(number))
-    return cache
+def buffer_for(entries: int) -> OffloadBuffer:
+    """A buffer of which a single topic may fill so many entries, and leaves as many free."""
+    return OffloadBuffer(2 * entries * COST)
 
 
-def held(buffer: OffloadBuffer | None, ledger_id: int = 1, count: int = 100) -> list[int]:
-    assert buffer is not None
+def wanting(entries: int, *topics: str) -> OffloadBuffer:
+    """The same, with topics that stream; that of index ``i`` has ledger ``i + 1``."""
+    buffer = buffer_for(entries)
+    for number, name in enumerate(topics or ("t",), 1):
+        buffer.want(name, Position(number, 0), (number,))
+    return buffer
+
+
+def offer(buffer: OffloadBuffer, ledger_id: int, *numbers: int) -> None:
+    for number in numbers:
+        buffer.offer(ledger_id, number, entry(number))
+
+
+def held(buffer: OffloadBuffer, ledger_id: int = 1, count: int = 100) -> list[int]:
     return [at for at in range(count) if buffer.get_run(ledger_id, at, at, 1)]
 
 
-def test_entries_that_the_cache_lets_go_wait_in_the_buffer() -> None:
-    cache = filled(2, 3, 5)
-    assert held(cache.buffer) == [0, 1, 2]
-    assert cache.buffer is not None
-    assert cache.buffer.get_run(1, 1, 9, 1 << 20) == [entry(1), entry(2)]
-    assert cache.buffer.get_run(1, 0, 9, 19) == [entry(0)]
+# --- behind the tail cache --------------------------------------------------------------------------------------------
 
 
-def test_entries_of_topics_that_do_not_stream_are_not_kept() -> None:
-    cache = filled(2, 3, 5, wanted=None)
-    assert held(cache.buffer) == []
-
-
-def test_entries_that_are_taken_already_are_not_kept() -> None:
-    assert held(filled(2, 9, 6, wanted=3).buffer) == [3]
-
-
-def test_the_oldest_goes_first_where_the_budget_is_used_up() -> None:
-    cache = filled(2, 3, 8)
-    assert cache.buffer is not None
-    assert held(cache.buffer) == [3, 4, 5]
-    assert cache.buffer.statistics.dropped == 3
-
-
-def test_what_is_taken_is_let_go() -> None:
-    cache = filled(2, 9, 8)
-    assert cache.buffer is not None
-    cache.buffer.want("t", Position(1, 4), (1, 2))
-    assert held(cache.buffer) == [4, 5]
-    cache.buffer.want("t", Position(2, 0), (2,))
-    assert held(cache.buffer) == []
-    assert cache.buffer.statistics.bytes_held == 0
-
-
-def test_a_topic_that_is_forgotten_keeps_nothing() -> None:
-    cache = filled(2, 9, 8)
-    assert cache.buffer is not None
-    cache.buffer.want("other", Position(7, 0), (7,))
-    cache.buffer.offer(7, 0, b"")
-    cache.buffer.forget("t")
-    cache.put(1, 8, entry(8))
-    assert held(cache.buffer) == []
-    assert held(cache.buffer, 7) == [0]
-
-
-def test_a_deleted_ledger_leaves_the_buffer_too() -> None:
-    cache = filled(2, 9, 8)
-    cache.drop_ledger(1)
-    assert held(cache.buffer) == []
+def test_entries_that_the_cache_evicts_wait_in_the_buffer() -> None:
+    buffer = wanting(9)
+    cache = TailCache(2 * CACHE_COST, buffer)
+    for number in range(5):
+        cache.put(1, number, entry(number))
+    assert held(buffer) == [0, 1, 2]
+    assert buffer.get_run(1, 1, 9, 1 << 20) == [entry(1), entry(2)]
+    assert buffer.get_run(1, 0, 9, 19) == [entry(0)]
+    assert buffer.get_run(1, 3, 9, 1 << 20) == []
 
 
 def test_without_a_cache_everything_goes_to_the_buffer() -> None:
-    assert held(filled(0, 3, 3).buffer) == [0, 1, 2]
+    buffer = wanting(3)
+    cache = TailCache(0, buffer)
+    for number in range(3):
+        cache.put(1, number, entry(number))
+    assert held(buffer) == [0, 1, 2]
 
 
-operations = st.one_of(
-    st.tuples(st.just("append"), st.integers(1, 3), st.integers(0, 600)),
-    st.tuples(st.just("take"), st.integers(1, 3), st.integers(0, 40)),
-    st.tuples(st.just("drop"), st.integers(1, 3), st.just(0)),
-    st.tuples(st.just("forget"), st.integers(1, 3), st.just(0)),
-)
+def test_an_entry_too_large_for_the_cache_is_a_gap() -> None:
+    buffer = wanting(900)
+    cache = TailCache(2 * CACHE_COST, buffer)
+    for number in range(9):
+        cache.put(1, number, bytes(3 * CACHE_COST) if number == 3 else entry(number))
+    assert held(buffer) == [0, 1, 2]
+    buffer.want("t", Position(1, 3), ())
+    cache.put(1, 9, entry(9))
+    assert held(buffer) == [7]
 
 
-@given(st.lists(operations, max_size=80), st.integers(0, 3000), st.integers(300, 4000))
-def test_no_more_than_the_budget_is_held_and_what_is_served_is_what_was_written(
-    steps: list[tuple[str, int, int]], cache_bytes: int, buffer_bytes: int
-) -> None:
-    buffer = OffloadBuffer(buffer_bytes)
-    cache = TailCache(cache_bytes, buffer)
-    written: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
-    wanted: dict[int, int] = {}
-    for name, ledger_id, value in steps:
-        entries = written[ledger_id]
-        if name == "append":
-            entries.append(bytes([len(entries) % 251]) * value)
-            cache.put(ledger_id, len(entries) - 1, entries[-1])
-        elif name == "take":
-            wanted[ledger_id] = max(value, wanted.get(ledger_id, 0))
-            buffer.want(str(ledger_id), Position(ledger_id, wanted[ledger_id]), (ledger_id,))
-        elif name == "forget":
-            wanted.pop(ledger_id, None)
-            buffer.forget(str(ledger_id))
-        else:
-            cache.drop_ledger(ledger_id)
-        found = {
-            (id_, at): data
-            for id_ in written
-            for at in range(len(written[id_]))
-            for data in buffer.get_run(id_, at, at, 1)
-        }
-        assert all(data == written[id_][at] for (id_, at), data in found.items())
-        assert all(at >= wanted.get(id_, at + 1) for id_, at in found)
-        statistics = buffer.statistics
-        assert statistics.entries == len(found)
-        assert statistics.bytes_held == sum(len(data) + ENTRY_OVERHEAD_BYTES for data in found.values())
-        assert statistics.bytes_held <= buffer_bytes
+def test_a_deleted_ledger_leaves_cache_and_buffer() -> None:
+    buffer = wanting(9)
+    cache = TailCache(2 * CACHE_COST, buffer)
+    for number in range(8):
+        cache.put(1, number, entry(number))
+    assert held(buffer) == list(range(6))
+    cache.drop_ledger(1)
+    assert buffer.statistics == BufferStatistics(dropped=6)
+    assert cache.statistics.entries == 0
+
+
+# --- what is admitted -------------------------------------------------------------------------------------------------
+
+
+def test_entries_of_topics_that_do_not_stream_are_not_held() -> None:
+    buffer = buffer_for(9)
+    offer(buffer, 1, 0, 1)
+    assert buffer.statistics == BufferStatistics()
+
+
+def test_entries_that_are_offloaded_already_are_neither_held_nor_refused() -> None:
+    buffer = wanting(9)
+    buffer.want("t", Position(1, 3), ())
+    offer(buffer, 1, 0, 1, 2, 3, 4)
+    assert held(buffer) == [3, 4]
+    assert buffer.statistics.refused == 0
+
+
+def test_a_full_buffer_keeps_the_oldest_and_refuses_new_entries() -> None:
+    buffer = wanting(3)
+    offer(buffer, 1, *range(8))
+    assert held(buffer) == [0, 1, 2]
+    assert buffer.statistics == BufferStatistics(3, 3 * COST, refused=5, refused_bytes=5 * SIZE)
+
+
+def test_behind_a_gap_nothing_is_admitted_before_all_that_is_held_is_offloaded() -> None:
+    buffer = wanting(3)
+    offer(buffer, 1, *range(5))  # 3 and 4 are refused
+    buffer.want("t", Position(1, 2), ())
+    offer(buffer, 1, 5)
+    assert held(buffer) == [2], "there is room, but 3 is missing"
+    buffer.want("t", Position(1, 3), ())
+    offer(buffer, 1, 6, 7, 8, 9)
+    assert held(buffer) == [6, 7, 8], "from the first entry that came once there was nothing before the gap"
+
+
+def test_a_topic_that_holds_nothing_is_admitted_as_soon_as_there_is_room() -> None:
+    buffer = wanting(1, "a", "b")
+    offer(buffer, 1, 0)
+    offer(buffer, 2, 0)
+    assert held(buffer, 2) == [], "the free half is too small to leave as much"
+    buffer.want("a", Position(1, 1), ())
+    offer(buffer, 2, 1)
+    assert held(buffer, 2) == [1]
+
+
+def test_an_entry_of_more_than_half_the_budget_is_refused() -> None:
+    buffer = wanting(3)
+    buffer.offer(1, 0, bytes(3 * COST))
+    offer(buffer, 1, 1)
+    assert held(buffer) == [1]
+
+
+def test_the_overhead_that_is_counted_is_no_less_than_what_is_taken() -> None:
+    data = [bytes([number % 251]) * 100 for number in range(20_000)]
+    buffer = OffloadBuffer(1 << 30)
+    buffer.want("t", Position(1, 0), (1,))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number, each in enumerate(data):
+            buffer.offer(1, number, bytes(bytearray(each)))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * buffer.statistics.bytes_held < taken <= buffer.statistics.bytes_held
+
+
+# --- many topics ------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_makes_no_progress_leaves_room_for_others() -> None:
+    buffer = wanting(300, "stalled", "live")
+    offer(buffer, 1, *range(1_000))
+    assert len(held(buffer, 1, 1_000)) == 300
+    offer(buffer, 2, *range(100))
+    for begin in range(100, 3_000, 100):  # each hundred is offloaded before the next has come whole
+        offer(buffer, 2, *range(begin, begin + 50))
+        buffer.want("live", Position(2, begin), ())
+        offer(buffer, 2, *range(begin + 50, begin + 100))
+    assert len(held(buffer, 2, 3_000)) == 100
+    assert len(held(buffer, 1, 1_000)) == 300
+    assert buffer.statistics.refused == 700, "of the one that stands still"
+
+
+def test_topics_that_all_make_no_progress_have_equal_shares_and_leave_one() -> None:
+    for count in (2, 3, 7):
+        buffer = wanting(500, *(f"t{number}" for number in range(count)))
+        for number in range(1_000):
+            for ledger_id in range(1, count + 1):
+                offer(buffer, ledger_id, number)
+        shares = [len(held(buffer, ledger_id, 1_000)) for ledger_id in range(1, count + 1)]
+        assert all(abs(share - 1_000 / (count + 1)) <= 1 for share in shares)
+
+
+# --- rolling over, going back, ending ---------------------------------------------------------------------------------
+
+
+def test_offloaded_entries_are_released_across_ledgers() -> None:
+    buffer = buffer_for(9)
+    buffer.want("t", Position(1, 0), (1, 2, 3))
+    for ledger_id in (1, 2, 3):
+        offer(buffer, ledger_id, 0, 1)
+    buffer.want("t", Position(2, 1), (2, 3))
+    assert [held(buffer, ledger_id) for ledger_id in (1, 2, 3)] == [[], [1], [0, 1]]
+    buffer.want("t", Position(4, 0), (4,))
+    assert buffer.statistics == BufferStatistics()
+
+
+def test_the_next_ledger_is_held_from_its_first_entry_on() -> None:
+    buffer = wanting(9)
+    offer(buffer, 1, 0, 1)
+    buffer.extend(1, 7)
+    offer(buffer, 7, 0, 1)
+    buffer.want("t", Position(1, 1), (1,))  # by a list that does not have the new ledger yet
+    offer(buffer, 7, 2)
+    assert (held(buffer), held(buffer, 7)) == ([1], [0, 1, 2])
+
+
+def test_a_gap_goes_on_in_the_next_ledger() -> None:
+    buffer = wanting(2)
+    offer(buffer, 1, 0, 1, 2)
+    buffer.extend(1, 2)
+    buffer.want("t", Position(1, 1), ())
+    offer(buffer, 2, 0)
+    assert (held(buffer), held(buffer, 2)) == ([1], [])
+    buffer.want("t", Position(1, 2), ())
+    offer(buffer, 2, 1)
+    assert held(buffer, 2) == [1]
+
+
+def test_a_ledger_of_a_topic_that_does_not_stream_is_followed_by_none() -> None:
+    buffer = wanting(9)
+    buffer.extend(5, 6)
+    offer(buffer, 6, 0)
+    assert buffer.statistics == BufferStatistics()
+
+
+def test_an_upload_that_begins_anew_does_not_bring_back_what_was_released() -> None:
+    buffer = wanting(9)
+    offer(buffer, 1, *range(4))
+    buffer.want("t", Position(1, 2), ())
+    buffer.want("t", Position(1, 0), ())
+    offer(buffer, 1, 4)
+    assert held(buffer) == [2, 3, 4]
+
+
+def test_a_topic_that_streams_no_more_holds_nothing() -> None:
+    buffer = wanting(9, "t", "other")
+    offer(buffer, 1, 0, 1)
+    offer(buffer, 2, 0)
+    buffer.forget("t")
+    buffer.forget("t")
+    offer(buffer, 1, 2)
+    assert (held(buffer), held(buffer, 2)) == ([], [0])
+    assert buffer.statistics == BufferStatistics(1, COST, dropped=2)
+
+
+def test_entries_of_a_deleted_ledger_are_not_held_again() -> None:
+    buffer = wanting(2)
+    buffer.extend(1, 2)
+    offer(buffer, 1, 0, 1, 2)
+    buffer.drop_ledger(1)
+    offer(buffer, 1, 3)
+    offer(buffer, 2, 0)
+    assert (held(buffer), held(buffer, 2)) == ([], [0])
+    buffer.drop_ledger(9)
+
+
+# --- against a model --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ModelEntry:
+    position: Position
+    data: bytes
+    held: bool = False
+    refused: bool = False
+
+
+@dataclass
+class ModelTopic:
+    """One topic by its whole log, of which each question goes over every entry."""
+
+    name: str
+    ledgers: list[int]
+    begin: Position | None = None
+    """None where it does not stream."""
+    deleted: set[int] = field(default_factory=set)
+    log: list[ModelEntry] = field(default_factory=list)
+
+    @property
+    def end(self) -> Position:
+        last = [each.position for each in self.log if each.position.ledger_id == self.ledgers[-1]]
+        return last[-1].next() if last else Position(self.ledgers[-1], 0)
+
+    @property
+    def held(self) -> list[ModelEntry]:
+        return [each for each in self.log if each.held]
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(len(each.data) + ENTRY_OVERHEAD_BYTES for each in self.held)
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether an entry was refused behind one that is held."""
+        marks = [each.held for each in self.log if each.held or each.refused]
+        return True in marks and False in marks[marks.index(True) :]
+
+    def release(self, *, before: Position | None = None, ledger_id: int | None = None) -> int:
+        gone = [
+            each
+            for each in self.held
+            if (before is None or each.position < before) and ledger_id in {None, each.position.ledger_id}
+        ]
+        for each in gone:
+            each.held = False
+        if not self.held:
+            for each in self.log:
+                each.refused = False
+        return len(gone)
+
+
+class BufferAgainstModel(RuleBasedStateMachine):
+    @initialize(budget=st.integers(0, 3_000))
+    def start(self, budget: int) -> None:
+        self.budget = budget
+        self.buffer = OffloadBuffer(budget)
+        self.ledgers = 0
+        self.refused = self.refused_bytes = self.dropped = 0
+        self.topics = [ModelTopic(f"t{number}", [self.new_ledger()]) for number in range(3)]
+
+    def new_ledger(self) -> int:
+        self.ledgers += 1
+        return self.ledgers
+
+    @rule(which=st.integers(0, 2), sizes=st.lists(st.integers(0, 400), min_size=1, max_size=6))
+    def append(self, which: int, sizes: list[int]) -> None:
+        topic = self.topics[which]
+        for size in sizes:
+            each = ModelEntry(topic.end, bytes([len(topic.log) % 251]) * size)
+            if topic.begin is not None and each.position >= topic.begin:
+                cost = size + ENTRY_OVERHEAD_BYTES
+                free = self.budget - sum(other.bytes_held for other in self.topics) - cost
+                each.held = not topic.has_gap and topic.bytes_held + cost <= free
+                if not each.held:
+                    each.refused = bool(topic.held)
+                    self.refused += 1
+                    self.refused_bytes += size
+            topic.log.append(each)
+            self.buffer.offer(each.position.ledger_id, each.position.entry_id, each.data)
+
+    @rule(which=st.integers(0, 2))
+    def roll(self, which: int) -> None:
+        topic = self.topics[which]
+        topic.ledgers.append(self.new_ledger())
+        self.buffer.extend(topic.ledgers[-2], topic.ledgers[-1])
+
+    @rule(which=st.integers(0, 2), taken=st.floats(0, 1))
+    def stream(self, which: int, taken: float) -> None:
+        """Parts up to some entry are uploaded; or an upload is lost, and the stream goes back."""
+        topic = self.topics[which]
+        places = [each.position for each in topic.log if each.position.ledger_id not in topic.deleted]
+        begin = [*places, topic.end][int(taken * len(places))]
+        topic.begin = begin
+        topic.release(before=begin)
+        ids = [each for each in topic.ledgers if each not in topic.deleted and each >= begin.ledger_id]
+        self.buffer.want(topic.name, begin, ids)
+
+    @rule(which=st.integers(0, 2))
+    def stop_streaming(self, which: int) -> None:
+        topic = self.topics[which]
+        topic.begin = None
+        self.dropped += topic.release()
+        self.buffer.forget(topic.name)
+
+    @precondition(lambda self: any(len(topic.ledgers) > len(topic.deleted) + 1 for topic in self.topics))
+    @rule(which=st.integers(0, 2))
+    def delete_oldest_ledger(self, which: int) -> None:
+        topic = self.topics[which]
+        there = [each for each in topic.ledgers if each not in topic.deleted]
+        if len(there) > 1:
+            topic.deleted.add(there[0])
+            self.dropped += topic.release(ledger_id=there[0])
+            self.buffer.drop_ledger(there[0])
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        for topic in self.topics:
+            expected = {each.position: each.data for each in topic.held}
+            found = {
+                each.position: data
+                for each in topic.log
+                for data in self.buffer.get_run(each.position.ledger_id, each.position.entry_id, 1 << 40, 0)
+            }
+            assert found == expected
+            assert topic.bytes_held <= self.budget / 2
+        expected_entries = sum(len(topic.held) for topic in self.topics)
+        expected_bytes = sum(topic.bytes_held for topic in self.topics)
+        assert expected_bytes <= self.budget
+        assert self.buffer.statistics == BufferStatistics(
+            expected_entries, expected_bytes, self.refused, self.refused_bytes, self.dropped
+        )
+
+    @invariant()
+    def holds_one_range_of_each_topic(self) -> None:
+        for topic in self.topics:
+            marks = [each.held for each in topic.log if each.position.ledger_id not in topic.deleted]
+            if True in marks:
+                first = marks.index(True)
+                assert all(marks[first : first + sum(marks)])
+                assert topic.begin is not None
+                assert topic.held[0].position >= topic.begin
+
+    @invariant()
+    def gives_runs_up_to_their_end(self) -> None:
+        for topic in self.topics:
+            for ledger_id in topic.ledgers:
+                expected = [each for each in topic.held if each.position.ledger_id == ledger_id]
+                if expected:
+                    run = self.buffer.get_run(ledger_id, expected[0].position.entry_id, 1 << 40, 1 << 40)
+                    assert run == [each.data for each in expected]
+
+
+BufferAgainstModel.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBufferAgainstModel = BufferAgainstModel.TestCase
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    buffer = OffloadBuffer(20 * COST)
-    cache = TailCache(10 * COST, buffer)
+    buffer = OffloadBuffer(40 * COST)
+    cache = TailCache(10 * CACHE_COST, buffer)
 
     def work(ledger_id: int) -> None:
         for number in range(2_000):
@@ -151,30 +437,57 @@ def test_threads_do_not_disturb_each_other() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert buffer.statistics.bytes_held <= 40 * COST
     for ledger_id in range(4):
         buffer.forget(str(ledger_id))
     assert buffer.statistics.bytes_held == buffer.statistics.entries == 0
 
 
+# --- under a topic ----------------------------------------------------------------------------------------------------
+
+
+class BufferedWorld(World):
+    """Topics without a tail cache and with a buffer."""
+
+    def prepare(self) -> None:
+        self.buffer = OffloadBuffer(1 << 20)
+
+
 def test_a_topic_is_read_from_the_buffer_where_the_cache_has_it_no_more() -> None:
-    world = World(settings(managed_ledger_cache_size_mb=0))
-    buffer = OffloadBuffer(1 << 20)
-    world.store = LedgerStore(
-        hot=world.hot,
-        states=world.hot,
-        metadata=world.metadata,
-        config=world.config,
-        executor=world.executor,
-        clock=world.clock,
-        buffer=buffer,
-    )
+    world = BufferedWorld(settings(managed_ledger_cache_size_mb=0))
+    assert world.buffer is not None
     ledger = world.open()
     begin, *_ = world.append(ledger, b"before")
-    buffer.want(ledger.name, begin.next(), ledger.layout.ids)
+    world.buffer.want(ledger.name, begin.next(), ledger.layout.ids)
     world.append(ledger, b"a", b"b", b"c")
-    assert ledger.read_cached(begin.next(), 9, 1 << 20) is None
-    assert ledger.read_buffered(begin, 9, 1 << 20) is None
-    assert ledger.read_buffered(begin.next(), 2, 1 << 20) == ledger.read(begin.next(), 2, 1 << 20)
+    assert ledger.read_memory(begin, 9, 1 << 20) is None
+    found = ledger.read_memory(begin.next(), 2, 1 << 20)
+    assert found is not None
+    assert found.entries == ledger.read(begin.next(), 2, 1 << 20)
+    assert found.origins == [(ReadOrigin.BUFFER, 2)]
+    reading = ledger.read_over(begin, 9, 1 << 20)
+    assert [bytes(each.data)[-1:] for each in reading.entries] == [b"e", b"a", b"b", b"c"]
+    assert sum(count for _, count in reading.origins) == 4
     world.hot.open(begin.ledger_id).entries[1] = b"not this one"
-    found = [bytes(each.data) for each in ledger.read(begin.next(), 9, 1 << 20)]
-    assert [data[-1:] for data in found] == [b"a", b"b", b"c"]
+    found_data = [bytes(each.data) for each in ledger.read(begin.next(), 9, 1 << 20)]
+    assert [data[-1:] for data in found_data] == [b"a", b"b", b"c"]
+
+
+def test_a_read_over_several_ledgers_says_where_each_entry_was() -> None:
+    world = BufferedWorld(settings(managed_ledger_cache_size_mb=0))
+    assert world.buffer is not None
+    ledger = world.open()
+    first, *_ = world.append(ledger, b"a", b"b")
+    ledger.roll()
+    world.settle()
+    world.buffer.want(ledger.name, ledger.layout.last.next(), ledger.layout.ids)
+    world.append(ledger, b"c")
+    ledger.roll()
+    world.settle()
+    world.append(ledger, b"d", b"e")
+    assert ledger.read_over(first, 9, 1 << 20).origins == [
+        (ReadOrigin.HOT, 2),
+        (ReadOrigin.BUFFER, 1),
+        (ReadOrigin.BUFFER, 2),
+    ]
+    assert ledger.read_over(first, 4, 1 << 20).origins[-1] == (ReadOrigin.BUFFER, 1)

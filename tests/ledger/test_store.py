@@ -21,6 +21,7 @@ from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, ManagedLedgerInfo
 from afterglow.ledger.ledger_list import LedgerEnd, finish_ledger
 from afterglow.ledger.offloading import NoOffloading
+from afterglow.ledger.reader import Reading, ReadOrigin
 from afterglow.ledger.retention import Retention
 from afterglow.ledger.source import EntryRun
 from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
@@ -189,11 +190,16 @@ def test_reading_in_pieces_gives_the_same_from_cache_and_from_disk(max_entries: 
 def test_what_is_in_memory_is_told_apart_from_what_is_not() -> None:
     world = World()
     ledger = topic(world, 2)
-    assert ledger.read_cached(Position(1, 1), 9, 1 << 20) == ledger.read(Position(1, 1), 9, 1 << 20)
-    assert ledger.read_cached(Position(1, 2), 9, 1 << 20) == []
-    assert len(ledger.read_cached(EARLIEST, 1, 1 << 20) or []) == 1
+    found = ledger.read_memory(Position(1, 1), 9, 1 << 20)
+    assert found is not None
+    assert found.entries == ledger.read(Position(1, 1), 9, 1 << 20)
+    assert found.origins == [(ReadOrigin.CACHE, 1)]
+    assert ledger.read_memory(Position(1, 2), 9, 1 << 20) == Reading([], [])
+    first = ledger.read_memory(EARLIEST, 1, 1 << 20)
+    assert first is not None
+    assert len(first.entries) == 1
     world.crash()
-    assert world.open().read_cached(EARLIEST, 9, 1 << 20) is None
+    assert world.open().read_memory(EARLIEST, 9, 1 << 20) is None
 
 
 def test_positions_are_walked_and_counted() -> None:
@@ -219,6 +225,13 @@ class Copies:
     def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
         self.asked.append((row.ledgerId, first, last))
         return EntryRun(first, self.ledgers[row.ledgerId][first : last + 1])
+
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        return self.read(row, first, last, max_bytes)
+
+    def narrow(self, _row: ManagedLedgerInfo.LedgerInfo, entries: range, _time_ms: int, *, stamped: bool) -> range:
+        del stamped
+        return entries
 
 
 def test_entries_that_are_not_cached_come_from_the_topics_source() -> None:

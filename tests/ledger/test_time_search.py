@@ -13,11 +13,13 @@ from afterglow.format.entry import encode_broker_metadata
 from afterglow.format.position import EARLIEST, Position
 from afterglow.ledger.layout import Layout
 from afterglow.ledger.reader import StoredEntry
+from afterglow.ledger.source import EntryRun, HotSource
 from afterglow.ledger.time_search import TimeSearch
 from afterglow.ledger.timestamps import entry_time
 from afterglow.testing.ledgers import World, message, settings
 
 if TYPE_CHECKING:
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
 
 STAMPED = tuple(EntryInterceptor)
@@ -109,6 +111,31 @@ def test_trimmed_ledgers_are_not_searched() -> None:
     assert ledger.first_at_or_after(0).position == kept
 
 
+@pytest.mark.parametrize("damaged", [{0, 1, 2}, {2}, {37, 38}, {298, 299}, set(range(300))], ids=str)
+def test_unstamped_entries_that_are_damaged_are_passed_over(damaged: set[int]) -> None:
+    class LeavesOut(HotSource):
+        def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+            if row.ledgerId == 1 and first in damaged:
+                whole = [at for at in range(first, last + 1) if at not in damaged]
+                return EntryRun(last + 1, ()) if not whole else self.probe(row, whole[0], last, max_bytes)
+            end = min((at for at in damaged if row.ledgerId == 1 and at > first), default=last + 1)
+            return self.read(row, first, min(last, end - 1), max_bytes)
+
+    world = World(settings(broker_entry_metadata_interceptors=(), managed_ledger_cache_size_mb=0))
+    ledger = world.open()
+    world.append(ledger, *(message(b"x", 1_000 + at) for at in range(300)))
+    ledger.roll()
+    world.append(ledger, message(b"x", 1_300))
+    world.sources = lambda name: LeavesOut(name, world.hot)
+    world.crash()
+    ledger = world.open()
+    places = [Position(1, at) for at in range(300)] + [Position(2, 0)]
+    for moment in (0, 1_000, 1_001, 1_002, 1_003, 1_037, 1_299, 1_300):
+        whole = (at for at in range(301) if 1_000 + at >= moment and at not in damaged)
+        assert ledger.first_at_or_after(moment).position == places[next(whole)], moment
+    assert ledger.first_at_or_after(1_301).position is None
+
+
 class Fixed:
     """Entries in one ledger, given as they are stored."""
 
@@ -116,13 +143,14 @@ class Fixed:
         self.entries = entries
         self.layout = Layout.of([(1, len(entries))])
 
-    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+    def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         first = position.entry_id if position.ledger_id == 1 else 0
         chosen = enumerate(self.entries[first : first + max_entries], first)
         return [StoredEntry(Position(1, at), data) for at, data in chosen]
 
-    def read_one(self, position: Position) -> bytes | None:
-        return self.entries[position.entry_id]
+    def narrow(self, _ledger_id: int, entries: range, _time_ms: int, *, stamped: bool) -> range:
+        del stamped
+        return entries
 
 
 def stored(broker: int | None, publish: int) -> bytes:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import textwrap
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
 from afterglow.config import BrokerConfig
-from afterglow.errors import ConfigError, MissingDependency, NotSupported, ObjectMissing
+from afterglow.config.choices import ReadPriority
+from afterglow.engine.server import Server
+from afterglow.engine.summary import summarize
+from afterglow.errors import ConfigError, HotLogError, LedgerMissing, MissingDependency, ObjectMissing, StoreUnavailable
 from afterglow.format.blocks import Format
 from afterglow.format.checks import open_block
 from afterglow.format.frames import iter_entries
 from afterglow.format.index import decode_index
 from afterglow.format.objects import parse_key
 from afterglow.format.offload_context import ledger_uuid
-from afterglow.offload import drivers, policy_checks
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload import policy_checks
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.offload.drivers import foreign_copies, offloader_of
+from afterglow.offload.drivers import offloader_of
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.offloader import LedgerOffloader, NullOffloader, OffloadedLedger, extra_metadata
+from afterglow.offload.runner import run_task
+from afterglow.offload.segments.listing import SegmentStatus
+from afterglow.offload.segments.work import StreamWork
+from afterglow.read import drivers
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.read.places import TierPlace, Tiers
+from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.storage.memory import MemoryStore
@@ -34,6 +45,7 @@ from afterglow.testing.manual_hot import ManualHotLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from afterglow.testing.manual_hot import ManualLedger
@@ -71,6 +83,7 @@ def test_without_a_tier_every_use_is_refused_with_the_cure() -> None:
         lambda: found.place,
         found.driver_metadata,
         lambda: found.offload(sealed([b"x"]), UUID(int=1), {}),
+        lambda: found.streaming_offload(UUID(int=1), {}),
         lambda: found.read_offloaded(1, context),
         lambda: found.delete_offloaded(1, UUID(int=1), {}),
     ]
@@ -96,13 +109,11 @@ def test_our_own_drivers_are_found_by_their_names(changes: dict[str, object], ur
 
 
 def test_an_unknown_driver_is_refused_with_the_known_ones_and_the_group() -> None:
-    with pytest.raises(ConfigError, match=r"known are S3, aliyun-oss, aws-s3, filesystem.*afterglow\.offloaders"):
-        offloader_of(policy(managed_ledger_offload_driver="nowhere"), OWN, Tiers())
-
-
-def test_a_reserved_driver_is_told_apart() -> None:
-    with pytest.raises(NotSupported, match="not available in this release"):
-        offloader_of(policy(managed_ledger_offload_driver="azureblob"), OWN, Tiers())
+    for name in ("nowhere", "azureblob", "google-cloud-storage"):
+        with pytest.raises(
+            ConfigError, match=r"supported here: S3, aliyun-oss, aws-s3, filesystem.*afterglow\.offloaders"
+        ):
+            offloader_of(policy(managed_ledger_offload_driver=name), OWN, Tiers())
 
 
 # --- ours -------------------------------------------------------------------------------------------------------------
@@ -167,17 +178,23 @@ def test_a_copy_is_read_back_and_deleted() -> None:
 # --- of others --------------------------------------------------------------------------------------------------------
 
 DRIVER = """
-    from afterglow.errors import ObjectMissing
+    from afterglow.errors import ConfigError, ObjectMissing
     from afterglow.format.frames import frame_entries, scan_frames
+    from afterglow.format.position import Position
+    from afterglow.offload.offloader import OffloadHandle, OffloadResult
     from afterglow.read.copies import FrameRun
     from afterglow.read.places import TierPlace
 
     SHELF = {}
+    ABORTED = []
+    LEAKY = set()
 
 
     class Shelf:
         def __init__(self, policy, own, tiers):
             self._shelf = dict(policy.managed_ledger_extra_configurations).get("Shelf", "top")
+            if self._shelf == "attic":
+                raise ConfigError("the attic is locked")
 
         @property
         def place(self):
@@ -191,14 +208,55 @@ DRIVER = """
             SHELF[self._shelf, ledger.ledger_id, uuid] = (entries, dict(extra_metadata))
 
         def read_offloaded(self, ledger_id, context):
-            found = SHELF.get((context.driver_metadata["bucket"], ledger_id, context.uuid))
+            if context.uuid in LEAKY:
+                raise ZeroDivisionError("a fault of the driver's own")
+            segment = None if context.segment else ledger_id
+            found = SHELF.get((context.driver_metadata["bucket"], segment, context.uuid))
             if found is None:
                 raise ObjectMissing("nothing on the shelf")
-            return Copy(ledger_id, found[0])
+            if not context.segment:
+                return Copy(ledger_id, dict(enumerate(found[0])))
+            return Copy(ledger_id, {entry: data for ledger, entry, data in found[0] if ledger == ledger_id})
 
         def delete_offloaded(self, ledger_id, uuid, driver_metadata):
             assert driver_metadata["colour"] == "green"
             SHELF.pop((driver_metadata["bucket"], ledger_id, uuid), None)
+
+
+    class StreamingShelf(Shelf):
+        @property
+        def place(self):
+            return TierPlace("streaming-shelf", self._shelf)
+
+        def streaming_offload(self, uuid, driver_metadata):
+            assert driver_metadata["colour"] == "green"
+            return Handle(uuid, driver_metadata)
+
+
+    class Handle(OffloadHandle):
+        def __init__(self, uuid, driver_metadata):
+            self._uuid, self._given, self._entries = uuid, dict(driver_metadata), []
+            self._turn = 0
+
+        def can_offer(self, size):
+            return True
+
+        def offer_entry(self, ledger_id, entry_id, data):
+            self._turn += 1
+            if self._turn % 5 == 0:
+                return False
+            self._entries.append((ledger_id, entry_id, bytes(data)))
+            return True
+
+        def last_offered(self):
+            return Position(*self._entries[-1][:2]) if self._entries else None
+
+        def result(self):
+            SHELF[self._given["bucket"], None, self._uuid] = (self._entries, self._given)
+            return OffloadResult(self._uuid, Position(*self._entries[0][:2]), self.last_offered())
+
+        def abort(self):
+            ABORTED.append(self._uuid)
 
 
     class Copy:
@@ -206,7 +264,8 @@ DRIVER = """
             self._ledger_id, self._entries = ledger_id, entries
 
         def read(self, first, last, max_bytes):
-            data = memoryview(frame_entries(self._entries[first : last + 1], first))
+            wanted = [self._entries[number] for number in range(first, last + 1)]
+            data = memoryview(frame_entries(wanted, first))
             return FrameRun(self._ledger_id, data, scan_frames(data, first))
 
         def scan(self, first, last):
@@ -222,7 +281,8 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[obje
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf-driver\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[afterglow.offloaders]\nshelf = shelf_driver:Shelf\nbroken = shelf_driver:Nothing\n"
+        "[afterglow.offloaders]\nshelf = shelf_driver:Shelf\n"
+        "streaming-shelf = shelf_driver:StreamingShelf\nbroken = shelf_driver:Nothing\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     policy_checks.drivers.cache_clear()
@@ -231,6 +291,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[obje
     yield shelf_driver.SHELF
     sys.modules.pop("shelf_driver", None)
     drivers._loaded.pop("shelf", None)
+    drivers._loaded.pop("streaming-shelf", None)
     policy_checks.drivers.cache_clear()
 
 
@@ -269,7 +330,7 @@ def test_a_driver_of_others_offloads_frees_and_deletes(
     world.clock.advance(60)
     world.run()
     assert world.hot.ledgers() == (3,)
-    tiers = TierSource(world.tiers, world.config, foreign=foreign_copies(world.tiers))
+    tiers = TierSource(world.tiers, world.config)
     source = TieredSource(TOPIC, world.hot, tiers, lambda: world.config, ReadCounters())
     run = source.read(world.info().ledgerInfo[1], 5, 7, 1 << 20)
     assert [bytes(entry) for entry in run.entries] == entries[5:8]
@@ -285,3 +346,175 @@ def test_a_driver_of_others_offloads_frees_and_deletes(
 def test_a_driver_that_cannot_be_loaded_names_its_package(shelf: object) -> None:
     with pytest.raises(MissingDependency, match=r"broken \(shelf_driver:Nothing\).*install the package shelf-driver"):
         offloader_of(policy(managed_ledger_offload_driver="broken"), OWN, Tiers())
+
+
+def streaming_on_the_shelf(**changes: object) -> BrokerConfig:
+    return settings(
+        streaming_offload_enabled=True,
+        max_offload_segment_size_in_bytes=3000,
+        managed_ledger_offload_driver="streaming-shelf",
+        managed_ledger_extra_configurations=(("Shelf", "lower"),),
+        **changes,
+    )
+
+
+def read_all(world: OffloadWorld, name: str = TOPIC) -> list[tuple[int, int, bytes, Tier]]:
+    """Every entry by ledger and id, and the tier that served it; the tier first."""
+    tiers = TierSource(world.tiers, world.config, Locator(world.metadata, AfterglowPaths(), own=world.own))
+    source = TieredSource(name, world.hot, tiers, lambda: world.config, ReadCounters())
+    layout = world.open(name).layout
+    found = []
+    for row in world.info(name).ledgerInfo:
+        count = layout.entries_of(row.ledgerId) or 0
+        for served in source.scan(row, 0, count - 1, ReadPriority.TIERED_STORAGE_FIRST) if count else ():
+            first = served.run.frames.first_entry_id
+            found += [(row.ledgerId, first + at, bytes(e), served.tier) for at, e in enumerate(served.run.entries())]
+    tiers.close()
+    return found
+
+
+def test_an_external_driver_streams_frees_reads_and_deletes(
+    shelf: dict[tuple[str, int | None, UUID], tuple[list[object], dict[str, str]]],
+    new_world: Callable[..., OffloadWorld],
+) -> None:
+    world = new_world(streaming_on_the_shelf(managed_ledger_offload_deletion_lag_in_millis=1000))
+    ledger = world.topic(30, 40)
+    world.append(ledger, *(b"tail %d" % number for number in range(5)))
+    before = [each[:3] for each in read_all(world)]
+    world.run()
+    assert len(shelf) == 2  # closed by size
+    world.clock.advance(3600)
+    world.run()  # closed by age
+
+    segments = world.service.segments(TOPIC)
+    assert {each.status for each in segments} == {SegmentStatus.OFFLOADED}
+    assert {(bucket, ledger_id) for bucket, ledger_id, _ in shelf} == {("lower", None)}
+    assert sum(len(entries) for entries, _ in shelf.values()) == 75
+    assert all(given["ManagedLedgerName"] == TOPIC and given["colour"] == "green" for _, given in shelf.values())
+    records = world.service.segment_records(TOPIC)
+    assert all(dict(record.place.driver_metadata) == {"bucket": "lower", "colour": "green"} for record in records)
+    assert sum(record.entries for record in records) == 75
+
+    assert [each[:3] for each in read_all(world)] == before
+    assert {each[3] for each in read_all(world)} == {Tier.TIERED}
+    assert world.hot.ledgers() == (3,)  # both closed ledgers were read back before their hot copies were freed
+    assert world.objects() == []
+    world.check()
+
+    ledger.truncate()
+    world.run()
+    assert [row.ledgerId for row in world.info().ledgerInfo] == [4]
+    assert shelf == {}
+    assert world.intents() == ()
+
+
+def test_a_segment_whose_driver_fails_is_written_again_under_the_same_uuid(
+    shelf: dict[tuple[str, int | None, UUID], object], new_world: Callable[..., OffloadWorld]
+) -> None:
+    world = new_world(streaming_on_the_shelf())
+    world.topic(60)
+    world.settle()
+    world.service.tick()
+    world.settle()
+    uuid = UUID(world.runner.waiting[0][0].key)
+    world.runner.fail_one(StoreUnavailable("the shelf is out of reach"))
+    world.settle()
+    assert world.service.segments(TOPIC)[0].status is SegmentStatus.FAILED
+    world.clock.advance(60)
+    world.run()
+    assert ("lower", None, uuid) in shelf
+    assert world.service.segments(TOPIC)[0].status is SegmentStatus.OFFLOADED
+
+
+def test_a_fault_of_a_drivers_own_is_a_failed_read_and_the_other_copy_serves(
+    shelf: dict[tuple[str, int | None, UUID], object], new_world: Callable[..., OffloadWorld]
+) -> None:
+    world = new_world(streaming_on_the_shelf())
+    world.topic(60)
+    world.run()
+    leaky = sys.modules["shelf_driver"].LEAKY
+    leaky.update(uuid for _, _, uuid in shelf)
+    assert {each[3] for each in read_all(world)} == {Tier.HOT}
+    leaky.clear()
+
+
+def test_a_task_that_fails_gives_up_its_own_attempt_and_deletes_nothing(
+    shelf: dict[tuple[str, int | None, UUID], object], new_world: Callable[..., OffloadWorld]
+) -> None:
+    world = new_world(streaming_on_the_shelf())
+    world.topic(60)
+    world.settle()
+    world.service.tick()
+    world.settle()
+    task = world.runner.waiting[0][0]
+    done = run_task(task, open_ledger=lambda ledger_id: nullcontext(world.hot.open(ledger_id)))
+    assert done.error is None
+    kept = dict(shelf)
+
+    def gone(ledger_id: int) -> AbstractContextManager[ManualLedger]:
+        raise LedgerMissing(f"ledger {ledger_id} is gone")
+
+    late = run_task(task, open_ledger=gone)
+    assert isinstance(late.error, LedgerMissing)
+    assert [UUID(task.key)] == sys.modules["shelf_driver"].ABORTED
+    assert dict(shelf) == kept
+
+
+def test_a_driver_that_takes_whole_ledgers_only_is_told_as_the_reason(
+    shelf: object, new_world: Callable[..., OffloadWorld]
+) -> None:
+    world = new_world(settings(streaming_offload_enabled=True, managed_ledger_offload_driver="shelf"))
+    world.topic(3)
+    world.run()
+    assert "driver shelf takes whole ledgers only" in str(world.service.explain(TOPIC)[0])
+
+
+def test_a_segment_whose_task_cannot_be_made_is_tried_again(
+    shelf: dict[tuple[str, int | None, UUID], object],
+    new_world: Callable[..., OffloadWorld],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = new_world(streaming_on_the_shelf())
+    world.topic(60)
+    made = StreamWork._driver_task
+    failures = iter([HotLogError("the ledger cannot be read just now")])
+
+    def fail_once(self: StreamWork, *args: object) -> object:
+        for error in failures:
+            raise error
+        return made(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamWork, "_driver_task", fail_once)
+    world.run()
+    assert shelf == {}
+    world.clock.advance(60)
+    world.run()
+    assert len(shelf) == 1
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_server_starts_with_a_driver_of_others(tmp_path: Path) -> None:
+    given = {"bind_address": "127.0.0.1", "broker_service_port": 0, "managed_ledger_offload_driver": "shelf"}
+
+    async def started(config: BrokerConfig) -> str:
+        server = await Server.start(tmp_path / "home", config)
+        await server.stop()
+        return summarize(config, server.tiering.target)
+
+    assert asyncio.run(started(policy(**given))).startswith("tier shelf://")
+    with pytest.raises(ConfigError, match=r"offload driver broken .* cannot be loaded"):
+        asyncio.run(started(policy(**given | {"managed_ledger_offload_driver": "broken"})))
+
+
+def test_a_streaming_policy_with_a_driver_that_takes_whole_ledgers_only_is_refused(shelf: object) -> None:
+    streams = {"streaming_offload_enabled": True}
+    policy_checks.check(policy(managed_ledger_offload_driver="shelf"))
+    policy_checks.check(policy(managed_ledger_offload_driver="streaming-shelf", **streams))
+    with pytest.raises(ConfigError, match=r"streamingOffloadEnabled.*shelf.*takes whole ledgers only"):
+        policy_checks.check(policy(managed_ledger_offload_driver="shelf", **streams))
+
+
+def test_a_policy_that_its_external_driver_refuses_is_refused_with_the_drivers_reason(shelf: object) -> None:
+    extra = (("Shelf", "attic"),)
+    with pytest.raises(ConfigError, match="the attic is locked"):
+        policy_checks.check(policy(managed_ledger_offload_driver="shelf", managed_ledger_extra_configurations=extra))

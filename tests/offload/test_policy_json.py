@@ -105,7 +105,13 @@ def test_a_read_priority_is_taken_in_every_spelling_and_written_as_pulsars_const
         ({"managedLedgerOffloadBucket": ["b"]}, "is not a text"),
         ({"streamingOffloadEnabled": "yes"}, "'yes' is not true or false"),
         ({"s3ManagedLedgerOffloadMaxBlockSizeInBytes": 1024}, "from 5M"),
-        ({"managedLedgerExtraConfigurations": "a=b"}, "is not an object of texts"),
+        ({"managedLedgerExtraConfigurations": 5}, "is not an object of texts"),
+        ({"managedLedgerExtraConfigurations": "a"}, "is not key=value pairs, separated by commas"),
+        ({"managedLedgerOffloadExtraConfiga": {}}, "is not a text"),
+        (
+            {"managedLedgerExtraConfigurations": {"a": "1"}, "managedLedgerOffloadExtraConfiga": "2"},
+            "managedLedgerExtraConfigurations and managedLedgerOffloadExtraConfiga give one property two different",
+        ),
         ({"managedLedgerExtraConfigurations": {"a": {}}}, "is not a text"),
         ({"managedLedgerExtraConfigurations": {"streamingOffloadEnabled": "yes"}}, "'yes' is not true or false"),
         ({"offloadSizeInMB": 1, "managedLedgerOffloadThresholdInBytes": 1}, "two different values"),
@@ -154,6 +160,22 @@ def test_segment_limits_have_the_names_of_the_proposal_where_they_are_whole() ->
     assert write({"maxOffloadSegmentSizeInBytes": 64 << 20}) == {"maxSizePerOffloadSegmentMbytes": 64}
     assert write({"maxOffloadSegmentSizeInBytes": 5}) == {"maxOffloadSegmentSizeInBytes": 5}
     assert write({"maxOffloadSegmentRolloverTimeInSeconds": 90}) == {"maxOffloadSegmentRolloverTimeInSeconds": 90}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"managedLedgerExtraConfigurations": {"a": "1", "b": "x=y"}},
+        {"managedLedgerExtraConfigurations": "b=x=y, a=1"},
+        {"managedLedgerOffloadExtraConfiga": 1, "managedLedgerOffloadExtraConfigb": "x=y"},
+        {"managedLedgerExtraConfigurations": "a=1", "managedLedgerOffloadExtraConfigb": "x=y"},
+        {"managedLedgerOffloadExtraConfigb": "x=y", "managedLedgerExtraConfigurations": {"a": "1", "b": "x=y"}},
+    ],
+)
+def test_properties_of_a_driver_are_taken_in_every_form(fields: dict[str, Any]) -> None:
+    assert replaced(fields, {}) == {"managedLedgerExtraConfigurations": {"a": "1", "b": "x=y"}}
+    changed = merged({"managedLedgerExtraConfigurations": {"b": "0", "c": "2"}}, fields)
+    assert changed == {"managedLedgerExtraConfigurations": {"a": "1", "b": "x=y", "c": "2"}}
 
 
 def test_streaming_settings_stay_among_the_extra_configurations_for_clients_that_know_no_others() -> None:

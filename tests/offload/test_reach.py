@@ -27,6 +27,7 @@ from afterglow.offload.reach import Route, RouteBytes
 from afterglow.offload.runner import run_task
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask, run_part
 from afterglow.read.places import place_of_url
+from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.certificates import write_certificate
 from afterglow.testing.raw_client import RawClient, encode_send
@@ -138,6 +139,7 @@ def both_ways(task: PartTask, address: PulsarAddress) -> None:
         store = MemoryStore()
         result = run_part(pickle.loads(pickle.dumps(task_)), open_store=lambda *_, store=store: store)
         assert (result.error, result.route) == (None, route)
+        assert result.file_bytes == (task.entry_bytes if route is Route.FILES else 0)
         found.append((store.get(task.key), result.part, result.statistics))
     assert found[0] == found[1]
     assert len(found[0][0]) == task.size_bytes
@@ -187,6 +189,7 @@ def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
         )
         result = run_task(task)
         assert (result.error, result.route) == (None, Route.FILES if remote is None else Route.PROTOCOL)
+        assert result.file_bytes == (task.size_bytes if remote is None else 0)
         found.append({path.relative_to(tier): path.read_bytes() for path in tier.rglob("*") if path.is_file()})
     assert found[0]
     assert found[0] == found[1]
@@ -224,6 +227,18 @@ def test_files_are_read_only_where_they_are_the_engines(engine: Engine, address:
         alone = run_part(replace(task, home=home, remote=None), open_store=lambda *_: MemoryStore())
         assert isinstance(alone.error, LedgerMissing)
         assert alone.route is None
+
+
+def test_bytes_read_from_files_count_also_where_their_upload_fails(engine: Engine, address: PulsarAddress) -> None:
+    task = engine.task(v1(engine, engine.stretches[0]))
+    with open_shared(engine.home, engine.stretches[0].ledger_id) as stored:
+        assert task.entry_bytes == stored.size_bytes
+    full = FaultyStore(MemoryStore(), [FaultRule(Fault.ERROR_BEFORE, times=None)])
+    result = run_part(task, open_store=lambda *_: full)
+    assert result.error is not None
+    assert (result.route, result.file_bytes) == (None, task.entry_bytes)
+    assert run_part(replace(task, home="", remote=address), open_store=lambda *_: full).file_bytes == 0
+    assert run_part(replace(task, home=""), open_store=lambda *_: full).file_bytes == 0
 
 
 def test_another_engine_at_the_same_address_is_not_read(engine: Engine, address: PulsarAddress) -> None:

@@ -197,7 +197,7 @@ def test_without_a_tier_nothing_is_tried_and_the_reason_is_told_once(
         for _ in range(3):
             world.run()
             world.clock.advance(200)
-    assert caplog.text.count("azureblob is not available in this release") == 1
+    assert caplog.text.count("offload driver 'azureblob' is not installed") == 1
     told = world.service.explain(TOPIC)[0]
     assert told.state is LedgerState.NO_TIER
     assert "azureblob" in told.sentence

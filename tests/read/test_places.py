@@ -85,8 +85,8 @@ def test_the_drivers_own_keys_win_over_the_general_ones() -> None:
         (BrokerConfig(managed_ledger_offload_driver="aws-s3"), ConfigError),
         (BrokerConfig(managed_ledger_offload_driver="filesystem"), ConfigError),
         (BrokerConfig(managed_ledger_offload_driver="filesystem", file_system_uri="hdfs://n/x"), NotSupported),
-        (BrokerConfig(managed_ledger_offload_driver="azureblob"), NotSupported),
-        (BrokerConfig(managed_ledger_offload_driver="google-cloud-storage"), NotSupported),
+        (BrokerConfig(managed_ledger_offload_driver="azureblob"), ConfigError),
+        (BrokerConfig(managed_ledger_offload_driver="google-cloud-storage"), ConfigError),
     ],
     ids=repr,
 )
@@ -101,13 +101,18 @@ def test_a_malformed_address_is_refused(url: str) -> None:
         place_of_url(url)
 
 
-def test_mapfiles_and_unknown_drivers_in_metadata_are_told_apart_from_damage() -> None:
+def test_mapfiles_and_external_drivers_in_metadata_are_told_apart_from_damage() -> None:
     mapfile = OffloadDriverMetadata(name="filesystem")
     mapfile.properties.add(key="storageBasePath", value="/x")
     with pytest.raises(NotSupported, match="MapFile"):
         place_of_driver(mapfile)
-    with pytest.raises(NotSupported, match="not installed"):
-        place_of_driver(OffloadDriverMetadata(name="tape"))
+    tape = OffloadDriverMetadata(name="tape")
+    tape.properties.add(key="reel", value="7")
+    external = place_of_driver(tape)
+    assert external == TierPlace("tape", "", properties=(("reel", "7"),))
+    assert place_of_record(place_record(external, "key")) == external
+    with pytest.raises(ConfigError, match="external driver tape"):
+        Tiers().store(external, BrokerConfig())
     with pytest.raises(CorruptMetadata, match="bucket"):
         place_of_driver(OffloadDriverMetadata(name="S3"))
 

@@ -10,6 +10,7 @@ import pytest
 from afterglow.errors import Fenced, MetadataError
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger import trimming
+from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.properties import get_trash, set_trash
 from afterglow.ledger.update import Snapshot, TopicMetadata
 from afterglow.offload import ledgers, planner
@@ -157,6 +158,19 @@ def offload_whole_ledgers_behind_a_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledgers, "assigned_from", nothing)
 
 
+def serve_offload_the_entry_behind(patch: pytest.MonkeyPatch) -> None:
+    get_run = OffloadBuffer.get_run
+
+    def get_later(self: OffloadBuffer, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+        return get_run(self, ledger_id, first + 1, last + 1, max_bytes)
+
+    patch.setattr(OffloadBuffer, "get_run", get_later)
+
+
+def keep_in_the_buffer_what_is_offloaded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffloadBuffer, "_release", lambda *_: 0)
+
+
 # With each, a seed that found it when this was written: it is tried first, which saves time and proves nothing.
 MUTATIONS: Final[Mapping[Callable[[pytest.MonkeyPatch], None], int]] = {
     delete_on_an_unknown_outcome: 23,
@@ -174,6 +188,8 @@ MUTATIONS: Final[Mapping[Callable[[pytest.MonkeyPatch], None], int]] = {
     check_no_checksum: 3,
     count_no_fall_back: 0,
     offload_whole_ledgers_behind_a_segment: 0,
+    serve_offload_the_entry_behind: 5,
+    keep_in_the_buffer_what_is_offloaded: 4,
 }
 
 

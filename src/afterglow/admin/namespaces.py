@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +9,10 @@ from afterglow.admin import force, policies
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request
 from afterglow.admin.resource import Resources
-from afterglow.offload import policy_checks
-from afterglow.offload.policies import resolve
+from afterglow.broker.service import log_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from afterglow.admin.call import Call
-
-log = logging.getLogger(__name__)
 
 RESOURCES = Resources("/admin/v2/namespaces")
 
@@ -41,7 +35,7 @@ async def create_namespace(call: Call) -> None:
     """Create a namespace, with policies or without."""
     config = call.service.config
     given = policies.created(await call.body(), config)
-    warnings = policy_checks.check(resolve(config, given, {}), config)
+    warnings = call.service.policy_changes.check_new(given)
     tenant = await call.service.blocking(call.service.catalog.tenant, call.namespace.tenant)
     if config.cluster_name not in tenant.get("allowedClusters", []):
         raise AdminError(
@@ -50,7 +44,7 @@ async def create_namespace(call: Call) -> None:
         )
     await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
     call.service.policies_changed(call.namespace)
-    _log_warnings(call, warnings)
+    log_warnings(f"namespace {call.namespace}", warnings)
 
 
 @RESOURCES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
@@ -77,11 +71,6 @@ async def list_topics(call: Call) -> list[str]:
         return []
     found = await call.service.blocking(call.service.catalog.topics, call.namespace)
     return sorted(str(topic) for topic in found)
-
-
-def _log_warnings(call: Call, warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        log.warning("policies of namespace %s: %s", call.namespace, warning)
 
 
 async def _stored(call: Call) -> dict[str, Any]:

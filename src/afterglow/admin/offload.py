@@ -9,7 +9,7 @@ from afterglow.admin import message_ids, targets
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, conflict
 from afterglow.admin.resource import Resources
-from afterglow.errors import OffloadInProgress, WouldLoseData
+from afterglow.errors import OffloadInProgress
 from afterglow.format.position import EARLIEST
 
 if TYPE_CHECKING:
@@ -70,32 +70,6 @@ async def list_segments(call: Call) -> list[dict[str, Any]]:
         for name in target.topics
         for view in await call.service.blocking(call.offload.segments, name.managed_ledger_name)
     ]
-
-
-@RESOURCES.on("POST", "/deleteOffloaded", Access.TENANT)
-async def delete_offloaded(call: Call) -> list[dict[str, Any]]:
-    """Take a topic, or all its partitions, out of their segments, for a Pulsar that knows none; else say what would go.
-
-    Partitions are looked at before any is changed, so that one that must be refused keeps all as they are.
-    """
-    if not call.flag("streaming"):
-        raise bad_request("only segments are deleted by hand, whole ledgers with their topic: give streaming=true")
-    dry_run, lose_data = call.flag("dryRun", default=True), call.flag("loseData")
-    target = await targets.find(call.service, call.topic)
-    roll_back = call.offload.delete_segments
-    plans = {name: await call.service.blocking(roll_back, name.managed_ledger_name) for name in target.topics}
-    lost = [str(name) for name, plan in plans.items() if plan.lost]
-    if lost and not dry_run and not lose_data:
-        raise WouldLoseData(
-            f"the hot copies of ledgers of {', '.join(lost)} are gone, and their entries are in segments alone: look "
-            "at the dry run, and give --lose-data to lose them"
-        )
-    if not dry_run:
-        for name in plans:
-            plans[name] = await call.service.blocking(
-                roll_back, name.managed_ledger_name, dry_run=False, lose_data=lose_data
-            )
-    return [{"topic": str(name), **asdict(plan)} for name, plan in plans.items()]
 
 
 async def _topic(call: Call, body: object) -> Topic:

@@ -1,26 +1,18 @@
 """The levels at which offload policies are set over the API: a namespace, and a topic.
 
-Every change is checked as a whole, by what would hold afterwards, inside the compare-and-set that makes it: a call that
-is refused has changed nothing, and two calls at once cannot make together what either would be refused.
+Every change is checked as a whole, by the effective policies afterwards, inside the compare-and-set that makes it; see
+:mod:`afterglow.offload.policy_changes`. A call that is refused has changed nothing.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from afterglow.admin import targets
 from afterglow.admin.errors import precondition_failed
 from afterglow.ledger.topic_policies import of_scope, with_scope
-from afterglow.offload import policy_checks, policy_json
-from afterglow.offload.policies import (
-    LEGACY_FIELDS,
-    NAMESPACE_FIELD,
-    TOPIC_FIELD,
-    namespace_values,
-    resolve,
-    resolve_stored,
-)
+from afterglow.offload import policy_json
+from afterglow.offload.policies import LEGACY_FIELDS, NAMESPACE_FIELD, TOPIC_FIELD, namespace_values, resolve_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +23,6 @@ if TYPE_CHECKING:
     Json: TypeAlias = dict[str, Any]
     Edit: TypeAlias = Callable[[Json], Json]
     """From an object of offload policies to another one, in the thread that writes it. May raise ``ConfigError``."""
-
-log = logging.getLogger(__name__)
 
 
 class Level(Protocol):
@@ -59,11 +49,19 @@ class Level(Protocol):
         ...
 
     async def unset(self, call: Call, key: str) -> None:
-        """Have one setting not set there, by whichever field."""
+        """Have one setting not set there, by whichever field.
+
+        Raises:
+            ConfigError: What would hold cannot be obeyed.
+        """
         ...
 
     async def remove(self, call: Call) -> None:
-        """Have nothing set there."""
+        """Have nothing set there.
+
+        Raises:
+            ConfigError: What would hold cannot be obeyed.
+        """
         ...
 
 
@@ -79,15 +77,9 @@ class _Namespace:
         return resolve_stored(call.service.config, await namespace_policies(call), {})[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
-        config, warnings = call.service.config, list[str]()
-
-        def apply(old: Json) -> Json:
-            new = _with_field(old, NAMESPACE_FIELD, edit(old.get(NAMESPACE_FIELD) or {}))
-            warnings[:] = policy_checks.check(resolve(config, new, {}), resolve_stored(config, old, {})[0])
-            return new
-
-        await call.service.update_policies(call.namespace, apply)
-        _log_warnings(f"namespace {call.namespace}", warnings)
+        await call.service.update_policies(
+            call.namespace, lambda old: _with_field(old, NAMESPACE_FIELD, edit(old.get(NAMESPACE_FIELD) or {}))
+        )
 
     async def unset(self, call: Call, key: str) -> None:
         def apply(old: Json) -> Json:
@@ -117,21 +109,7 @@ class _Topic:
         return resolve_stored(call.service.config, await namespace_policies(call), topic)[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
-        config, warnings = call.service.config, list[str]()
-        namespace, is_global = await namespace_policies(call), call.flag("isGlobal")
-
-        def apply(old: Json) -> Json:
-            part = of_scope(old, is_global=is_global)
-            new = with_scope(
-                old, _with_field(part, TOPIC_FIELD, edit(part.get(TOPIC_FIELD) or {})), is_global=is_global
-            )
-            warnings[:] = policy_checks.check(
-                resolve(config, namespace, new), resolve_stored(config, namespace, old)[0]
-            )
-            return new
-
-        await change_own(call, apply, whole=True)
-        _log_warnings(f"topic {call.topic}", warnings)
+        await change_own(call, lambda old: _with_field(old, TOPIC_FIELD, edit(old.get(TOPIC_FIELD) or {})))
 
     async def unset(self, call: Call, key: str) -> None:
         await change_own(
@@ -184,20 +162,6 @@ async def change_own(call: Call, edit: Edit, *, whole: bool = False) -> None:
     await call.service.update_topic_policies(name, edit if whole else apply)
 
 
-async def warn_of_thresholds(call: Call) -> None:
-    """Say when a retention no longer fits the thresholds of offload; Pulsar takes it all the same."""
-    whose, own = f"namespace {call.namespace}", dict[str, Any]()
-    if call.has("topic"):
-        whose, own = f"topic {call.topic}", await own_policies(call)
-    held, _ = resolve_stored(call.service.config, await namespace_policies(call), own)
-    _log_warnings(whose, [*policy_checks.problems(held), *policy_checks.warnings(held)])
-
-
 def _with_field(old: Json, name: str, fields: Json) -> Json:
     rest = {key: value for key, value in old.items() if key != name}
     return {**rest, name: fields} if fields else rest
-
-
-def _log_warnings(whose: str, warnings: list[str]) -> None:
-    for warning in warnings:
-        log.warning("policies of %s: %s", whose, warning)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import policies, policy_values, values
 from afterglow.admin.access import Access
-from afterglow.admin.policy_levels import change_own, namespace_policies, own_policies, warn_of_thresholds
+from afterglow.admin.policy_levels import change_own, namespace_policies, own_policies
 from afterglow.admin.resource import Resources
 from afterglow.broker import policies as held
 from afterglow.broker.policies import Policy
@@ -130,8 +130,6 @@ def _serve_namespaces(row: Row) -> None:
         value = row.check(await call.body())
         row.fits(call.service.config, value)
         await call.service.update_policies(call.namespace, partial(_with, field, value))
-        if row.policy is held.RETENTION:
-            await warn_of_thresholds(call)
 
     async def remove(call: Call) -> None:
         await call.service.update_policies(call.namespace, partial(_with, field, None))
@@ -152,8 +150,6 @@ def _serve_topics(row: Row, path: str, field: str) -> None:
         given = None if row.parameter is None else call.parameter(row.parameter)
         value = row.check(await call.body() if given is None else values.parse(given.encode()))
         await change_own(call, partial(_with, field, value))
-        if row.policy is held.RETENTION:
-            await warn_of_thresholds(call)
 
     async def remove(call: Call) -> None:
         await change_own(call, partial(_with, field, None))

@@ -109,17 +109,17 @@ class ExclusiveDispatcher:
         if consumer is None or not consumer.ready:
             return False
         generation = self._generation
-        reading = await subscription.topic.read_over(
-            self._position,
-            min(consumer.permits, READ_ENTRIES),
-            READ_BYTES,
-            subscription.topic.service.raw_reads if consumer.raw else None,
-        )
+        topic = subscription.topic
+        reading = await topic.read_over(self._position, min(consumer.permits, READ_ENTRIES), READ_BYTES)
         if generation != self._generation or consumer is not subscription.active:
             return True
         if reading.end is None:
             subscription.reached_end()
             return False
+        if consumer.raw:
+            topic.service.raw_reads.count(reading)
+        if consumer.offloads:
+            topic.service.offload_reads.count(reading)
         subscription.leave_out(reading.left_out)
         expose = subscription.exposes_to(consumer)
         now_ms = subscription.now_ms()

@@ -1,42 +1,27 @@
-"""Where entries came from that were read as they are stored."""
+"""Counts of where entries were found that raw readers were sent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from afterglow.ledger.reader import StoredEntry
+    from afterglow.ledger.reader import Reading, ReadOrigin
 
 
-class ReadOrigin(StrEnum):
-    """Where a read found its entries."""
+class OriginBytes:
+    """Bytes of entries by where they were found, since the start. Belongs to the event loop's thread."""
 
-    CACHE = "cache"
-    """The tail cache."""
-    BUFFER = "buffer"
-    """The offload buffer."""
-    LOG = "log"
-    """The topic's log: the hot log as a rule; the counters of its tiers tell."""
+    def __init__(self) -> None:
+        self._bytes: Counter[ReadOrigin] = Counter()
 
+    def count(self, reading: Reading) -> None:
+        """Count what one read brought."""
+        entries = iter(reading.entries)
+        for origin, count in reading.origins:
+            self._bytes[origin] += sum(len(entry.data) for entry in islice(entries, count))
 
-@dataclass(slots=True)
-class RawReads:
-    """Bytes of entries read for raw consumers of all topics since the start. Belongs to the event loop's thread."""
-
-    cache_bytes: int = 0
-    buffer_bytes: int = 0
-    log_bytes: int = 0
-
-    def count(self, entries: Iterable[StoredEntry], origin: ReadOrigin) -> None:
-        """Count what one read brought. One that begins in the log counts there, also where memory has the rest."""
-        size = sum(len(entry.data) for entry in entries)
-        if origin is ReadOrigin.CACHE:
-            self.cache_bytes += size
-        elif origin is ReadOrigin.BUFFER:
-            self.buffer_bytes += size
-        else:
-            self.log_bytes += size
+    def __getitem__(self, origin: ReadOrigin) -> int:
+        """The bytes that were found there."""
+        return self._bytes[origin]

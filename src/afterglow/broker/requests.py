@@ -12,9 +12,9 @@ from afterglow.broker.replies import Refused, set_message_id
 from afterglow.broker.subscription import position_of
 from afterglow.broker.topic_list import choose_topics
 from afterglow.errors import NotThere
-from afterglow.format.position import EARLIEST, LATEST
+from afterglow.format.position import EARLIEST, LATEST, parse_position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY
+from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY
 from afterglow.metadata.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ async def subscribe(
         topic.check_room(ask.subscription)
     if ask.HasField("schema"):
         await service.blocking(service.schemas.check_consumer, topic.name, ask.schema)
-    subscription = await _subscription(service, topic, ask)
+    subscription = await _subscription(service, topic, ask, given.get(START_PROPERTY) if raw else None)
     consumer = Consumer(
         ask.consumer_id,
         ask.consumer_name,
@@ -157,6 +157,7 @@ async def subscribe(
         subscription,
         raw=raw,
         own=own,
+        offloads=raw and given.get(OFFLOAD_PROPERTY) == "true",
         since_ms=service.store.clock.now_ms(),
         properties=given,
     )
@@ -167,7 +168,9 @@ async def subscribe(
     return replies.success(ask.request_id)
 
 
-async def _subscription(service: BrokerService, topic: Topic, ask: wire.CommandSubscribe) -> Subscription:
+async def _subscription(
+    service: BrokerService, topic: Topic, ask: wire.CommandSubscribe, first: str | None
+) -> Subscription:
     if ask.durable:
         return await topic.subscribe(
             ask.subscription,
@@ -176,7 +179,9 @@ async def _subscription(service: BrokerService, topic: Topic, ask: wire.CommandS
             create=topic.policies.auto_subscription_creation,
         )
     start = EARLIEST if ask.initialPosition == SubType.Earliest else LATEST
-    if ask.HasField("start_message_id"):
+    if first is not None:
+        start, _ = parse_position(first)
+    elif ask.HasField("start_message_id"):
         start = position_of(ask.start_message_id)
         if start > topic.ledger.last_confirmed:
             start = LATEST

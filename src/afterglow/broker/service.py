@@ -12,16 +12,17 @@ from afterglow.broker.connection import Connection, ConnectionLimits, PublishBud
 from afterglow.broker.creation import Creation
 from afterglow.broker.obedience import TOPICS_AT_ONCE, Obedience
 from afterglow.broker.policies import PolicyReader
-from afterglow.broker.raw_reads import RawReads
+from afterglow.broker.raw_reads import OriginBytes
 from afterglow.broker.replies import Refused
 from afterglow.broker.topic import Topic
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.offload.job_counts import JobCounts
+from afterglow.offload.policy_changes import PolicyChanges
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
@@ -77,7 +78,10 @@ class BrokerService:
         self.hot_instance = ""
         """Id of the hot log, for those who want to be sure of it."""
         self.connections: set[Connection] = set()
-        self.raw_reads = RawReads()
+        self.raw_reads = OriginBytes()
+        """Of all raw readers."""
+        self.offload_reads = OriginBytes()
+        """Of those among them that read for offload tasks."""
         self.service_url = ""
         self.service_url_tls = ""
         self.on_policies_changed: list[Callable[[NamespaceName], None]] = []
@@ -99,6 +103,8 @@ class BrokerService:
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
         self._obedience = Obedience(self)
+        self.policy_changes = PolicyChanges(config, catalog)
+        self._changing_policies = asyncio.Lock()
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._limits = ConnectionLimits(
             max_message_bytes=config.max_message_size,
@@ -210,15 +216,24 @@ class BrokerService:
         """Change a namespace's policies, and have its open topics obey them.
 
         Raises:
+            ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
             NotThere: There is no such namespace.
         """
-        await self.blocking(self.catalog.update_policies, namespace, change)
+        async with self._changing_policies:
+            warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change)
+        log_warnings(f"namespace {namespace}", warnings)
         self.policies_changed(namespace)
         await self._obedience.enforce(namespace, lambda name: name.namespace == namespace)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic."""
-        await self.blocking(self.catalog.update_topic_policies, topic, change)
+        """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic.
+
+        Raises:
+            ConfigError: The topic could not carry out its policies afterwards; nothing was changed.
+        """
+        async with self._changing_policies:
+            warnings = await self.blocking(self.policy_changes.change_topic, topic, change)
+        log_warnings(f"topic {topic}", warnings)
         self.policies_changed(topic.namespace)
         await self._obedience.enforce(topic.namespace, lambda name: name.base == topic.base)
 
@@ -287,6 +302,12 @@ class BrokerService:
             await self.forget_topic(name)
         finally:
             self._deleting.discard(name)
+
+
+def log_warnings(owner: str, warnings: Iterable[str]) -> None:
+    """Log what will surprise in the policies of a namespace or a topic."""
+    for warning in warnings:
+        log.warning("policies of %s: %s", owner, warning)
 
 
 def _is_open(opening: asyncio.Task[Topic]) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from afterglow.broker import replies
 from afterglow.broker.in_order import InOrder
 from afterglow.broker.rates import Meter
-from afterglow.broker.raw_reads import ReadOrigin
 from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
 from afterglow.broker.traffic import Traffic, total
@@ -19,7 +18,6 @@ from afterglow.errors import CorruptEntry
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.ledger.reader import Reading
 from afterglow.ledger.timestamps import entry_time
 
 if TYPE_CHECKING:
@@ -27,14 +25,13 @@ if TYPE_CHECKING:
 
     from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.producers import Producer
-    from afterglow.broker.raw_reads import RawReads
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import SubTypeValue
     from afterglow.errors import AfterglowError
     from afterglow.format.position import Position
     from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.reader import StoredEntry
+    from afterglow.ledger.reader import Reading, StoredEntry
     from afterglow.metadata.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -163,45 +160,27 @@ class Topic:
 
     # --- reading ---
 
-    async def read(
-        self, position: Position, max_entries: int, max_bytes: int, counts: RawReads | None = None
-    ) -> list[StoredEntry]:
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """Entries from ``position`` on; see :meth:`read_over`.
 
         Raises:
             AfterglowError: They cannot be read.
         """
-        return (await self.read_over(position, max_entries, max_bytes, counts)).entries
+        return (await self.read_over(position, max_entries, max_bytes)).entries
 
-    async def read_over(
-        self, position: Position, max_entries: int, max_bytes: int, counts: RawReads | None = None
-    ) -> Reading:
+    async def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
         """Entries from ``position`` on, and what was left out; those in memory at once, others from a thread.
 
         Args:
             position: Where to begin.
             max_entries: Most entries wanted.
             max_bytes: Bound for all entries but the first.
-            counts: Told where they came from.
 
         Raises:
             AfterglowError: They cannot be read.
         """
-        origin = ReadOrigin.CACHE
-        held = self.ledger.read_cached(position, max_entries, max_bytes)
-        if held is None:
-            origin = ReadOrigin.BUFFER
-            held = self.ledger.read_buffered(position, max_entries, max_bytes)
-        if held is None:
-            origin = ReadOrigin.LOG
-            reading = await self._read_stored(position, max_entries, max_bytes)
-        else:
-            reading = Reading(held, [])
-        if counts is not None:
-            counts.count(reading.entries, origin)
-        return reading
-
-    async def _read_stored(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
+        if (held := self.ledger.read_memory(position, max_entries, max_bytes)) is not None:
+            return held
         if not self.ledger.is_far(position):
             return await self.service.blocking(self.ledger.read_over, position, max_entries, max_bytes)
         async with self._far:
@@ -282,7 +261,7 @@ class Topic:
         Raises:
             AfterglowError: The topic cannot be read.
         """
-        if not self.policies.ttl_ms or not self.ledger.cursors():
+        if not self.policies.ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors()):
             return
         oldest_kept = self.service.store.clock.now_ms() - self.policies.ttl_ms
         expired = await self.service.far(self.ledger.last_before, oldest_kept)

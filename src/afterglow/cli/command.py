@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from afterglow.cli.app import app
 from afterglow.cli.connection import Connection
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+_READ_PRIORITY: Final = "set-data-read-priority"
 _Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
@@ -44,12 +46,33 @@ class Session:
         self.out.say(sentence)
 
 
-class Group:
-    """Commands under one word."""
+class _GroupWithFlags(TyperGroup):
+    """A group that also takes a command as PIP-73 writes it: ``--set-data-read-priority PRIORITY NAME``."""
 
-    def __init__(self, name: str, summary: str) -> None:
-        self._typer = typer.Typer(name=name, help=summary, no_args_is_help=True)
-        self._typer.callback()(_expanded(_connect))
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the flag stands for, or the one that the first argument names."""
+        priority = ctx.params.get(_READ_PRIORITY.replace("-", "_"))
+        if priority is None:
+            return super().resolve_command(ctx, args)
+        name, *options = args
+        return _READ_PRIORITY, self.get_command(ctx, _READ_PRIORITY), [name, priority, *options]
+
+
+class Group:
+    """Commands under one word.
+
+    Args:
+        name: The word.
+        summary: For the help.
+        read_priority: Whether ``--set-data-read-priority PRIORITY NAME`` is taken for the command of that name.
+    """
+
+    def __init__(self, name: str, summary: str, *, read_priority: bool = False) -> None:
+        kind = _GroupWithFlags if read_priority else TyperGroup
+        self._typer = typer.Typer(
+            name=name, help=summary, cls=kind, no_args_is_help=True, invoke_without_command=read_priority
+        )
+        self._typer.callback()(_expanded(_connect_or_set if read_priority else _connect))
         app.add_typer(self._typer)
 
     def command(self, name: str) -> Callable[[F], F]:
@@ -65,6 +88,26 @@ class Group:
 def _connect(context: typer.Context, connection: Connection) -> None:
     """Keep the options that stand before the subcommand."""
     context.obj = (context.obj or Connection()).overlaid(connection)
+
+
+def _connect_or_set(
+    context: typer.Context,
+    connection: Connection,
+    *,
+    set_data_read_priority: Annotated[
+        str | None,
+        typer.Option(
+            f"--{_READ_PRIORITY}",
+            metavar="PRIORITY",
+            help=f"As PIP-73 writes it, with the name behind: the same as the command {_READ_PRIORITY}.",
+        ),
+    ] = None,
+) -> None:
+    """Keep the options that stand before the subcommand; see :class:`_GroupWithFlags`."""
+    if context.invoked_subcommand is None:
+        missing = "a command" if set_data_read_priority is None else f"the name behind --{_READ_PRIORITY}"
+        raise typer.BadParameter(f"{missing} is missing; `{context.command_path} --help` lists what there is")
+    _connect(context, connection)
 
 
 def _in_session(function: Callable[..., Any]) -> Callable[..., Any]:

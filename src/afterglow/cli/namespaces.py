@@ -12,7 +12,7 @@ from afterglow.cli.parameters import NamespaceArgument
 from afterglow.cli.paths import namespace_path
 from afterglow.metadata.encoding import encode_name
 
-NAMESPACES = Group("namespaces", "Namespaces and their policies, by the names of pulsar-admin.")
+NAMESPACES = Group("namespaces", "Namespaces and their policies, by the names of pulsar-admin.", read_priority=True)
 
 _RETENTION = "retention"
 _TTL = "messageTTL"

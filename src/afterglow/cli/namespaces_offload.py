@@ -13,6 +13,7 @@ from afterglow.cli.offload_flags import OffloadFlags
 from afterglow.cli.offload_settings import POLICIES, READ_PRIORITY, Applied
 from afterglow.cli.parameters import NamespaceArgument, PriorityArgument
 from afterglow.cli.paths import namespace_path
+from afterglow.cli.rollback import PATH, LoseData, Streaming, Yes, delete_of_many, query_of
 
 _BYTES: Final = "offloadThreshold"
 _SECONDS: Final = "offloadThresholdInSeconds"
@@ -173,3 +174,23 @@ def remove_data_read_priority(session: Session, namespace: NamespaceArgument) ->
     """
     path = namespace_path(namespace, READ_PRIORITY)
     session.change("DELETE", path, None, f"removed the data read priority of {namespace}")
+
+
+@NAMESPACES.command("delete-offloaded")
+def delete_offloaded(
+    session: Session,
+    namespace: NamespaceArgument,
+    *,
+    streaming: Streaming = False,
+    yes: Yes = False,
+    lose_data: LoseData = False,
+) -> None:
+    """Take all topics of a namespace out of their segments and delete these, for going back to a Pulsar without them.
+
+    Streaming must be switched off for every topic. One topic that must be refused keeps all as they are. What fails
+    later can be tried again: topics that are done have no segments any more. Without --yes nothing is changed.
+
+    Example: afterglow namespaces delete-offloaded public/default --streaming
+    """
+    query = query_of(streaming=streaming, yes=yes, lose_data=lose_data)
+    delete_of_many(session, namespace_path(namespace, PATH), f"{namespace}", query)

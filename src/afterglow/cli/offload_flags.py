@@ -59,6 +59,11 @@ _UNITS: Final = {
 }
 """Flags with a field in the flag's unit, and one in a larger unit that is used where the value is a whole multiple."""
 
+_EXTRA: Final = "managedLedgerExtraConfigurations"
+"""The field with properties of the driver."""
+_EXTRA_PREFIX: Final = "managedLedgerOffloadExtraConfig"
+"""What stands before a property's name in broker.conf."""
+
 
 @dataclass(frozen=True, slots=True)
 class OffloadFlags:
@@ -161,12 +166,27 @@ class OffloadFlags:
             help="Time after its first entry at which a segment closes, such as 10m.",
         ),
     ] = None
+    extra_config: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--extra-config",
+            metavar="NAME=VALUE",
+            parser=parameters.read_pair,
+            help="A property of the driver; others stay. Repeatable.",
+        ),
+    ] = None
     further: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of a topic, by its name in broker.conf."),
+        list[Any] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            parser=parameters.read_pair,
+            help="Any other setting of a topic, by its name in broker.conf. Repeatable.",
+        ),
     ] = None
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="A setting to set no longer, by its name.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="A setting to set no longer, by its name. Repeatable."),
     ] = None
 
     @property
@@ -178,13 +198,10 @@ class OffloadFlags:
         """Check what needs no look at the server.
 
         Raises:
-            ConfigError: Nothing is to change, or ``--set`` names no value.
+            ConfigError: Nothing is to change.
         """
         if all(getattr(self, field.name) is None for field in fields(self)):
             raise ConfigError("nothing to change: give a flag, such as --offloadAfterThreshold 1G")
-        for item in self.further or ():
-            if not item.partition("=")[1]:
-                raise ConfigError(f"--set {item!r} has no value; write --set NAME=VALUE")
 
     def applied_to(self, stored: Json, driver: str | None = None) -> Json:
         """Stored policies with what is to change.
@@ -210,12 +227,20 @@ class OffloadFlags:
                 changed.pop(field, None)
                 changed.pop(larger, None)
                 changed |= {larger: value // unit} if value % unit == 0 else {field: value}
-        for item in self.further or ():
-            name, _, value = item.partition("=")
-            changed[name.strip()] = value.strip()
-        for name in self.unset or ():
-            if changed.pop(name.strip(), None) is None:
+        extra = dict(stored.get(_EXTRA) or {})
+        for name, value in self.further or ():
+            if name == _EXTRA:
+                extra = _read_extra(value)
+            elif name.startswith(_EXTRA_PREFIX) and name != _EXTRA_PREFIX:
+                extra[name.removeprefix(_EXTRA_PREFIX)] = value
+            else:
+                changed[name] = value
+        changed[_EXTRA] = extra = extra | dict(self.extra_config or ())
+        for name in map(str.strip, self.unset or ()):
+            if changed.pop(name, None) is None and extra.pop(name.removeprefix(_EXTRA_PREFIX), None) is None:
                 raise ConfigError(f"--unset {name}: it is not set here; get-offload-policies lists what is")
+        if not changed.get(_EXTRA):
+            changed.pop(_EXTRA, None)
         _check_address(chosen, changed)
         return changed
 
@@ -223,6 +248,19 @@ class OffloadFlags:
 def driver_of(policies: Json) -> str | None:
     """The driver that policies name."""
     return policies.get(_DRIVER) or None
+
+
+def _read_extra(text: str) -> dict[str, str]:
+    """The properties of a driver from one text, as it stands in broker.conf."""
+    from afterglow.config.kinds import pairs  # noqa: PLC0415 - not needed for --help
+
+    kind = pairs()
+    try:
+        return dict(kind.parse(text))
+    except ValueError:
+        raise ConfigError(
+            f"--set {_EXTRA}: {text!r} is not {kind.description}; --extra-config NAME=VALUE adds one of any form"
+        ) from None
 
 
 def _check_address(driver: str, policies: Json) -> None:

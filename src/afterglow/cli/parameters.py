@@ -38,15 +38,14 @@ NamespaceArgument = Annotated[
 ]
 DEFAULT: Final[Any] = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"
 """The namespace of who names none; parsed like any other."""
-TopicArgument = Annotated[
-    TopicName,
-    typer.Argument(
-        parser=_name(TopicName.parse),
-        metavar="TOPIC",
-        help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default.",
-        autocompletion=completion.topics,
-    ),
-]
+_TOPIC: Final[Any] = typer.Argument(
+    parser=_name(TopicName.parse),
+    metavar="TOPIC",
+    help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default.",
+    autocompletion=completion.topics,
+)
+TopicArgument = Annotated[TopicName, _TOPIC]
+OptionalTopicArgument = Annotated[TopicName | None, _TOPIC]
 
 _EARLIEST_MS: Final = 10**11
 """March 1973: what is smaller was meant as something else."""
@@ -92,6 +91,14 @@ def read_moment(text: str) -> int:
         return parse_time(text, time.time_ns() // 1_000_000)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def read_pair(text: str) -> tuple[str, str]:
+    """A name with its value."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise typer.BadParameter(f"{text!r} is not a name with a value; write NAME=VALUE")
+    return name.strip(), value.strip()
 
 
 def read_priority(text: str) -> str:

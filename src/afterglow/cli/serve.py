@@ -8,11 +8,13 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from afterglow.cli import parameters
 from afterglow.cli.app import DONE, app
+from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -47,6 +49,15 @@ def serve(
     ] = None,
     master: Annotated[str | None, typer.Option(help="Spark master that runs offloads; else local[*].")] = None,
     metadata: Annotated[str | None, typer.Option(help="sqlite:PATH or zk://host:2181[/chroot].")] = None,
+    settings: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            parser=parameters.read_pair,
+            help="A setting by its name in broker.conf, which it wins over. Repeatable.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")
     ] = False,
@@ -67,6 +78,9 @@ def serve(
         "sparkMaster": master,
     }
     overrides = {key: str(value) for key, value in given.items() if value is not None}
+    for key, value in settings or ():
+        if overrides.setdefault(key, value) != value:
+            raise ConfigError(f"--set {key}: the command line gives it two different values; leave one of them out")
     config = load_conf(conf, environ=os.environ, overrides=overrides)
     if streaming:
         unset = {key: value for key, value in _STREAMING.items() if config.origin(key) == DEFAULT}
@@ -95,6 +109,6 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     server.service.on_shutdown = stop.set
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
-    typer.echo(summarize(config, server.tiering.place))
+    typer.echo(summarize(config, server.tiering.target))
     await stop.wait()
     await server.stop()

@@ -15,7 +15,7 @@ from afterglow.cli.paths import namespace_path, topic_path
 from afterglow.cli.statistics import print_statistics
 from afterglow.metadata.names import TopicName
 
-TOPICS = Group("topics", "Topics, by the names of pulsar-admin and some more.")
+TOPICS = Group("topics", "Topics, by the names of pulsar-admin and some more.", read_priority=True)
 
 Force = Annotated[
     bool, typer.Option("--force", "-f", help="Disconnect its producers and consumers instead of refusing.")

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from afterglow.cli.command import Session
-from afterglow.cli.parameters import TopicArgument
+from afterglow.cli.parameters import OptionalTopicArgument, TopicArgument
 from afterglow.cli.paths import topic_path
+from afterglow.cli.rollback import NOTHING_CHANGED, PATH, LoseData, Streaming, Yes, delete_of_many, query_of
 from afterglow.cli.topics import TOPICS
 
 _COLUMNS: Final = ("id", "status", "begin", "end", "entries", "bytes", "offloaded")
@@ -33,34 +34,37 @@ def segments(session: Session, topic: TopicArgument) -> None:
 @TOPICS.command("delete-offloaded")
 def delete_offloaded(
     session: Session,
-    topic: TopicArgument,
+    topic: OptionalTopicArgument = None,
     *,
-    streaming: Annotated[
-        bool, typer.Option("--streaming", help="The segments of streaming offload; whole ledgers go with their topic.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would go.")] = False,
-    lose_data: Annotated[
-        bool, typer.Option("--lose-data", help="Also drop ledgers that are in segments alone, with their entries.")
-    ] = False,
+    streaming: Streaming = False,
+    everything: Annotated[bool, typer.Option("--all", help="All topics of all namespaces, instead of one.")] = False,
+    yes: Yes = False,
+    lose_data: LoseData = False,
 ) -> None:
     """Take a topic out of its segments and delete them, for going back to a Pulsar that knows none.
 
     Streaming must be switched off for the topic, and its last segment offloaded. Entries stay in the hot log, and may
     be offloaded by whole ledgers afterwards. Without --yes nothing is changed.
 
+    With --all, one topic that must be refused keeps all as they are. What fails later can be tried again: topics that
+    are done have no segments any more.
+
     Example: afterglow topics delete-offloaded orders --streaming
     """
-    if not streaming:
-        raise typer.BadParameter("only segments are deleted by hand: give --streaming; whole ledgers go with the topic")
-    query = {"streaming": "true", "dryRun": _flag(not yes), "loseData": _flag(lose_data)}
-    plans = session.client.call("POST", topic_path(topic, "deleteOffloaded"), query=query)
+    query = query_of(streaming=streaming, yes=yes, lose_data=lose_data)
+    if (topic is None) != everything:
+        raise typer.BadParameter("give either a TOPIC or --all")
+    if topic is None:
+        delete_of_many(session, f"afterglow/{PATH}", "all namespaces", query)
+        return
+    plans = session.client.call("POST", topic_path(topic, PATH), query=query)
     for plan in plans:
         if session.out.as_json:
             session.out.json(plan)
         else:
             _tell(session, plan, done=yes)
     if not yes and any(plan["segments"] for plan in plans):
-        session.out.say("nothing was changed; give --yes to do it")
+        session.out.say(NOTHING_CHANGED)
 
 
 def _tell(session: Session, plan: dict[str, Any], *, done: bool) -> None:
@@ -98,10 +102,6 @@ def _time(ms: int | None) -> str | None:
         return None
     then = datetime.fromtimestamp(ms / 1000, UTC)
     return then.strftime("%H:%M:%SZ" if then.date() == datetime.now(UTC).date() else "%Y-%m-%d")
-
-
-def _flag(value: bool) -> str:  # noqa: FBT001 - a value on its way into a query
-    return "true" if value else "false"
 
 
 def _joined(ids: list[int]) -> str:

@@ -149,17 +149,21 @@ def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[S
         value = _value(row, kind, given)
         if row.inert and value != row.default:
             without_effect.add(given.key)
-        earlier, earlier_value = first.setdefault(given.key if row.prefix else row.key, (given, value))
-        if earlier_value != value:
-            raise ConfigError(
-                f"{earlier.key} ({earlier.origin}) and {given.key} ({given.origin}) give one setting two different "
-                "values; remove one of them"
-            )
-        if earlier is given:
+        is_new = False
+        # Each pair of a map counts as a setting of its own: it may stand in the map, or under a key with the prefix.
+        for name, part in ((f"{row.key}.{key}", text) for key, text in value) if row.prefix else ((row.key, value),):
+            earlier, earlier_part = first.setdefault(name, (given, part))
+            is_new |= earlier is given
+            if earlier_part != part:
+                raise ConfigError(
+                    f"{earlier.key} ({earlier.origin}) and {given.key} ({given.origin}) give one setting two different "
+                    "values; remove one of them"
+                )
+        if is_new:
             yield row, value, given.origin
 
 
-def _value(row: Setting, kind: Kind[Any], given: Given) -> object:
+def _value(row: Setting, kind: Kind[Any], given: Given) -> Any:
     try:
         value = kind.parse(given.text.strip())
         if row.kind.accepts(value):

@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING
 
 from afterglow.engine.check_watch import Watch, WatchedChecker, WatchedMetadata, WatchedStore
 from afterglow.errors import NotSupported
+from afterglow.format.frames import iter_entries
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.hot.local.layout import Layout
-from afterglow.read.places import TierPlace, Tiers, driver_metadata, place_of_driver
+from afterglow.read.drivers import driver_factory, open_driver_copy
+from afterglow.read.objects import Located
+from afterglow.read.places import (
+    TierPlace,
+    Tiers,
+    driver_metadata,
+    external_place,
+    is_built_in,
+    place_of_driver,
+)
 from afterglow.verify import Kind, sweep, verify
 from afterglow.verify.deep import CheckHere
 
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from afterglow.spark.verify_jobs import Progress as ByteProgress
     from afterglow.storage import ObjectStore
     from afterglow.verify import Finding, ObjectChecker, Place, Swept
+    from afterglow.verify.driver_copies import DriverCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +195,22 @@ class PlacedStores:
         self._tiers = tiers or Tiers()
         self._met: dict[str, ObjectStore] = {} if self._own is None else {self._own.url: self._own}
 
-    def __call__(self, place: Place) -> ObjectStore:
-        """The store of a place.
+    def __call__(self, place: Place) -> ObjectStore | DriverCopies:
+        """The store of a place, or the external driver that has its objects.
 
         Raises:
             NotSupported: No store of this release reaches it, or nobody knows where it is.
+            ConfigError: Its driver is not installed.
+            MissingDependency: The package of its driver, or the SDK of its store, cannot be imported.
             CorruptMetadata: The place is none.
         """
         if self._everywhere or not place.driver:
             if self._own is None:
                 raise NotSupported("metadata does not say where an object is: give --tier")
             return self._own
+        if not is_built_in(place.driver):
+            driver_factory(place.driver)  # so that a driver that is not installed is told now
+            return ExternalCopies(external_place(place.driver, dict(place.properties)), self._config)
         told = driver_metadata(TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix))
         properties = [KeyValue(key=key, value=value) for key, value in told.items()]
         known = place_of_driver(OffloadDriverMetadata(name=place.driver, properties=properties))
@@ -205,6 +221,26 @@ class PlacedStores:
 
     def __iter__(self) -> Iterator[ObjectStore]:
         return iter(tuple(self._met.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalCopies:
+    """What an external driver has stored in one place; a :class:`~afterglow.verify.driver_copies.DriverCopies`."""
+
+    place: TierPlace
+    config: BrokerConfig
+    """Configuration and credentials for the driver."""
+
+    @property
+    def url(self) -> str:
+        """The place, for messages."""
+        return str(self.place)
+
+    def entries(self, key: str, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
+        """Entries as the driver gives them; see the protocol."""
+        copy = open_driver_copy(Located(self.place, key), ledger_id, self.config, Tiers())
+        for run in copy.scan(first, last):
+            yield from iter_entries(run.data, run.frames)
 
 
 def _now_ms() -> int:

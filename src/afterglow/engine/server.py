@@ -26,6 +26,7 @@ from afterglow.ledger.retention import Retention
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload import policy_checks
 
 if TYPE_CHECKING:
     import ssl
@@ -81,12 +82,13 @@ class Server:
 
         Raises:
             ConfigError: A setting cannot be obeyed.
-            NotSupported: The tier is of a kind that is reserved.
-            MissingDependency: The SDK of the tier is not installed.
+            MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
             HotLogError: The home is in use, or its disk refuses.
             MetadataError: The metadata cannot be read.
             OSError: A port is taken.
         """
+        for warning in policy_checks.check(config):
+            log.warning("%s", warning)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow")

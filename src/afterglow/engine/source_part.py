@@ -21,11 +21,9 @@ from afterglow.read.around import ViewAround
 from afterglow.read.cutter import Cutter
 from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.remote_hot import NoHot
-from afterglow.read.seek import seek
 from afterglow.read.splits import WHOLE
 from afterglow.read.tiered import TieredSource
 from afterglow.read.tiered_only import tiered_end, tiered_only
-from afterglow.read.time_index import TimeIndex
 from afterglow.read.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -103,11 +101,7 @@ class Part:
 
     def seek(self, time_ms: int) -> Position:
         """The first entry that was written at or after a moment, else the position behind the last one."""
-        pinned = self.pin()
-        rooms = self._rooms
-        policy = rooms.directory.policy(self._topic)
-        index = TimeIndex(pinned.reader.view, rooms.tiers, policy, rooms.counters)
-        return seek(pinned.reader, records(pinned.info), time_ms, index)
+        return self.pin().reader.find_by_time(time_ms)
 
     def tiered_end(self) -> Position | None:
         """Where its first entry stands that no tier has; None where there is none."""

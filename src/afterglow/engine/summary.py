@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.read.places import place_of_policy
-
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.read.places import TierPlace
 
 
-def summarize(config: BrokerConfig, own: TierPlace) -> str:
+def summarize(config: BrokerConfig, target: TierPlace) -> str:
     """Tier, offload method and retention.
 
     Args:
         config: The broker's settings.
-        own: The engine's own tier.
-
-    Raises:
-        ConfigError: The settings name a driver and lack what it needs.
-        NotSupported: The driver is reserved.
+        target: The tier of topics without policies of their own.
     """
-    return f"tier {place_of_policy(config, own)}, offload {_method(config)}, retention {_retention(config)}"
+    return f"tier {target}, offload {_method(config)}, retention {_retention(config)}"
 
 
 def _method(config: BrokerConfig) -> str:

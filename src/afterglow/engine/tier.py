@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from afterglow.errors import ConfigError
+from afterglow.errors import ConfigError, NotSupported
 from afterglow.read.places import FILESYSTEM, MEMORY, driver_setting, place_of_url
 
 if TYPE_CHECKING:
@@ -26,19 +26,22 @@ def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierPlace:
         config: The broker's settings, for region and endpoint.
 
     Raises:
-        ConfigError: The address is malformed, names a directory that is not there, or is lost with the process.
-        NotSupported: Its scheme is reserved.
+        ConfigError: The address is malformed or of a kind that is not supported, names a directory that is not there,
+            or is lost with the process.
         OSError: The directory in the home cannot be made.
     """
     if url is None:
         own = home.absolute() / "tier"
         own.mkdir(exist_ok=True)
         return place_of_url(own.as_uri())
-    place = place_of_url(
-        url,
-        region=driver_setting(config, _KEYS_OF, "Region") or "",
-        endpoint=driver_setting(config, _KEYS_OF, "ServiceEndpoint") or "",
-    )
+    try:
+        place = place_of_url(
+            url,
+            region=driver_setting(config, _KEYS_OF, "Region") or "",
+            endpoint=driver_setting(config, _KEYS_OF, "ServiceEndpoint") or "",
+        )
+    except NotSupported as error:
+        raise ConfigError(f"--tier cannot be used: {error}") from error
     if place.driver == MEMORY:
         raise ConfigError(f"--tier {url} would be lost with this process; use file:///path or s3://bucket[/prefix]")
     if place.driver == FILESYSTEM and not Path(place.bucket).is_dir():

@@ -16,7 +16,7 @@ from afterglow.engine.tier import own_tier
 from afterglow.engine.upkeep import within
 from afterglow.errors import ConfigError
 from afterglow.ledger.clock import SystemClock
-from afterglow.offload.drivers import foreign_copies
+from afterglow.offload.drivers import offloader_of
 from afterglow.offload.policies import Policies
 from afterglow.offload.service import OffloadService
 from afterglow.read.places import Tiers
@@ -55,6 +55,8 @@ class Tiering:
 
     place: TierPlace
     """The engine's own tier."""
+    target: TierPlace
+    """The tier of topics without policies of their own: the one that the broker's settings name, else the own tier."""
     policies: Policies
     sources: TopicSources
     offload: OffloadService
@@ -87,23 +89,24 @@ class Tiering:
 
         Raises:
             ConfigError: A setting or the tier's address cannot be obeyed.
-            NotSupported: The tier is of a kind that is reserved.
-            MissingDependency: The SDK of the tier is not installed.
+            MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
         """
         place = own_tier(home, tier, config)
-        policies = Policies(config, catalog)
+        policies = Policies(config, catalog, offloads=True)
         reach = TaskReach(config, place)
         requests = RequestCounters()
         retry_s = config.offload_retry_max_backoff_millis / 1000
         health = TierHealth(spawn=spawn_thread, idle_s=max(_IDLE_S, 2 * retry_s))
         tiers = Tiers(partial(CountingStore, counters=requests), health)
-        tiers.store(place, config)  # so that a tier that can never be opened is told now, not at the first offload
+        # A tier or a driver that can never be used is reported now, not at the first offload.
+        tiers.store(place, config)
+        target = offloader_of(config, place, tiers).place
         with ExitStack() as stack:
             runner = SparkRunner(
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
             )
             stack.callback(runner.close)
-            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place), foreign=foreign_copies(tiers))
+            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place))
             stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stack.callback(
@@ -133,6 +136,7 @@ class Tiering:
             stack.callback(checks.close)
             return cls(
                 place,
+                target,
                 policies,
                 sources,
                 offload,

@@ -29,6 +29,13 @@ INSTANCE_PROPERTY = "afterglow.instance"
 """In the metadata of a SUBSCRIBE: the hot log whose entries are wanted. A broker of ours refuses if its own is another;
 Apache Pulsar takes no notice."""
 
+START_PROPERTY = "afterglow.start"
+"""In the metadata of a raw reader's SUBSCRIBE, ``LEDGER:ENTRY``: the first entry that is wanted. A broker of ours
+begins there; Apache Pulsar takes no notice, and begins where ``start_message_id`` says."""
+
+OFFLOAD_PROPERTY = "afterglow.offload"
+"""In the metadata of a raw reader's SUBSCRIBE, ``true``: it reads for an offload task."""
+
 
 def encode_command(command: BaseCommand) -> bytes:
     """A frame without payload."""

@@ -326,7 +326,10 @@ class Appender:
         self._given_entries = 0
         self._given_bytes = 0
         self._opened_at = self._appended_at = self._clock.monotonic()
+        before = self._state.layout.ids[-1:]
         self._state.begin(self._ledger.ledger_id)
+        if before and self._cache.buffer is not None:
+            self._cache.buffer.extend(before[0], self._ledger.ledger_id)  # else it is not known before the next tick
         self._idle.notify_all()
 
     def _end_tail(self) -> LedgerEnd:

@@ -1,7 +1,8 @@
 """The tail cache: the newest entries of all topics in memory, under one budget.
 
 What came first goes first, over all topics, whoever has read it or not; nothing is pinned. Entries of one ledger come
-in order, so that what is cached of a ledger is its end. What goes is offered to the offload buffer, if there is one.
+in order, so that what is cached of a ledger is its end. What is evicted is offered to the offload buffer, if there is
+one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class TailCache:
         """Hold an entry; a larger one than the budget is not held."""
         cost = len(data) + ENTRY_OVERHEAD_BYTES
         if cost > self._budget_bytes:
-            # Only without a cache: else entries before this one are still here, and the buffer takes them in order.
+            # Only without a cache: else entries before this one are still here, and the buffer takes them in order. To
+            # the buffer this entry is a gap then.
             if self.buffer is not None and not self._budget_bytes:
                 self.buffer.offer(ledger_id, entry_id, data)
             return

@@ -229,6 +229,11 @@ class Catalog:
             else json_nodes.parse(stored.value, f"policies of topic {topic.base}")
         )
 
+    def topics_with_policies(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
+        """The topics of a namespace that have policies of their own; a partitioned topic stands for its partitions."""
+        names = self._metadata.children(self._paths.topic_policies(f"{namespace}/{Domain.PERSISTENT}"))
+        return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)
+
     def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
         """Change a topic's own policies; nothing is stored where none are left."""
         path = self._topic_policies_path(topic)

@@ -164,23 +164,22 @@ class ManagedLedger:
         """
         return self._reader.read_over(position, max_entries, max_bytes)
 
-    def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
+    def read_memory(self, position: Position, max_entries: int, max_bytes: int) -> Reading | None:
         """What :meth:`read` would begin with as far as it is in memory; None where it is not. Never waits."""
-        return self._reader.read_cached(position, max_entries, max_bytes)
-
-    def read_buffered(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry] | None:
-        """The same as far as it waits in memory to be offloaded; None where it does not. Never waits."""
-        return self._reader.read_buffered(position, max_entries, max_bytes)
+        return self._reader.read_memory(position, max_entries, max_bytes)
 
     def is_far(self, position: Position) -> bool:
         """Whether a read that begins there may have to wait for a tier. Never waits."""
         return self._reader.is_far(position)
 
     def first_at_or_after(self, time_ms: int) -> Found:
-        """The first entry written at or after a moment; see :mod:`afterglow.ledger.time_search`. May wait for a disk.
+        """The first entry written at or after a moment; see :mod:`afterglow.ledger.time_search`.
+
+        May wait for a disk or a tier.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
+            AfterglowError: An entry that must be looked at cannot be read.
         """
         with self._state.lock:
             layout = self._state.layout

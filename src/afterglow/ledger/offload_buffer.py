@@ -1,34 +1,81 @@
-"""The offload buffer: entries that the tail cache lets go although no part has taken them to a tier yet (PIP-76).
+"""The offload buffer (PIP-76): entries in memory that the tail cache has evicted and no uploaded part has yet.
 
-It serves tasks that read over the protocol; those that read files find the newest pages in memory anyway. All topics
-share one budget. An entry leaves when it is taken or, where the budget is used up, when it is the one that came first:
-then it is read from the hot log.
+It serves offload tasks that read over the protocol; tasks that read ledger files have the page cache instead. An entry
+leaves the buffer once a part with it is uploaded, never to make room for a newer one: the oldest is the next to be
+read.
+
+* **What is held of a topic is one range without a gap.** Where an entry is refused, all entries behind it are refused
+  too, until every entry that is held of the topic is offloaded. The range then begins anew with the next entry that
+  comes; the entries between are read from the hot log. Waiting until the offload has caught up with the tail cache
+  instead would leave the buffer unused for good where producers are always that far ahead.
+* **A topic holds at most as many bytes as it leaves free for others.** One topic fills half of the budget, two fill a
+  third each; ``k`` topics whose store is down keep ``k / (k + 1)`` of it and leave the rest to topics that make
+  progress. This is the dynamic threshold of shared-memory switches (Choudhury and Hahne, 1998): it needs neither a
+  number of topics nor an idea of which of them is stalled, and takes nothing back.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from afterglow.ledger.cache import ENTRY_OVERHEAD_BYTES
+from afterglow.format.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from afterglow.format.position import Position
+ENTRY_OVERHEAD_BYTES: Final = 64
+"""What an entry costs beside its data: header of the bytes object (33), what the allocator rounds up (up to 15), its
+place in a list that has room to grow (up to 9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferStatistics:
-    """What the buffer holds and has done."""
+    """What the buffer holds and has done. Counts are since the start."""
 
-    entries: int
-    bytes_held: int
+    entries: int = 0
+    bytes_held: int = 0
     """Data and overhead, at most the budget."""
-    dropped: int
-    """Entries dropped for newer ones before they were taken, since the start."""
+    refused: int = 0
+    """Entries that a stream will need and that were not admitted: offload reads them from the hot log."""
+    refused_bytes: int = 0
+    """Data of these."""
+    dropped: int = 0
+    """Entries that were held and let go before a part had them: their topic was closed, deleted or streams no more."""
+
+
+@dataclass(slots=True)
+class _HeldEntries:
+    """Consecutive entries of one ledger."""
+
+    first: int = 0
+    """Id of the first; without meaning where there are none."""
+    data: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _StreamingTopic:
+    """A topic whose entries are to be held."""
+
+    begin: Position
+    """The first entry that no uploaded part has."""
+    ledgers: dict[int, _HeldEntries] = field(default_factory=dict)
+    """Every ledger from there on."""
+    bytes_held: int = 0
+    last: Position | None = None
+    """The last entry that is held; None where none is."""
+    has_gap: bool = False
+    """Whether the entry behind that one was not admitted."""
+
+    def continues_with(self, position: Position) -> bool:
+        """Whether an entry stands right behind those that are held."""
+        last = self.last
+        if last is None:
+            return True
+        if self.has_gap:
+            return False
+        return position == last.next() or (position.ledger_id > last.ledger_id and position.entry_id == 0)
 
 
 class OffloadBuffer:
@@ -39,101 +86,128 @@ class OffloadBuffer:
     """
 
     def __init__(self, budget_bytes: int) -> None:
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
+        """Data and overhead that may be held."""
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._ranges: dict[int, tuple[int, int]] = {}  # ledger -> first and last entry held, with gaps between
-        self._wanted: dict[int, int] = {}  # ledger -> first entry that is not taken
-        self._ledgers: dict[str, Sequence[int]] = {}  # topic -> its ledgers among these
+        self._topics: dict[str, _StreamingTopic] = {}
+        self._by_ledger: dict[int, _StreamingTopic] = {}
+        self._entries = 0
         self._bytes = 0
+        self._refused = 0
+        self._refused_bytes = 0
         self._dropped = 0
 
-    def want(self, topic: str, begin: Position, ledger_ids: Sequence[int]) -> None:
-        """Keep what is offered of a topic from an entry on, and let go of what stands before it.
+    def want(self, topic: str, begin: Position, ledger_ids: Iterable[int]) -> None:
+        """Hold what is offered of a topic from an entry on, and release what stands before it.
 
         Args:
-            topic: Its name; what was said of it before is forgotten.
-            begin: The first entry that is not taken.
-            ledger_ids: The ledgers that have entries from there on, or will have.
+            topic: Its name.
+            begin: The first entry that no uploaded part has. It may stand before that of an earlier call, where an
+                upload was lost: what was released is not had back.
+            ledger_ids: Ledgers of the topic from there on, in addition to those that are known.
         """
         with self._lock:
-            for ledger_id in set(self._ledgers.pop(topic, ())).difference(ledger_ids):
-                del self._wanted[ledger_id]
-                self._release(ledger_id, None)
-            if ledger_ids:
-                self._ledgers[topic] = ledger_ids
-                for ledger_id in ledger_ids:
-                    self._wanted[ledger_id] = begin.entry_id if ledger_id == begin.ledger_id else 0
-                self._release(begin.ledger_id, begin.entry_id)
+            known = self._topics.get(topic)
+            if known is None:
+                known = self._topics[topic] = _StreamingTopic(begin)
+            known.begin = begin
+            for ledger_id in [each for each in known.ledgers if each < begin.ledger_id]:
+                self._release(known, ledger_id)
+                del known.ledgers[ledger_id], self._by_ledger[ledger_id]
+            if begin.ledger_id in known.ledgers:
+                self._release(known, begin.ledger_id, begin.entry_id)
+            for ledger_id in ledger_ids:
+                self._add(known, ledger_id)
+
+    def extend(self, after: int, ledger_id: int) -> None:
+        """Note that a topic goes on in another ledger; nothing happens where it does not stream."""
+        with self._lock:
+            if (topic := self._by_ledger.get(after)) is not None:
+                self._add(topic, ledger_id)
 
     def forget(self, topic: str) -> None:
-        """Keep nothing more of a topic, and let go of what is held."""
+        """Hold nothing more of a topic, and release what is held."""
         with self._lock:
-            for ledger_id in self._ledgers.pop(topic, ()):
-                del self._wanted[ledger_id]
-                self._release(ledger_id, None)
+            if (known := self._topics.pop(topic, None)) is not None:
+                for ledger_id in known.ledgers:
+                    self._dropped += self._release(known, ledger_id)
+                    del self._by_ledger[ledger_id]
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """Release a ledger that was deleted."""
+        with self._lock:
+            if (topic := self._by_ledger.pop(ledger_id, None)) is not None:
+                self._dropped += self._release(topic, ledger_id)
+                del topic.ledgers[ledger_id]
 
     def offer(self, ledger_id: int, entry_id: int, data: bytes) -> None:
-        """Hold an entry if it is wanted. The entries of a ledger come in order."""
+        """Hold an entry if it is wanted and may be admitted. The entries of a topic come in order."""
         with self._lock:
-            first = self._wanted.get(ledger_id)
-            cost = len(data) + ENTRY_OVERHEAD_BYTES
-            if first is None or entry_id < first or cost > self._budget_bytes:
+            if (topic := self._by_ledger.get(ledger_id)) is None:
                 return
-            self._entries[ledger_id, entry_id] = data
+            position = Position(ledger_id, entry_id)
+            if position < topic.begin:
+                return
+            cost = len(data) + ENTRY_OVERHEAD_BYTES
+            free_bytes = self.budget_bytes - self._bytes - cost
+            if topic.bytes_held + cost > free_bytes or not topic.continues_with(position):
+                topic.has_gap = topic.last is not None
+                self._refused += 1
+                self._refused_bytes += len(data)
+                return
+            held = topic.ledgers[ledger_id]
+            if not held.data:
+                held.first = entry_id
+            held.data.append(data)
+            topic.last = position
+            topic.bytes_held += cost
             self._bytes += cost
-            known = self._ranges.get(ledger_id)
-            self._ranges[ledger_id] = (entry_id if known is None else known[0], entry_id)
-            while self._bytes > self._budget_bytes:
-                (ledger_id, entry_id), data = self._entries.popitem(last=False)
-                self._bytes -= len(data) + ENTRY_OVERHEAD_BYTES
-                self._dropped += 1
-                self._shorten(ledger_id, entry_id + 1)
+            self._entries += 1
 
     def get_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
-        """The entries from ``first`` to ``last``, both inclusive, as far as they are held without a gap.
+        """The entries from ``first`` to ``last``, both inclusive, as far as they are held.
 
         At least one if there is one; further ones only while the sum stays within ``max_bytes``.
         """
         run: list[bytes] = []
         size = 0
         with self._lock:
-            for entry_id in range(first, last + 1):
-                data = self._entries.get((ledger_id, entry_id))
-                if data is None:
-                    break
+            topic = self._by_ledger.get(ledger_id)
+            held = None if topic is None else topic.ledgers[ledger_id]
+            if held is None or first < held.first:
+                return run
+            for data in held.data[first - held.first : last + 1 - held.first]:
                 size += len(data)
                 if run and size > max_bytes:
                     break
                 run.append(data)
         return run
 
-    def drop_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger's entries."""
-        with self._lock:
-            self._release(ledger_id, None)
-
     @property
     def statistics(self) -> BufferStatistics:
         """What the buffer holds and has done."""
         with self._lock:
-            return BufferStatistics(len(self._entries), self._bytes, self._dropped)
+            return BufferStatistics(self._entries, self._bytes, self._refused, self._refused_bytes, self._dropped)
 
-    def _release(self, ledger_id: int, before: int | None) -> None:
-        """Let go of a ledger's entries before one of them, or of all."""
-        if (known := self._ranges.get(ledger_id)) is None:
-            return
-        end = known[1] + 1 if before is None else min(before, known[1] + 1)
-        for entry_id in range(known[0], end):
-            data = self._entries.pop((ledger_id, entry_id), None)
-            if data is not None:
-                self._bytes -= len(data) + ENTRY_OVERHEAD_BYTES
-        self._shorten(ledger_id, end)
+    # --- the lock is held ---------------------------------------------------------------------------------------------
 
-    def _shorten(self, ledger_id: int, first: int) -> None:
-        """A ledger has no entry before ``first`` any more."""
-        known = self._ranges[ledger_id]
-        if first > known[1]:
-            del self._ranges[ledger_id]
-        else:
-            self._ranges[ledger_id] = (max(first, known[0]), known[1])
+    def _add(self, topic: _StreamingTopic, ledger_id: int) -> None:
+        if ledger_id >= topic.begin.ledger_id:
+            topic.ledgers.setdefault(ledger_id, _HeldEntries())
+            self._by_ledger[ledger_id] = topic
+
+    def _release(self, topic: _StreamingTopic, ledger_id: int, before: int | None = None) -> int:
+        """Release a ledger's entries before one of them, or all; returns how many."""
+        held = topic.ledgers[ledger_id]
+        count = len(held.data) if before is None else min(max(before - held.first, 0), len(held.data))
+        if not count:
+            return 0
+        size = sum(map(len, held.data[:count])) + ENTRY_OVERHEAD_BYTES * count
+        del held.data[:count]
+        held.first += count
+        topic.bytes_held -= size
+        self._bytes -= size
+        self._entries -= count
+        if not topic.bytes_held:
+            topic.last, topic.has_gap = None, False
+        return count

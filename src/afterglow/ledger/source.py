@@ -25,6 +25,8 @@ class EntryRun:
     """Id of the first; above the one that was asked for where damaged ones were left out."""
     entries: Sequence[EntryData]
     """May be empty only where damaged entries were left out up to the end of what was asked for."""
+    tiered: bool = False
+    """Whether a tier served them, not the hot log."""
 
 
 class EntrySource(Protocol):
@@ -42,6 +44,35 @@ class EntrySource(Protocol):
         Raises:
             LedgerMissing: No copy can be read.
             AfterglowError: They cannot be read.
+        """
+        ...
+
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        """The same for a search for a position, which is not a read by a consumer.
+
+        The cheapest copy serves whatever the read priority, and the entries are not counted as read.
+
+        Raises:
+            LedgerMissing: No copy can be read.
+            AfterglowError: They cannot be read.
+        """
+        ...
+
+    def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """Some of these entries: if any of them was written at or after a moment, the first such is among those.
+
+        Uses what is known without reading entries one by one. Returns all of them where nothing is known.
+
+        Args:
+            row: The ledger, as the newest list has it; not to be changed.
+            entries: Ids of its entries; at least one.
+            time_ms: The moment, epoch milliseconds.
+            stamped: Entries are searched by broker time, and the last one has a broker time at or after the moment. If
+                False they are searched by broker time or else publish time; an empty range then means that none of
+                them was written at or after the moment.
+
+        Raises:
+            StoreUnavailable: The tier has the only copy and cannot be reached.
         """
         ...
 
@@ -68,6 +99,13 @@ class HotSource:
             f"{self._name} cannot read {row.ledgerId}:{first}: the hot copy of the ledger is gone and no tier is "
             "configured to read it from; set managedLedgerOffloadDriver"
         )
+
+    probe = read
+
+    def narrow(self, _row: ManagedLedgerInfo.LedgerInfo, entries: range, _time_ms: int, *, stamped: bool) -> range:
+        """All entries: a probe of the hot log costs next to nothing."""
+        del stamped
+        return entries
 
 
 def read_hot(hot: HotLog, ledger_id: int, first: int, last: int, max_bytes: int) -> EntryRun:

@@ -1,12 +1,15 @@
 """Seek by time (PIP-70): the first entry that was written at or after a moment.
 
-Where entries carry a broker time it never goes back, and the entry is found by bisection: over the ledgers by the
-broker time of their last entry, which the list records, then over the entries of one ledger. A probe parses the few
-bytes in front of an entry and nothing of the message.
+Where entries carry a broker time it never goes back. The ledger is found by the broker time of the last entry of each,
+which the list records, and the entry by bisection. A probe parses the few bytes in front of an entry and nothing of the
+message.
 
 Entries without a broker time (from before it was switched on, or while it was off) have only the client's publish time,
 which follows no order. There the answer is what a plain scan gives, the first entry whose time is at or after the
-moment, and a scan finds it, in blocks. Only stretches without broker time that could hold the answer are scanned.
+moment, and a scan finds it, in blocks.
+
+Either way the source of the entries is asked first where in the ledger to look: a tier keeps the times of its objects
+and blocks, so that most of them need not be read. What is found is the same.
 
 How a ledger is stamped is judged by its first and last entry: it is switched on or off when a topic is opened, which
 begins a new ledger. Both stamped, all are (Pulsar leaves markers unstamped; a probe that meets one goes on to the next
@@ -33,25 +36,19 @@ if TYPE_CHECKING:
 
 _SCAN_ENTRIES: Final = 256
 _SCAN_BYTES: Final = 4 * 1024 * 1024
+_BLOCK_ENTRIES: Final = 16_384
+"""As many as are scanned before the ends of a ledger are looked at: those of a block of a segment, as a rule."""
 
 
 class Entries(Protocol):
     """The topic, as the search sees it."""
 
-    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+    def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """Entries from ``position`` on."""
         ...
 
-    def read_one(self, position: Position) -> EntryData | None:
-        """The entry at ``position``; None where there is none."""
-        ...
-
-
-class Narrow(Protocol):
-    """Tells where in a ledger to look, by what is known of it without reading entries one by one."""
-
-    def __call__(self, ledger_id: int, first: int, last: int, time_ms: int) -> range:
-        """Of stamped entries, some among which is the first at or after a moment; the last of all of them is."""
+    def narrow(self, ledger_id: int, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """Some of the entries of a ledger; see :meth:`afterglow.ledger.source.EntrySource.narrow`."""
         ...
 
 
@@ -87,6 +84,15 @@ class _Stretch:
     """Broker time of the last entry; None: the stretch is unstamped."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """An entry that a scan has found."""
+
+    position: Position
+    by_broker: bool
+    """Whether its time is the broker's."""
+
+
 class TimeSearch:
     """One search over one topic as it stood when the search began.
 
@@ -95,16 +101,12 @@ class TimeSearch:
         layout: Where its entries lie.
         last_times: Broker time of the last entry of ledgers for which it is recorded, by id. These are wholly stamped;
             of others the first and the last entry are looked at.
-        narrow: Asked before the entries of a ledger are looked at.
     """
 
-    def __init__(
-        self, entries: Entries, layout: Layout, last_times: Mapping[int, int], narrow: Narrow | None = None
-    ) -> None:
+    def __init__(self, entries: Entries, layout: Layout, last_times: Mapping[int, int]) -> None:
         self._entries = entries
         self._layout = layout
         self._recorded = last_times
-        self._narrow = narrow
         self._known: dict[Position, int | None] = {}
         self._cost = SearchCost()
 
@@ -113,42 +115,55 @@ class TimeSearch:
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
+            AfterglowError: An entry that must be looked at cannot be read.
         """
-        stretches = [part for span in self._layout.spans(EARLIEST) for part in self._classify(span)]
-        stamped = [part for part in stretches if part.last_time_ms is not None]
-        at = bisect_left(stamped, time_ms, key=lambda part: part.last_time_ms or 0)
-        bound = self._bisect(stamped[at], time_ms) if at < len(stamped) else None
-        for part in stretches:
-            if bound is not None and (part.ledger_id, part.first) > (bound.ledger_id, bound.entry_id):
-                break
-            if part.last_time_ms is None and (found := self._scan(part, time_ms)) is not None:
-                return Found(found, self._cost)
-        return Found(bound, self._cost)
+        spans = self._layout.spans(EARLIEST)
+        found = (position for span in spans if (position := self._in_ledger(span, time_ms)) is not None)
+        return Found(next(found, None), self._cost)
 
-    def _classify(self, span: Span) -> list[_Stretch]:
+    def _in_ledger(self, span: Span, time_ms: int) -> Position | None:
+        """The first entry of a ledger at or after the moment. Ledgers behind the one that has it are not looked at."""
         ledger_id, first, last = span.ledger_id, span.first, span.last
         last_time = self._recorded.get(ledger_id)
-        if last_time is None:
-            last_time = self._broker_time(ledger_id, last)
-            if last_time is not None and self._broker_time(ledger_id, first) is None:
-                switched = bisect_left(
-                    range(first, last), x=True, key=lambda entry: self._broker_time(ledger_id, entry) is not None
-                )
-                begin = first + switched
-                return [
-                    _Stretch(ledger_id, first, begin - 1, None),
-                    _Stretch(ledger_id, begin, last, last_time),
-                ]
+        if last_time is not None:
+            return self._bisect(_Stretch(ledger_id, first, last, last_time), time_ms)
+        entries = range(first, last + 1)
+        narrowed = self._entries.narrow(ledger_id, entries, time_ms, stamped=False)
+        if not narrowed:
+            return None
+        if narrowed != entries and len(narrowed) <= _BLOCK_ENTRIES:
+            # With a broker time it is the answer however the ledger is stamped: its ends need not be looked at.
+            found = self._scan_range(ledger_id, narrowed, time_ms)
+            if found is not None and found.by_broker:
+                return found.position
+        for part in self._classify(span):
+            position = self._scan(part, time_ms) if part.last_time_ms is None else self._bisect(part, time_ms)
+            if position is not None:
+                return position
+        return None
+
+    def _classify(self, span: Span) -> list[_Stretch]:
+        """What is alike in a ledger of which the list does not record how it is stamped."""
+        ledger_id, first, last = span.ledger_id, span.first, span.last
+        last_time = self._broker_time(ledger_id, last)
+        if last_time is not None and self._broker_time(ledger_id, first) is None:
+            switched = bisect_left(
+                range(first, last), x=True, key=lambda entry: self._broker_time(ledger_id, entry) is not None
+            )
+            begin = first + switched
+            return [_Stretch(ledger_id, first, begin - 1, None), _Stretch(ledger_id, begin, last, last_time)]
         return [_Stretch(ledger_id, first, last, last_time)]
 
-    def _bisect(self, part: _Stretch, time_ms: int) -> Position:
-        """The first stamped entry at or after the moment, in a stretch whose last entry is."""
-        low, high = part.first, part.last
-        if self._narrow is not None:
-            narrowed = self._narrow(part.ledger_id, low, high, time_ms)
-            if len(narrowed) == 1:
-                return Position(part.ledger_id, narrowed.start)
-            low, high = narrowed.start, narrowed.stop - 1
+    def _bisect(self, part: _Stretch, time_ms: int) -> Position | None:
+        """The first stamped entry at or after the moment in a stamped stretch."""
+        if part.last_time_ms is None or part.last_time_ms < time_ms:
+            return None
+        narrowed = self._entries.narrow(part.ledger_id, range(part.first, part.last + 1), time_ms, stamped=True)
+        if not narrowed:  # trimmed meanwhile
+            return None
+        low, high = narrowed[0], narrowed[-1]
+        if low == high:
+            return Position(part.ledger_id, low)
         while low < high:
             middle = (low + high) // 2
             entry_id, found_ms = self._stamped_from(part, middle)
@@ -169,24 +184,38 @@ class TimeSearch:
 
     def _scan(self, part: _Stretch, time_ms: int) -> Position | None:
         """The first entry of an unstamped stretch at or after the moment."""
-        position = Position(part.ledger_id, part.first)
-        while position.entry_id <= part.last:
-            room = min(_SCAN_ENTRIES, part.last + 1 - position.entry_id)
-            block = self._entries.read(position, room, _SCAN_BYTES)
-            if not block or block[0].position.ledger_id != part.ledger_id:  # trimmed meanwhile
+        left = range(part.first, part.last + 1)
+        while left:
+            narrowed = self._entries.narrow(part.ledger_id, left, time_ms, stamped=False)
+            if not narrowed:
+                return None
+            found = self._scan_range(part.ledger_id, narrowed, time_ms)
+            if found is not None:
+                return found.position
+            left = range(narrowed.stop, left.stop)
+        return None
+
+    def _scan_range(self, ledger_id: int, entries: range, time_ms: int) -> _Timed | None:
+        while entries:
+            wanted = entries[:_SCAN_ENTRIES]
+            probed = self._entries.probe(Position(ledger_id, wanted.start), len(wanted), _SCAN_BYTES)
+            # Where damaged entries were left out, later ones may have come in their place, also of the next ledger.
+            block = [entry for entry in probed if entry.position.ledger_id == ledger_id]
+            if probed and not block:  # trimmed meanwhile, or damaged up to the ledger's end
                 return None
             for entry in block:
                 found = self._time(entry.data)
                 if found is not None and found.time_ms >= time_ms:
-                    return entry.position
-            position = block[-1].position.next()
+                    return _Timed(entry.position, found.by_broker)
+            entries = range(block[-1].position.entry_id + 1 if block else wanted.stop, entries.stop)
         return None
 
     def _broker_time(self, ledger_id: int, entry_id: int) -> int | None:
         position = Position(ledger_id, entry_id)
         if position not in self._known:
-            data = self._entries.read_one(position)
-            found = None if data is None else self._time(data)
+            entries = self._entries.probe(position, 1, 1)
+            there = bool(entries) and entries[0].position == position
+            found = self._time(entries[0].data) if there else None
             self._known[position] = found.time_ms if found is not None and found.by_broker else None
         return self._known[position]
 

@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afterglow import __version__
-from afterglow.errors import HotLogError, ObjectExists, PartMismatch, StoreTimeout, UploadMissing, WrongLength
+from afterglow.errors import (
+    HotLogError,
+    ObjectExists,
+    PartMismatch,
+    StorageError,
+    StoreTimeout,
+    UploadMissing,
+    WrongLength,
+)
 from afterglow.format.assemble import index_v1
 from afterglow.format.index import encode_index
 from afterglow.format.ledger_metadata import ClosedLedger
 from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY, ObjectKey, user_metadata
 from afterglow.format.plan import plan_v1
-from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
-from afterglow.offload.offloader import CLUSTER_KEY, NAME_KEY, VERSION_KEY
+from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
+from afterglow.offload.offloader import CLUSTER_KEY, EXTRA_KEYS, NAME_KEY, VERSION_KEY, LedgerOffloader
 from afterglow.offload.parts import group_blocks
 from afterglow.offload.task import LedgerPart, PartTask, run_part
 from afterglow.read.places import driver_metadata, driver_setting, place_of_driver, store_options
@@ -29,9 +37,8 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.plan import BlockPlan
-    from afterglow.format.position import Position
     from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.offload.handle import OffloadHandle
+    from afterglow.offload.handle import BlockHandle
     from afterglow.offload.offloader import OffloadedLedger
     from afterglow.offload.parts import ReadableLedger
     from afterglow.offload.task import PartResult
@@ -88,8 +95,8 @@ class BlockCopy:
         return sum(task.size_bytes for task in self.tasks)
 
 
-class BlockOffloader:
-    """Writes ledgers as blocks to one place; a :class:`~afterglow.offload.offloader.LedgerOffloader`.
+class BlockOffloader(LedgerOffloader):
+    """Writes ledgers and segments as blocks to one place.
 
     Args:
         place: Where objects go.
@@ -235,16 +242,10 @@ class BlockOffloader:
             results.append(result)
         self.finish(copy, results)
 
-    def streaming_offload(self, uuid: UUID, begin: Position, extra_metadata: Mapping[str, str]) -> OffloadHandle:
-        """Begin a segment (PIP-76) that entries are offered to, cut as the policy says.
-
-        Args:
-            uuid: Of this segment alone; to be on record already, so that what a crash leaves can be found.
-            begin: Its first entry.
-            extra_metadata: For the objects; see :meth:`offload`.
-        """
+    def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> BlockHandle:
+        """Begin a segment that entries are offered to, cut as the policy says; see the protocol."""
         # Here, since tasks, which import this too, need none of it.
-        from afterglow.offload.handle import OffloadHandle, SegmentLimits  # noqa: PLC0415
+        from afterglow.offload.handle import BlockHandle, SegmentLimits  # noqa: PLC0415
         from afterglow.offload.segments.cutting import Sizes  # noqa: PLC0415
 
         policy = self._policy
@@ -257,13 +258,13 @@ class BlockOffloader:
             buffer_bytes=policy.spark_task_buffer_max_bytes,
             uploads=policy.managed_ledger_offload_max_threads,
         )
-        return OffloadHandle(
-            self._store(),
+        extra = {name: driver_metadata[name] for name in EXTRA_KEYS if name in driver_metadata}
+        return BlockHandle(
+            self._store(self._place_of(driver_metadata)),
             uuid,
-            begin,
             limits=limits,
-            data_metadata=object_metadata("data", extra_metadata),
-            index_metadata=object_metadata("index", extra_metadata),
+            data_metadata=object_metadata("data", extra),
+            index_metadata=object_metadata("index", extra),
         )
 
     def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
@@ -273,21 +274,31 @@ class BlockOffloader:
         from afterglow.read.objects import Located  # noqa: PLC0415
         from afterglow.read.tier_source import TierSource  # noqa: PLC0415
 
-        place = self._place
-        if context.driver_metadata:
-            driver = OffloadDriverMetadata(name=place.driver)
-            for key, value in context.driver_metadata.items():
-                driver.properties.add(key=key, value=value)
-            place = place_of_driver(driver)
-        located = Located(place, str(ObjectKey(context.uuid, ledger_id)))
+        key = ObjectKey(context.uuid, None if context.segment else ledger_id)
+        located = Located(self._place_of(context.driver_metadata), str(key))
         return TierSource(self._tiers, self._policy).copy(located, ledger_id, self._policy, ReadCounters())
 
-    def delete_offloaded(self, ledger_id: int, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:  # noqa: ARG002
-        """Delete both objects of an attempt, and abort its upload; see the protocol."""
-        delete_objects(self._store(), str(ObjectKey(uuid, ledger_id)))
+    def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
+        """Delete data object and index, and abort unfinished uploads; see the protocol.
 
-    def _store(self) -> ObjectStore:
-        return self._tiers.store(self._place, self._policy)
+        Raises:
+            StorageError: The store failed, or still lists one of them.
+        """
+        place, key = self._place_of(driver_metadata), str(ObjectKey(uuid, ledger_id))
+        store = self._store(place)
+        delete_objects(store, key)
+        if left := objects_left(store, key):
+            raise StorageError(f"{', '.join(left)} in {place} is still listed after it was deleted")
+
+    def _place_of(self, properties: Mapping[str, str]) -> TierPlace:
+        """Where objects were put; by default where they go now."""
+        given = [KeyValue(key=key, value=value) for key, value in properties.items() if key not in EXTRA_KEYS]
+        if not given:
+            return self._place
+        return place_of_driver(OffloadDriverMetadata(name=self._place.driver, properties=given))
+
+    def _store(self, place: TierPlace | None = None) -> ObjectStore:
+        return self._tiers.store(place or self._place, self._policy)
 
 
 def delete_objects(store: ObjectStore, key: str) -> None:

@@ -32,7 +32,6 @@ from afterglow.errors import (
     CommitUnknown,
     CorruptMetadata,
     InvalidName,
-    StorageError,
     VersionConflict,
 )
 from afterglow.format.metadata_envelope import parse_managed_ledger
@@ -41,11 +40,10 @@ from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.offload.blocks import delete_objects, objects_left
 from afterglow.offload.doomed import Doomed, doomed_records
-from afterglow.offload.drivers import is_block_driver, offloader_named
+from afterglow.offload.drivers import offloader_at
 from afterglow.offload.outages import failure_level
-from afterglow.read.places import place_of_record, place_record
+from afterglow.read.places import driver_metadata, external_place, is_built_in, place_of_record, place_record
 from afterglow.storage.health import FAILURES
 
 if TYPE_CHECKING:
@@ -125,7 +123,6 @@ class Deletions:
             recorded_ms=self._clock.now_ms(),
             instance=self._instance,
             ledger_id=doomed.ledger_id,
-            driver_metadata=doomed.driver_metadata,
         )
         path = self._paths.delete(name, doomed.uuid)
         value = record.SerializeToString(deterministic=True)
@@ -234,15 +231,8 @@ class Deletions:
         return set() if found is None else named_uuids(parse_managed_ledger(found.value))
 
     def _delete(self, name: str, doomed: Doomed) -> None:
-        policy = self._policies.of(name)
-        if is_block_driver(doomed.place.driver):
-            store = self._tiers.store(doomed.place, policy)
-            delete_objects(store, doomed.key)
-            if left := objects_left(store, doomed.key):
-                raise StorageError(f"{', '.join(left)} in {doomed.place} is still listed after it was deleted")
-            return
-        offloader = offloader_named(doomed.place.driver, policy, self._tiers)
-        offloader.delete_offloaded(doomed.ledger_id or 0, doomed.uuid, doomed.driver_metadata)
+        offloader = offloader_at(doomed.place, self._policies.of(name), self._tiers)
+        offloader.delete_offloaded(doomed.ledger_id, doomed.uuid, driver_metadata(doomed.place))
 
     def _forget(self, path: str) -> None:
         """Remove a record, if there is one. One that is changed under our eyes has an owner yet: later."""
@@ -273,7 +263,10 @@ def _parse(path: str, value: bytes) -> Doomed:
     if record.version != _VERSION:
         raise CorruptMetadata(f"{path} has version {record.version}; this release knows {_VERSION}")
     ledger_id = record.ledger_id if record.HasField("ledger_id") else None
-    doomed = Doomed(uuid, place_of_record(record.place), ledger_id, dict(record.driver_metadata))
+    place = place_of_record(record.place)
+    if not place.properties and not is_built_in(place.driver):
+        place = external_place(place.driver, record.driver_metadata)
+    doomed = Doomed(uuid, place, ledger_id)
     if record.place.key != doomed.key:
         raise InvalidName(f"{path} names the key {record.place.key!r}, which is not that of UUID {uuid}")
     return doomed

@@ -5,17 +5,18 @@ They are put on record before whatever names them lets go of them; see :mod:`aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from afterglow.format.objects import ObjectKey
 from afterglow.format.offload_context import get_uuid, ledger_uuid
+from afterglow.offload.offloader import recorded_place
 from afterglow.offload.segments.records import parse_segment, parse_upload
-from afterglow.read.places import TierPlace, place_of_record
+from afterglow.read.places import TierPlace, external_place, is_built_in, place_of_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from afterglow.format.proto.afterglow_pb2 import Place
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadDriverMetadata
@@ -32,8 +33,6 @@ class Doomed:
     place: TierPlace
     ledger_id: int | None = None
     """Of a ledger's own object; None for a segment."""
-    driver_metadata: Mapping[str, str] = field(default_factory=dict)
-    """What the driver had given for it."""
 
     @property
     def key(self) -> str:
@@ -43,8 +42,7 @@ class Doomed:
 
 def doomed_attempt(attempt: Attempt) -> Doomed:
     """What an attempt may have written."""
-    offloader = attempt.offloader
-    return Doomed(attempt.uuid, offloader.place, attempt.ledger_id, dict(offloader.driver_metadata()))
+    return Doomed(attempt.uuid, recorded_place(attempt.offloader), attempt.ledger_id)
 
 
 def doomed_row(row: ManagedLedgerInfo.LedgerInfo) -> Doomed | None:
@@ -113,6 +111,8 @@ def _recorded_place(name: str, uuid: UUID, metadata: MetadataStore, paths: After
 def _of_driver(uuid: UUID, ledger_id: int | None, driver: OffloadDriverMetadata) -> Doomed:
     """An object where the list says that it is. Whether that place can be reached is for later to find out."""
     given = {pair.key: pair.value for pair in driver.properties}
+    if not is_built_in(driver.name):
+        return Doomed(uuid, external_place(driver.name, given), ledger_id)
     place = TierPlace(
         driver.name,
         given.get("storageBasePath") or given.get("bucket", ""),
@@ -120,4 +120,4 @@ def _of_driver(uuid: UUID, ledger_id: int | None, driver: OffloadDriverMetadata)
         given.get("serviceEndpoint", ""),
         given.get("afterglowPrefix", ""),
     )
-    return Doomed(uuid, place, ledger_id, given)
+    return Doomed(uuid, place, ledger_id)

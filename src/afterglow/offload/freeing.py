@@ -16,10 +16,10 @@ from afterglow.format.checks import index_problems
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version
 from afterglow.format.offload_context import get_uuid, ledger_uuid
-from afterglow.offload.drivers import is_block_driver, offloader_named
-from afterglow.offload.offloader import OffloadedLedger
 from afterglow.offload.segments.records import parse_segment
-from afterglow.read.places import place_of_driver, place_of_record
+from afterglow.read.drivers import open_driver_copy
+from afterglow.read.objects import Located
+from afterglow.read.places import is_built_in, place_of_driver, place_of_record
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -51,7 +51,7 @@ class CopyCheck:
         self._tiers = tiers
         self._metadata = metadata
         self._paths = paths
-        self._last: tuple[UUID, ObjectIndex] | None = None
+        self._last: tuple[UUID, ObjectIndex | Located] | None = None
         """The segment that was looked at last: the next ledger may begin in it."""
 
     def check(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
@@ -66,29 +66,27 @@ class CopyCheck:
         uuid = ledger_uuid(row)
         if uuid is None:
             raise CorruptMetadata(f"the list does not name the object of ledger {row.ledgerId}")
-        if is_block_driver(row.offloadContext.driverMetadata.name):
-            self._check_own(row, uuid)
+        place = place_of_driver(row.offloadContext.driverMetadata)
+        key = str(ObjectKey(uuid, row.ledgerId))
+        if is_built_in(place.driver):
+            self._check_own(row, place, key)
         else:
-            self._read_last(row, uuid)
+            self._read_ends(Located(place, key), row.ledgerId, 0, row.entries - 1)
 
     # --- an object of its own -----------------------------------------------------------------------------------------
 
-    def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, uuid: UUID) -> None:
-        place = place_of_driver(row.offloadContext.driverMetadata)
-        key = str(ObjectKey(uuid, row.ledgerId))
+    def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, place: TierPlace, key: str) -> None:
         index = self._look(place, key, row.ledgerId)
         if (last := index.groups[0].last_entry_id) != row.entries - 1:
             raise WrongLength(
                 f"object {key} in {place} ends with entry {last}, and its ledger with entry {row.entries - 1}"
             )
 
-    def _read_last(self, row: ManagedLedgerInfo.LedgerInfo, uuid: UUID) -> None:
-        """Have the driver that wrote a copy read its last entry: what the copy looks like, the driver alone knows."""
-        driver = row.offloadContext.driverMetadata
-        given = {pair.key: pair.value for pair in driver.properties}
-        offloader = offloader_named(driver.name, self._policy, self._tiers)
-        copy = offloader.read_offloaded(row.ledgerId, OffloadedLedger(uuid, given))
-        copy.read(row.entries - 1, row.entries - 1, 1)
+    def _read_ends(self, located: Located, ledger_id: int, first: int, last: int) -> None:
+        """Have the external driver that wrote a copy read both ends: what the copy looks like, it alone knows."""
+        copy = open_driver_copy(located, ledger_id, self._policy, self._tiers)
+        for entry_id in (first, last):
+            copy.read(entry_id, entry_id, 1)
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
@@ -100,6 +98,10 @@ class CopyCheck:
                 raise CorruptMetadata(f"ledger {row.ledgerId} is not in committed segments from entry {first} on")
             if self._last is None or self._last[0] != uuid:
                 self._last = uuid, self._look_at_segment(uuid)
+            if isinstance(self._last[1], Located):
+                self._read_ends(self._last[1], row.ledgerId, first, segment.endEntryId)
+                first = segment.endEntryId + 1
+                continue
             group = self._last[1].group(row.ledgerId)
             held = None if group is None else _held(group)
             if held != (first, segment.endEntryId):
@@ -112,13 +114,16 @@ class CopyCheck:
         if first != row.entries:
             raise WrongLength(f"segments hold {first} entries of ledger {row.ledgerId}, which has {row.entries}")
 
-    def _look_at_segment(self, uuid: UUID) -> ObjectIndex:
+    def _look_at_segment(self, uuid: UUID) -> ObjectIndex | Located:
+        """The index of a segment's object, or where an external driver has put it."""
         path = self._paths.segment(self._name, uuid)
         found = self._metadata.get(path)
         if found is None:
             raise CorruptMetadata(f"the record {path} of the segment is missing, so that nobody knows where it is")
         record = parse_segment(found.value, path)
         place = place_of_record(record.place)
+        if not is_built_in(place.driver):
+            return Located(place, record.place.key)
         index = self._look(place, record.place.key, None)
         if record.bytes != index.data_bytes:
             raise WrongLength(

@@ -1,28 +1,30 @@
-"""The interface of PIP-76: entries are offered one behind the other, and become one segment in the tier.
+"""The offload handle of the built-in drivers: entries are offered in order, and become one segment in the tier.
 
-For whoever has entries but no hot ledger to plan over: sizes need not be known ahead. Blocks and parts are cut as the
-engine itself cuts them, so that the same entries give the same bytes. Parts are uploaded by threads of the handle's own
-while further entries come; the last part, and the index, when the result is asked for.
+For sources whose sizes are not known ahead; where they are, tasks upload planned parts (``docs/decisions/0009``).
+Blocks and parts are cut as :func:`~afterglow.offload.segments.cutting.plan_parts` cuts them, so that the same entries
+give the same bytes. Parts are uploaded by threads of the handle while further entries come; the last part, and the
+index, when the result is asked for.
 
-A handle changes no metadata: until somebody commits its result, nobody reads the segment. It survives no crash; what
-one leaves is found by the UUID, which is to be on record before the handle is made.
+A handle changes no metadata: until its result is committed, nobody reads the segment. It survives no crash; what one
+leaves is found by the UUID, which is to be on record before the handle is made.
 """
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from afterglow.errors import CorruptBlock, HandleClosed, InvalidPosition, WrongLength
+from afterglow.errors import CorruptBlock, HandleClosed, InvalidPosition, ObjectExists, StorageError, WrongLength
 from afterglow.format.frames import FRAME, FRAME_BYTES, check_whole, scan_frames
 from afterglow.format.index import encode_index
-from afterglow.format.objects import INDEX_SUFFIX
+from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY
 from afterglow.format.position import Position
-from afterglow.offload.blocks import delete_objects
+from afterglow.offload.offloader import OffloadHandle, OffloadResult, check_follows
 from afterglow.offload.segments.assembly import Assembly
 from afterglow.offload.segments.records import segment_index
 
@@ -41,17 +43,6 @@ if TYPE_CHECKING:
 _UPLOADS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadResult:
-    """A segment that is whole in the tier."""
-
-    uuid: UUID
-    begin: Position
-    """Its first entry, inclusive."""
-    end: Position
-    """Its last entry, inclusive."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
     """How a segment is cut, and how much memory that may take."""
@@ -66,13 +57,12 @@ class SegmentLimits:
     """Parts that are uploaded at a time."""
 
 
-class OffloadHandle:
+class BlockHandle(OffloadHandle):
     """One segment on its way. One call at a time. A context manager, which aborts where no result was asked for.
 
     Args:
         store: Where it goes.
         uuid: Names it and its object; used for no other.
-        begin: Its first entry.
         limits: How it is cut.
         data_metadata: User metadata of its data object.
         index_metadata: User metadata of its index.
@@ -82,7 +72,6 @@ class OffloadHandle:
         self,
         store: ObjectStore,
         uuid: UUID,
-        begin: Position,
         *,
         limits: SegmentLimits,
         data_metadata: Mapping[str, str],
@@ -90,11 +79,11 @@ class OffloadHandle:
     ) -> None:
         self._store = store
         self._uuid = uuid
-        self._begin = begin
         self._limits = limits
         self._data_metadata = data_metadata
         self._index_metadata = index_metadata
         self._assembly = Assembly(limits.sizes)
+        self._begin: Position | None = None
         self._last: Position | None = None
         self._frame_bytes = 0
         self._threads = ThreadPoolExecutor(limits.uploads, thread_name_prefix=f"offload-{str(uuid)[:8]}")
@@ -175,9 +164,11 @@ class OffloadHandle:
             raise CorruptBlock(f"the range offered from entry {first_id} on has {len(frames)} entries, not {count}")
         return self._take(first_id, view, frames.offsets)
 
-    def wait(self) -> None:
-        """Wait until one more part is uploaded, or has failed; returns at once where none is under way."""
-        wait([part for _, part in self._under_way()], return_when=FIRST_COMPLETED)
+    def wait(self) -> bool:
+        """Wait until one more part is uploaded, or has failed; False where none is under way."""
+        under_way = [part for _, part in self._under_way()]
+        wait(under_way, return_when=FIRST_COMPLETED)
+        return bool(under_way)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
@@ -195,12 +186,13 @@ class OffloadHandle:
         if self._result is not None:
             return self._result
         self._check_open()
-        if self._last is None:
-            raise InvalidPosition(f"segment {self._uuid} has no entry: offer {self._begin}, or abort it")
+        if self._begin is None or self._last is None:
+            raise InvalidPosition(f"segment {self._uuid} has no entry: offer one, or abort it")
         self._closed = True
         last_part = self._assembly.close()
         if not self._parts:
-            self._store.put(self.key, last_part, metadata=self._data_metadata, if_absent=True)
+            with suppress(ObjectExists):  # of another attempt, which its length and instance below tell
+                self._store.put(self.key, last_part, metadata=self._data_metadata, if_absent=True)
         else:
             if last_part:
                 self._send(last_part)
@@ -208,28 +200,35 @@ class OffloadHandle:
             assert self._upload is not None
             self._store.complete_upload(self._upload, parts)
         self._threads.shutdown()
-        found, sent = self._store.head(self.key).size_bytes, self._assembly.size_bytes
-        if found != sent:
-            raise WrongLength(f"object {self.key} in {self._store.url} has {found} bytes, and {sent} were sent")
-        index = encode_index(segment_index(self._assembly.ledgers()))
-        self._store.put(self.key + INDEX_SUFFIX, index, metadata=self._index_metadata, if_absent=True)
+        found, sent = self._store.head(self.key), self._assembly.size_bytes
+        if found.size_bytes != sent:
+            raise WrongLength(f"object {self.key} in {self._store.url} has {found.size_bytes} bytes, {sent} were sent")
+        if found.metadata.get(INSTANCE_KEY) != self._data_metadata.get(INSTANCE_KEY):
+            raise ObjectExists(f"object {self.key} in {self._store.url} was written by another instance")
+        self._put_index(encode_index(segment_index(self._assembly.ledgers())))
         self._result = OffloadResult(self._uuid, self._begin, self._last)
         return self._result
 
     def abort(self) -> None:
-        """Give the segment up, and delete what there is of it; also after a failure, and again where that fails.
+        """Give this attempt up, with its unfinished upload; also after a failure.
 
-        Raises:
-            HandleClosed: There is a result, which somebody may have committed.
-            StorageError: The store failed: something may be left, and is found by the UUID.
+        Objects stay: another attempt of the same UUID may have written them.
         """
-        if self._result is not None:
-            raise HandleClosed(f"segment {self._uuid} is whole in the tier; delete its objects where no list names it")
         self._closed = True
         self._threads.shutdown(cancel_futures=True)
-        delete_objects(self._store, self.key)
+        if self._result is None and self._upload is not None:
+            with suppress(StorageError):
+                self._store.abort_upload(self._upload)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _put_index(self, index: bytes) -> None:
+        key = self.key + INDEX_SUFFIX
+        try:
+            self._store.put(key, index, metadata=self._index_metadata, if_absent=True)
+        except ObjectExists:
+            if bytes(self._store.get(key)) != index:
+                raise
 
     def _check_open(self) -> None:
         if self._closed:
@@ -242,14 +241,7 @@ class OffloadHandle:
             if part.done() and (error := part.exception()) is not None:
                 self._closed = True
                 raise error
-        last = self._last
-        if last is None:
-            follows, wanted = position == self._begin, str(self._begin)
-        else:
-            follows = position == last.next() or (position.ledger_id > last.ledger_id and position.entry_id == 0)
-            wanted = f"{last.next()}, or the first of a later ledger"
-        if not follows:
-            raise InvalidPosition(f"segment {self._uuid} was offered entry {position}; its next is {wanted}")
+        check_follows(self._uuid, self._last, position)
 
     def _take(self, first: Position, frames: memoryview, offsets: NDArray[np.int64]) -> int:
         """Take entries in pieces of about a block, as long as there is room; returns how many."""
@@ -265,6 +257,7 @@ class OffloadHandle:
             for part in self._assembly.add(first.ledger_id, first.entry_id + taken, frames, offsets[taken : stop + 1]):
                 self._send(part)
             self._frame_bytes += size
+            self._begin = self._begin or first
             self._last = Position(first.ledger_id, first.entry_id + stop - 1)
             taken = stop
         return taken

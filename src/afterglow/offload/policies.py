@@ -120,14 +120,11 @@ class Policies:
     Args:
         config: The broker's settings.
         catalog: Where policies of namespaces and topics are.
-
-    Raises:
-        ConfigError: The broker's own policy cannot be obeyed.
+        offloads: Whether policies are carried out here: then those that cannot be are logged.
     """
 
-    def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
-        for warning in policy_checks.check(config):
-            log.warning("%s", warning)
+    def __init__(self, config: BrokerConfig, catalog: Catalog, *, offloads: bool = False) -> None:
+        self._offloads = offloads
         self._config = config
         self._catalog = catalog
         self._lock = threading.Lock()
@@ -183,4 +180,7 @@ class Policies:
         policy, problems = resolve_stored(self._config, namespace, own)
         for problem in problems:
             log.warning("policies of %s: passed over until they are changed: %s", topic, problem)
+        # A setting of the broker may have been changed since the policies were checked, or another release stored them.
+        for unmet in policy_checks.problems(policy) if self._offloads else ():
+            log.warning("policies of %s: %s", topic, unmet.text)
         return policy

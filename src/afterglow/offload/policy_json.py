@@ -4,6 +4,9 @@ A field has the name of a setting or of one of its aliases, so that what the pro
 too. Written are Pulsar's own names, which are all that its tools understand; the two limits of a segment, which Pulsar
 has no fields for, have the names of PIP-76 where they are whole.
 
+Extra configurations are an object of texts, or a text as ``broker.conf`` has it; one of them may also be a field by
+itself, under the key that it has in ``broker.conf``.
+
 Pulsar's tools cannot send fields that Pulsar does not have. Settings of streaming offload may therefore also stand
 among ``managedLedgerExtraConfigurations``; a field of the same object wins over them.
 """
@@ -15,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.config import SETTINGS, Scope
-from afterglow.config.known import nearest, spellings
+from afterglow.config.known import find, nearest, spellings
 from afterglow.config.quantities import MIB
 from afterglow.config.sections import Offload, Streaming, Tier
 from afterglow.errors import ConfigError
@@ -195,6 +198,12 @@ def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> di
         except ConfigError as error:
             problems[name] = str(error)
             continue
+        if row.prefix:
+            old = dict(values.get(row.key, ()))
+            if any(old.get(key, text) != text for key, text in parsed):
+                problems[name] = f"{spelt[row.key]} and {name} give one property two different values; remove one"
+                continue
+            parsed = values[row.key] = tuple(sorted({**old, **dict(parsed)}.items()))
         if values.setdefault(row.key, parsed) != parsed:
             problems[name] = f"{spelt[row.key]} and {name} give one setting two different values; remove one of them"
         spelt.setdefault(row.key, name)
@@ -202,7 +211,7 @@ def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> di
 
 
 def _setting(name: str) -> tuple[Setting, Kind[Any]]:
-    found = spellings().get(name)
+    found = find(name)
     if found is not None and found[0].key in POLICY_SETTINGS:
         return found
     if found is not None:
@@ -214,7 +223,7 @@ def _setting(name: str) -> tuple[Setting, Kind[Any]]:
 
 
 def _read_one(name: str, row: Setting, kind: Kind[Any], value: object) -> Any:
-    if row.prefix:
+    if row.prefix and not isinstance(value, str) and name == row.key:
         return _read_pairs(name, value)
     try:
         parsed = kind.parse(_text(value))
@@ -239,7 +248,7 @@ def _text(value: object) -> str:
 
 def _read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{name}: {value!r} is not an object of texts")
+        raise ConfigError(f"{name}: {value!r} is not an object of texts, nor {_EXTRA.kind.description}")
     try:
         return tuple(sorted((key, _text(item)) for key, item in value.items() if item is not None))
     except ValueError as error:

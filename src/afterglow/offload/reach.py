@@ -71,7 +71,9 @@ def reach(task: Task, stretches: Sequence[LedgerRange]) -> Iterator[tuple[OpenLe
             "its port (sparkMaster, advertisedAddress)"
         )
     topic = str(TopicName.from_managed_ledger_name(task.topic))
-    with RemoteLedgers(task.remote, topic, stretches, deadline_s=_DEADLINE_S, instance=task.instance) as ledgers:
+    with RemoteLedgers(
+        task.remote, topic, stretches, deadline_s=_DEADLINE_S, instance=task.instance, offloads=True
+    ) as ledgers:
         yield (lambda ledger_id: nullcontext(ledgers.ledger(ledger_id))), Route.PROTOCOL
 
 

@@ -34,6 +34,6 @@ def run_task(task: Task, *, open_ledger: OpenLedger | None = None, open_store: O
     """Do a task of any kind in this process; see :func:`~afterglow.offload.task.run_part`."""
     if isinstance(task, PartTask):
         return run_part(task, open_ledger=open_ledger, open_store=open_store)
-    from afterglow.offload.foreign import run_ledger  # noqa: PLC0415 - a driver may need much, and most tasks none
+    from afterglow.offload.driver_tasks import run_driver_task  # noqa: PLC0415 - most tasks need no driver
 
-    return run_ledger(task, open_ledger=open_ledger)
+    return run_driver_task(task, open_ledger=open_ledger)

@@ -170,6 +170,7 @@ class OffloadService:
         self._started = False
         self._closed = False
         self._read_bytes = RouteBytes()
+        self._file_bytes = 0
         policies.on_change(lambda _namespace: self._walk_soon())
 
     def attach(self, store: LedgerStore) -> None:
@@ -306,6 +307,7 @@ class OffloadService:
         note_result(self._tiers.health, task, result)
         with self._lock:
             self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
+            self._file_bytes += result.file_bytes
         if self._topics.get(task.topic).task_ended(task, result) and not self._closed:
             self._look_at([task.topic])
 
@@ -539,6 +541,11 @@ class OffloadService:
     def read_bytes(self) -> RouteBytes:
         """Bytes that tasks have read and uploaded since the start, all topics together."""
         return self._read_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of entries that tasks have read from ledger files since the start, all topics together."""
+        return self._file_bytes
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from crc32c import crc32c
 
 from afterglow.errors import AfterglowError, ObjectExists
 from afterglow.format.objects import INSTANCE_KEY
+from afterglow.format.position import Position
 from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.offload.parts import PartBuffer
-from afterglow.offload.reach import reach
+from afterglow.offload.reach import Route, reach
 from afterglow.offload.workers import cached_store
 from afterglow.storage.store import Part, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
-    from uuid import UUID
 
     from afterglow.config import BrokerConfig
     from afterglow.format.plan import BlockPlan
     from afterglow.format.statistics import BlockStatistics
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.parts import ReadableLedger
-    from afterglow.offload.reach import Route
     from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
 
@@ -93,10 +93,71 @@ class PartTask:
         """Length of the part, and of the memory that the task takes."""
         return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the entries, without frames, block headers and padding."""
+        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """Offload one whole segment by an external driver, through its offload handle."""
+
+    topic: str
+    """The managed-ledger name."""
+    key: str
+    """The segment's UUID as text."""
+    policy: BrokerConfig
+    """What the driver is made from; its repr hides secrets."""
+    own: TierPlace | None
+    """The server's own tier."""
+    metadata: tuple[tuple[str, str], ...]
+    """What the handle is given: the driver's metadata of the segment, name of the managed ledger, and so on."""
+    home: str
+    """The server's home directory, where the hot ledgers are; empty where no files are to be read."""
+    instance: str
+    """Id of the hot log in that home."""
+    ledgers: tuple[LedgerPart, ...]
+    """What the segment holds, in order. Its blocks are read and offered one at a time."""
+    remote: PulsarAddress | None = None
+    """Where workers read the topic that do not share the server's disk; None: nowhere."""
+    number: int = 1
+    """As that of a part: the segment is one."""
+
+    @property
+    def task_id(self) -> str:
+        """Names the task among all others."""
+        return self.key
+
+    @property
+    def uuid(self) -> UUID:
+        """Of the segment."""
+        return UUID(self.key)
+
+    @property
+    def begin(self) -> Position:
+        """Its first entry."""
+        return Position(self.ledgers[0].ledger_id, self.ledgers[0].stretch.first)
+
+    @property
+    def end(self) -> Position:
+        """Its last entry."""
+        return Position(self.ledgers[-1].ledger_id, self.ledgers[-1].stretch.last)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its entries with their frames, and a little more."""
+        return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the entries, without frames."""
+        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerTask:
-    """Offload one whole ledger by a driver that is not ours, which knows no parts."""
+    """Offload one whole ledger by an external driver, which knows no parts."""
 
     topic: str
     """The managed-ledger name."""
@@ -123,12 +184,19 @@ class LedgerTask:
     """Where workers read the topic that do not share the engine's disk; None: nowhere."""
 
     @property
+    def entry_bytes(self) -> int:
+        """Bytes of the ledger's entries."""
+        return self.size_bytes
+
+    @property
     def task_id(self) -> str:
         """Names the task among all others."""
         return self.key
 
 
-Task: TypeAlias = PartTask | LedgerTask
+StreamTask: TypeAlias = PartTask | SegmentTask
+"""Writes a segment, or a part of one."""
+Task: TypeAlias = StreamTask | LedgerTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +216,8 @@ class PartResult:
     """Spent on the store."""
     route: Route | None = None
     """Where the entries were read; None where the task failed, or was given its ledgers."""
+    file_bytes: int = 0
+    """Bytes of entries that were read from ledger files, also where their upload failed."""
 
 
 def failed(task: Task, error: AfterglowError) -> PartResult:
@@ -169,6 +239,7 @@ def run_part(
         What was written, or the error that was to be expected; any other propagates.
     """
     route: Route | None = None
+    file_bytes = 0
     started = time.perf_counter()
     try:
         buffer = PartBuffer(task.size_bytes)
@@ -180,10 +251,14 @@ def run_part(
                 with open_ledger(piece.ledger_id) as ledger:
                     statistics.append(tuple(buffer.add(ledger, plan) for plan in piece.plans))
         read = time.perf_counter()
+        file_bytes = task.entry_bytes if route is Route.FILES else 0
         part = _upload((open_store or cached_store)(task.url, task.options), task, buffer.data)
     except AfterglowError as error:
-        return failed(task, error)
-    return PartResult(task.task_id, part, tuple(statistics), None, read - started, time.perf_counter() - read, route)
+        return replace(failed(task, error), file_bytes=file_bytes)
+    uploaded = time.perf_counter()
+    return PartResult(
+        task.task_id, part, tuple(statistics), None, read - started, uploaded - read, route, file_bytes=file_bytes
+    )
 
 
 def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:

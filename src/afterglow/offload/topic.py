@@ -22,7 +22,7 @@ from afterglow.offload.manual import OffloadState
 from afterglow.offload.outages import failure_level, note_begin
 from afterglow.offload.reach import RouteBytes
 from afterglow.offload.segments.work import StreamWork, wants_stream
-from afterglow.offload.task import PartTask
+from afterglow.offload.task import LedgerTask
 from afterglow.offload.troubles import Troubles
 from afterglow.read.latencies import Latencies
 from afterglow.read.places import place_of_policy, place_of_record
@@ -213,7 +213,7 @@ class TopicOffload:
         note_begin(self._env.tiers.health, task)
         if self.window.next_task() is not None:
             self.window.hand_out(task)
-        elif isinstance(task, PartTask):
+        elif not isinstance(task, LedgerTask):
             self.stream.hand_out(task)
 
     def task_ended(self, task: Task, result: PartResult) -> bool:
@@ -224,7 +224,7 @@ class TopicOffload:
             self.failed_writes += isinstance(result.error, StorageError)
         if result.read_seconds:
             self.read_latencies.record(result.read_seconds)
-        if isinstance(task, PartTask) and self.stream.task_ended(task, result):
+        if not isinstance(task, LedgerTask) and self.stream.task_ended(task, result):
             return True
         if self.window.task_ended(task, result):
             self.lane.submit(self.finish)

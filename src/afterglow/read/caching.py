@@ -127,6 +127,12 @@ class ByteCache(Generic[K, V]):
         with self._lock:
             self._forget(key)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            for key in tuple(self._items):
+                self._forget(key)
+
     def drop_idle(self) -> None:
         """Forget what was not used for too long."""
         with self._lock:

@@ -15,6 +15,8 @@ from afterglow.format.frames import FRAME_BYTES, Frames, check_whole, scan_frame
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from typing_extensions import Buffer
+
 _HOT_SCAN_BYTES = 8 << 20
 """Per read of a scan: the operating system reads ahead by itself, so that more would only cost memory."""
 
@@ -108,6 +110,32 @@ class HotReader(Protocol):
             LedgerMissing: There is none.
         """
         ...
+
+
+def frame_run(ledger_id: int, data: Buffer, data_first: int, *, first: int, last: int, max_bytes: int) -> FrameRun:
+    """A run of the entries that are wanted, from a buffer of frames that holds them.
+
+    Args:
+        ledger_id: The ledger.
+        data: Frames ``[length:int32][entry id:int64][data]`` of consecutive entries.
+        data_first: Id of the first entry in it.
+        first: First entry wanted, which must be in it.
+        last: Last entry wanted, inclusive; the run may end before.
+        max_bytes: Bound for all entries of the run but the first.
+
+    Raises:
+        LedgerMissing: The buffer does not hold entry ``first``.
+        CorruptBlock: The bytes are not such frames.
+    """
+    view = memoryview(data).cast("B")
+    frames = scan_frames(view, data_first)
+    check_whole(frames, f"the copy of ledger {ledger_id} from entry {data_first} on")
+    low = first - data_first
+    if not 0 <= low < len(frames):
+        raise LedgerMissing(f"the copy of ledger {ledger_id} has no entry {first}")
+    room = int(frames.offsets[low]) + max_bytes
+    high = min(int(frames.offsets.searchsorted(room, side="right")) - 1, last - data_first + 1, len(frames))
+    return FrameRun(ledger_id, view, frames.part(low, max(high, low + 1)))
 
 
 class HotCopy:

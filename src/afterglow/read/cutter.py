@@ -263,8 +263,6 @@ class Cutter:
     def _pieces(self, ledger_id: int, stretch: Stretch) -> LedgerPieces | None:
         """The blocks of a stretch; None where they cannot be known, which whoever reads it will find out too."""
         try:
-            if self.tiers.foreign_copy(stretch, self.policy) is not None:
-                return None
             located = self.tiers.locate(self.view.name, stretch, self.policy)
             copy = self.tiers.copy(located, ledger_id, self.policy, self.counters, lenient=True, impatient=True)
         except AfterglowError:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from afterglow.errors import LedgerMissing
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.hot.local.shared import open_shared
 from afterglow.ledger.layout import Layout
+from afterglow.ledger.properties import BROKER_TIME, get_number
+from afterglow.ledger.reader import StoredEntry
+from afterglow.ledger.time_search import TimeSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from afterglow.ledger.layout import Span
     from afterglow.read.copies import HotReader, ReadableLedger, ServedRun
     from afterglow.read.tiered import TieredSource
+
+T = TypeVar("T")
 
 READ_BYTES: Final = 4 << 20
 """Per run of a read that is no scan."""
@@ -107,6 +113,54 @@ class TopicReader:
         """
         for span in self.view.spans(start, end):
             yield from self._ledger(span.ledger_id, span.first, span.last, priority, scan=scan)
+
+    def find_by_time(self, time_ms: int) -> Position:
+        """The first entry that was written at or after a moment, else the position behind the last one.
+
+        Raises:
+            AfterglowError: An entry that must be looked at cannot be read.
+        """
+        known = {ledger_id: get_number(row, BROKER_TIME) for ledger_id, row in self.view.rows.items()}
+        last_times = {ledger_id: last_ms for ledger_id, last_ms in known.items() if last_ms is not None}
+        layout = self.view.layout
+        found = TimeSearch(self, layout, last_times).first_at_or_after(time_ms)
+        return layout.last.next() if found.position is None else found.position
+
+    def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+        """A few entries from ``position`` on, of its ledger; see :class:`~afterglow.ledger.time_search.Entries`.
+
+        Raises:
+            AfterglowError: They cannot be read.
+        """
+        found: list[StoredEntry] = []
+        for span in self.view.spans(position, Position(position.ledger_id, position.entry_id + max_entries)):
+            first = span.first
+            while first <= span.last and max_bytes > 0:
+                probe = partial(self._source.probe, first=first, last=span.last, max_bytes=max_bytes)
+                run = self._of_row(span.ledger_id, probe)
+                places = (Position(span.ledger_id, run.first + at) for at in range(len(run.entries)))
+                found += map(StoredEntry, places, run.entries)
+                max_bytes -= sum(map(len, run.entries))
+                first = run.first + len(run.entries)
+        return found
+
+    def narrow(self, ledger_id: int, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """Where in a ledger to search for a moment; see :class:`~afterglow.ledger.time_search.Entries`.
+
+        Raises:
+            StoreUnavailable: The tier has the only copy and cannot be reached.
+        """
+        return self._source.narrow(self.view.rows[ledger_id], entries, time_ms, stamped=stamped)
+
+    def _of_row(self, ledger_id: int, read: Callable[[ManagedLedgerInfo.LedgerInfo], T]) -> T:
+        row = self.view.rows[ledger_id]
+        try:
+            return read(row)
+        except LedgerMissing:
+            newer = self._newer(ledger_id)
+            if newer is None or newer == row:
+                raise
+            return read(newer)  # it has left the hot log since the view was pinned
 
     def _ledger(
         self, ledger_id: int, first: int, last: int, priority: ReadPriority | None, *, scan: bool

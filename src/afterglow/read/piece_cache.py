@@ -112,9 +112,20 @@ class CachedPieces:
         """
         found = self.cache.pieces.peek(_key(ledger, number))
         if found is None:
-            found = self._load(ledger, number)
+            found = self._load(ledger, ledger.adjacent(number, self.buffer_bytes))
         self._read_ahead(ledger, number)
         return found
+
+    def joined(self, ledger: LedgerObject, wanted: range) -> memoryview:
+        """The data of adjacent pieces, by one request for those that are not here. Nothing is read ahead.
+
+        Raises:
+            DamagedPiece: One of them is damaged.
+            ObjectMissing: The object is gone.
+            StorageError: The store does not give them.
+        """
+        pieces = [self._load(ledger, range(number, wanted.stop)).data for number in wanted]
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def table(self, ledger: LedgerObject, block: BlockSpan) -> FrameTable:
         """What reading a block has shown so far."""
@@ -125,11 +136,12 @@ class CachedPieces:
         """The table has grown, and its weight with it."""
         self.cache.tables.put((ledger.opened.located, block.start, block.piece_bytes), table)
 
-    def _load(self, ledger: LedgerObject, number: int) -> Piece:
-        def load(count: int) -> Sequence[Piece | AfterglowError]:
-            return _split(ledger, range(number, number + count))
+    def _load(self, ledger: LedgerObject, wanted: range) -> Piece:
+        """The first of adjacent pieces; where it is not here, those behind it come with it."""
 
-        wanted = ledger.adjacent(number, self.buffer_bytes)
+        def load(count: int) -> Sequence[Piece | AfterglowError]:
+            return _split(ledger, wanted[:count])
+
         return self.cache.pieces.get_first([_key(ledger, at) for at in wanted], load)
 
     def _read_ahead(self, ledger: LedgerObject, number: int) -> None:
@@ -149,7 +161,7 @@ class CachedPieces:
             following = ledger.adjacent(following, self.buffer_bytes).stop - 1
         else:
             return
-        self.cache.soon(lambda: self._load(ledger, following))
+        self.cache.soon(lambda: self._load(ledger, ledger.adjacent(following, self.buffer_bytes)))
 
 
 def _key(ledger: LedgerObject, number: int) -> _Key:

@@ -1,5 +1,8 @@
 """Where offloaded objects lie, and how to get there.
 
+Objects of the built-in drivers are read and written here through stores. A place of any other driver is an address that
+only that driver understands: see :mod:`afterglow.read.drivers`.
+
 A place is everything about a tier but its credentials. It is made from an address (``--tier``), from a policy, or from
 what metadata recorded when an object was written: objects are looked for where they were put, so that a later change of
 bucket never strands old data. Credentials and time-outs always come from the policy of today.
@@ -24,7 +27,7 @@ from afterglow.storage import open_store
 from afterglow.storage.health import TierHealth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
@@ -37,8 +40,7 @@ MAPFILES: Final = "filesystem-mapfiles"
 
 _S3_FAMILY: Final = {"aws-s3": "AWS_S3", "S3": "S3", "aliyun-oss": "ALIYUN_OSS"}
 """Drivers that speak S3's protocol, each with the constant by which Pulsar's metadata names it."""
-_RESERVED: Final = ("azureblob", "google-cloud-storage")
-_DRIVERS: Final = {name.lower(): name for name in (FILESYSTEM, MEMORY, *_S3_FAMILY, *_RESERVED)}
+_DRIVERS: Final = {name.lower(): name for name in (FILESYSTEM, MEMORY, *_S3_FAMILY)}
 
 _FORMAT_KEY: Final = "afterglowFormat"
 _FORMAT: Final = "blocks"
@@ -54,7 +56,8 @@ class TierPlace:
     """Where objects lie: everything but credentials."""
 
     driver: str
-    """As policies name it: ``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests; or MAPFILES."""
+    """As policies name it: ``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests; MAPFILES; or the
+    name of an external driver."""
     bucket: str
     """The bucket; for ``filesystem`` the absolute path of the root directory."""
     region: str = ""
@@ -63,6 +66,8 @@ class TierPlace:
     """URL of the service; empty: the provider's own."""
     prefix: str = ""
     """What stands before every key, without slashes at its ends."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """What an external driver gave as its metadata, sorted by key: by these it finds its objects again."""
 
     @property
     def url(self) -> str:
@@ -70,9 +75,12 @@ class TierPlace:
         below = f"/{self.prefix}" if self.prefix else ""
         if self.driver in {FILESYSTEM, MAPFILES}:
             return f"file://{quote(self.bucket)}{quote(below)}"
-        return f"{'memory' if self.driver == MEMORY else 's3'}://{self.bucket}{below}"
+        scheme = "s3" if self.driver in _S3_FAMILY else self.driver
+        return f"{scheme}://{self.bucket}{below}"
 
     def __str__(self) -> str:
+        if self.properties:
+            return f"driver {self.driver} ({', '.join(f'{key}={value}' for key, value in self.properties)})"
         return f"{self.url} at {self.endpoint}" if self.endpoint else self.url
 
 
@@ -99,21 +107,25 @@ def place_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierPlace
 
 
 def place_of_policy(policy: BrokerConfig, own: TierPlace | None) -> TierPlace:
-    """Where a topic's objects go by its policy.
+    """Where a topic's objects go by its policy, with a built-in driver.
 
     Args:
         policy: The topic's.
         own: The engine's own tier, for policies that name no driver.
 
     Raises:
-        ConfigError: The policy names an unknown driver, or none and there is no own tier, or lacks the driver's bucket.
-        NotSupported: The driver is reserved.
+        ConfigError: The policy names another driver, or none and there is no own tier, or lacks the driver's bucket.
     """
     if policy.managed_ledger_offload_driver is None:
         if own is None:
             raise ConfigError("there is no tier: set managedLedgerOffloadDriver, or start with --tier")
         return own
-    driver = _known_driver(policy.managed_ledger_offload_driver)
+    driver = _DRIVERS.get(policy.managed_ledger_offload_driver.lower())
+    if driver is None:
+        raise ConfigError(
+            f"managedLedgerOffloadDriver={policy.managed_ledger_offload_driver} is not a built-in driver, so that its "
+            f"objects cannot be listed here; the built-in drivers are {', '.join(_S3_FAMILY)} and {FILESYSTEM}"
+        )
     if driver == FILESYSTEM:
         if policy.file_system_uri is None:
             raise ConfigError("managedLedgerOffloadDriver=filesystem needs fileSystemURI, such as file:///path")
@@ -142,23 +154,22 @@ def driver_setting(policy: BrokerConfig, driver: str, suffix: str) -> Any:
     return rows[0].default
 
 
-def is_known_driver(name: str) -> bool:
-    """Whether places of a driver, by its name in any case, are known here; others are somebody else's."""
-    return name.lower() in _DRIVERS
+def is_built_in(driver: str) -> bool:
+    """Whether a driver, by its name in any case, stores blocks that are read and written here; else it is external."""
+    return driver.lower() in _DRIVERS
 
 
 def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
-    """Where metadata says that an object was put.
+    """Where metadata says that an object was put. Whether an external driver is installed is found out when it is used.
 
     Raises:
-        NotSupported: The driver is reserved or unknown, or it stored another format than blocks.
-        CorruptMetadata: The driver's properties do not tell a place.
+        NotSupported: The driver stored another format than blocks.
+        CorruptMetadata: The properties of a built-in driver do not tell a place.
     """
     properties = {pair.key: pair.value for pair in driver.properties}
-    try:
-        name = _known_driver(driver.name)
-    except ConfigError as error:
-        raise NotSupported(f"metadata names an offload driver that is not installed here: {error}") from error
+    name = _DRIVERS.get(driver.name.lower())
+    if name is None:
+        return external_place(driver.name, properties)
     if name == FILESYSTEM:
         root = properties.get("storageBasePath", "")
         if properties.get(_FORMAT_KEY) != _FORMAT:
@@ -178,6 +189,12 @@ def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
         properties.get("serviceEndpoint", ""),
         properties.get(_PREFIX_KEY, ""),
     )
+
+
+def external_place(driver: str, properties: Mapping[str, str]) -> TierPlace:
+    """The place of an external driver, by the metadata that the driver gave."""
+    bucket, region, endpoint = (properties.get(name, "") for name in ("bucket", "region", "serviceEndpoint"))
+    return TierPlace(driver, bucket, region, endpoint, properties=tuple(sorted(properties.items())))
 
 
 def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierPlace | None:
@@ -203,6 +220,8 @@ def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierPlace | None:
 
 def driver_metadata(place: TierPlace) -> dict[str, str]:
     """Properties of a place for ``OffloadDriverMetadata``, in Pulsar's order; the driver is its name."""
+    if not is_built_in(place.driver):
+        return dict(place.properties)
     ours = {_PREFIX_KEY: place.prefix} if place.prefix else {}
     if place.driver == FILESYSTEM:
         return {"storageBasePath": place.bucket, _FORMAT_KEY: _FORMAT, **ours}
@@ -217,7 +236,8 @@ def driver_metadata(place: TierPlace) -> dict[str, str]:
 
 def place_of_record(place: afterglow_pb2.Place) -> TierPlace:
     """The place in a record of ours."""
-    return TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix)
+    properties = tuple(sorted(place.driver_metadata.items()))
+    return TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix, properties)
 
 
 def place_record(place: TierPlace, key: str) -> afterglow_pb2.Place:
@@ -229,6 +249,7 @@ def place_record(place: TierPlace, key: str) -> afterglow_pb2.Place:
         endpoint=place.endpoint,
         key=key,
         prefix=place.prefix,
+        driver_metadata=dict(place.properties),
     )
 
 
@@ -293,10 +314,12 @@ class Tiers:
         """The store of a place, with the policy's credentials. Nothing is asked of it yet.
 
         Raises:
-            ConfigError: Place and policy do not make a store.
+            ConfigError: Place and policy do not make a store, or the place is that of an external driver.
             MissingDependency: The store's SDK is not installed.
             NotSupported: The policy asks for something that stores here do not offer.
         """
+        if place.driver != MAPFILES and not is_built_in(place.driver):
+            raise ConfigError(f"{place} belongs to the external driver {place.driver}, which opens no store")
         options = store_options(place, policy)
         key = (place, frozenset(options.items()))
         with self._lock:
@@ -309,15 +332,6 @@ class Tiers:
             else:
                 self._open.move_to_end(key)
             return found
-
-
-def _known_driver(name: str) -> str:
-    known = _DRIVERS.get(name.lower())
-    if known is None:
-        raise ConfigError(f"offload driver {name!r} is unknown; use one of {', '.join(_DRIVERS.values())}")
-    if known in _RESERVED:
-        raise NotSupported(f"offload driver {known} is not available in this release; use S3, aws-s3 or filesystem")
-    return known
 
 
 def _root(url: str) -> str:

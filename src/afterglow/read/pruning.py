@@ -52,6 +52,11 @@ class TimeBounds:
         row = np.array([[_NONE if field is None else field for field in fields]], np.int64)
         return bool(_matching(row, window, stamped=stamped)[0])
 
+    def is_before(self, time_ms: int) -> bool:
+        """Whether every time is known to be before a moment."""
+        known = [time for time in (self.max_broker, self.max_publish) if time is not None]
+        return bool(known) and max(known) < time_ms
+
 
 def timely_blocks(pieces: LedgerPieces, first: int, last: int, window: Window, *, stamped: bool) -> list[range]:
     """Of entries ``first`` to ``last``, those in blocks that may hold a message of a window: adjacent blocks as one.

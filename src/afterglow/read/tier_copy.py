@@ -49,6 +49,10 @@ class PieceSource(Protocol):
         """A piece of a ledger, by its number."""
         ...
 
+    def joined(self, ledger: LedgerObject, wanted: range) -> memoryview:
+        """The data of adjacent pieces, by one request."""
+        ...
+
     def table(self, ledger: LedgerObject, block: BlockSpan) -> FrameTable:
         """What reading a block has shown so far."""
         ...

@@ -1,5 +1,7 @@
 """All reading from tiers in one process: objects opened once, pieces fetched once, memory bounded for all together.
 
+Copies of external drivers are opened through the driver, and a few of them are kept open.
+
 Three caches, each with a bound of its own: opened objects (``offloadIndexCacheMaxBytes``), pieces of data
 (``offloadReadMaxBytes``), and where frames begin in blocks whose index does not tell
 (``offloadEntryOffsetCacheMaxBytes``). What is not used for a while is dropped. Object names are never used twice, so
@@ -15,18 +17,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from afterglow.errors import AfterglowError, DamagedPiece, StoreUnavailable
 from afterglow.ledger.clock import SystemClock
 from afterglow.read.caching import ByteCache
+from afterglow.read.drivers import open_driver_copy
 from afterglow.read.fetch import LedgerObject
 from afterglow.read.mapfile import MapFileCopy, open_mapfile
 from afterglow.read.objects import open_object
 from afterglow.read.piece_cache import CachedPieces, PieceCache
-from afterglow.read.places import MAPFILES, driver_setting, is_known_driver
+from afterglow.read.places import MAPFILES, driver_setting, is_built_in
 from afterglow.read.scan import ReadAhead
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
     from afterglow.ledger.clock import Clock
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from afterglow.read.pruning import TimeBounds
     from afterglow.read.stretches import Stretch
 
-    ForeignCopies: TypeAlias = Callable[[Stretch, BrokerConfig], LedgerCopy]
-
 T = TypeVar("T")
 
 _PATIENCE_S: Final = 10.0
@@ -47,6 +47,8 @@ _PATIENCE_S: Final = 10.0
 with two minutes of retries, or a request in vain at every read?"""
 _MAX_TROUBLES: Final = 1_000
 """Objects and places that are left alone; when there are more, all are tried again."""
+_MAX_EXTERNAL: Final = 64
+"""Copies of external drivers that are kept open: what each of them costs, only its driver knows."""
 
 
 class TierSource:
@@ -56,7 +58,6 @@ class TierSource:
         tiers: Opens stores.
         config: The broker's settings: the budgets above, and the number of threads that read ahead.
         locator: Finds the places of objects.
-        foreign: Opens copies that a driver of somebody else has written, as PIP-17 lets it.
         clock: Tells how long something was not used.
     """
 
@@ -66,11 +67,9 @@ class TierSource:
         config: BrokerConfig,
         locator: Locator | None = None,
         *,
-        foreign: ForeignCopies | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._locator = locator or Locator()
-        self._foreign = foreign
         self._tiers = tiers
         self._config = config
         self._monotonic = (clock or SystemClock()).monotonic
@@ -83,6 +82,12 @@ class TierSource:
         self._mapfiles: ByteCache[Located, OpenMapFile] = ByteCache(
             config.offload_index_cache_max_bytes,
             lambda opened: opened.memory_bytes,
+            idle_s=config.managed_ledger_inactive_offloaded_ledger_eviction_time_seconds,
+            monotonic=self._monotonic,
+        )
+        self._external: ByteCache[tuple[Located, int], LedgerCopy] = ByteCache(
+            _MAX_EXTERNAL,
+            lambda _: 1,
             idle_s=config.managed_ledger_inactive_offloaded_ledger_eviction_time_seconds,
             monotonic=self._monotonic,
         )
@@ -101,7 +106,7 @@ class TierSource:
         *,
         lenient: bool = False,
         impatient: bool = False,
-    ) -> TierCopy | MapFileCopy:
+    ) -> LedgerCopy:
         """The copy of a ledger, or of a stretch of it, in an object.
 
         Args:
@@ -120,12 +125,17 @@ class TierSource:
             CorruptIndex: Its index is damaged, or does not name the ledger.
             CorruptBlock: It is a MapFile, and no sound one.
             StorageError: The store does not give it.
-            ConfigError: Its place cannot be opened.
+            ConfigError: Its place cannot be opened, or its driver is not installed.
             NotSupported: Its place is of a kind that cannot be opened.
-            MissingDependency: The SDK for its place is not installed.
+            MissingDependency: The SDK for its place, or the package of its driver, cannot be imported.
         """
         if impatient:
             self._check_troubles(located)
+        if located.place.driver != MAPFILES and not is_built_in(located.place.driver):
+            return self._external.get(
+                (located, ledger_id),
+                lambda: _timed(lambda: open_driver_copy(located, ledger_id, policy, self._tiers), counters),
+            )
         store = self._tiers.store(located.place, policy)
         if located.place.driver == MAPFILES:
             mapfile = self._mapfiles.get(
@@ -144,16 +154,6 @@ class TierSource:
             self._config.offload_scan_read_buffer_size_in_bytes,
             ReadAhead(self._cache.executor, rounds),
         )
-
-    def foreign_copy(self, stretch: Stretch, policy: BrokerConfig) -> LedgerCopy | None:
-        """The copy of a stretch that a driver of somebody else has written; None where one of ours has.
-
-        Raises:
-            AfterglowError: What the driver raises.
-        """
-        if self._foreign is None or stretch.driver is None or is_known_driver(stretch.driver.name):
-            return None
-        return self._foreign(stretch, policy)
 
     def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located:
         """Where the object of a stretch of a topic is.
@@ -177,6 +177,8 @@ class TierSource:
             return  # the rest of it may be good
         self._objects.drop(located)
         self._mapfiles.drop(located)
+        if not is_built_in(located.place.driver):
+            self._external.clear()  # few are kept, and which of them hold on to what is broken only the driver knows
         with self._lock:
             if len(self._troubles) >= _MAX_TROUBLES:
                 self._troubles.clear()
@@ -210,7 +212,7 @@ class TierSource:
 
     def drop_idle(self) -> None:
         """Let go of what was not used for ``managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds``."""
-        for cache in (self._objects, self._mapfiles, self._cache.pieces, self._cache.tables):
+        for cache in (self._objects, self._mapfiles, self._external, self._cache.pieces, self._cache.tables):
             cache.drop_idle()
 
     def close(self) -> None:

@@ -4,6 +4,11 @@ For every read the stretch of the ledger is looked up in the newest list, and th
 effect on readers that are open. Hot first falls to the tier where the hot copy is gone or damaged; tiered first falls
 to the hot log where the object is missing, damaged, or cannot be reached. How, and what is told of it, is the matter of
 :mod:`~afterglow.read.fall_through`.
+
+The read priority is about entries that consumers get. A search by time gives a consumer no entry, so it takes the
+cheapest copy whatever the priority: the hot log on this machine as long as it has the ledger, then the tier by its
+:mod:`~afterglow.read.time_index`. A hot log behind brokers, where each probe is a round trip, is asked only for what no
+tier has. What a search looks at is not counted as read; its requests to tiers are counted like all others.
 """
 
 from __future__ import annotations
@@ -17,8 +22,11 @@ from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import AfterglowError, LedgerMissing
 from afterglow.ledger.source import EntryRun
 from afterglow.read.copies import HotCopy, Tier
+from afterglow.read.counters import ReadCounters
 from afterglow.read.fall_through import Choice, FallThrough
+from afterglow.read.remote_hot import RemoteHot
 from afterglow.read.stretches import stretch_at
+from afterglow.read.time_index import TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.read.copies import HotReader, LedgerCopy, ServedRun
-    from afterglow.read.counters import ReadCounters
     from afterglow.read.stretches import Stretch
     from afterglow.read.tier_source import TierSource
 
@@ -74,12 +81,36 @@ class TieredSource:
         self._tiers = tiers
         self._policy = policy
         self._through = FallThrough(name, counters)
+        self._searches = FallThrough(name, ReadCounters())
+        self._probes_hot = not isinstance(hot, RemoteHot)
 
     def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
         """Entries of one ledger; see the protocol."""
-        for served in self.walk(row, first, last, max_bytes):
-            return EntryRun(served.run.frames.first_entry_id, served.run.entries())
-        return EntryRun(last + 1, ())
+        return _first_run(self.walk(row, first, last, max_bytes), last)
+
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        """Entries of one ledger for a search; see the protocol."""
+        priority = ReadPriority.BOOKKEEPER_FIRST if self._probes_hot else ReadPriority.TIERED_STORAGE_FIRST
+        choose = partial(self._choose, row, last, priority)
+        return _first_run(self._searches.walk(choose, first, last, max_bytes), last)
+
+    def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """Where in a ledger to search for a moment; see the protocol."""
+        if self._is_cheap(row):
+            return entries
+        return TimeIndex(self._name, self._tiers, self._policy(), self.counters).narrow(
+            row, entries, time_ms, stamped=stamped
+        )
+
+    def _is_cheap(self, row: ManagedLedgerInfo.LedgerInfo) -> bool:
+        """Whether the hot log has a ledger and a probe of it costs next to nothing."""
+        if row.offloadContext.bookkeeperDeleted or not self._probes_hot:
+            return False
+        try:
+            self._hot.open(row.ledgerId)
+        except LedgerMissing:
+            return False
+        return True
 
     def walk(
         self,
@@ -144,8 +175,7 @@ class TieredSource:
                 raise LedgerMissing(f"{self._name}: the hot copy of ledger {ledger_id} is gone")
             return HotCopy(self._hot, ledger_id)
         assert read.stretch is not None
-        foreign = self._tiers.foreign_copy(read.stretch, read.policy)
-        return foreign or self._tiers.copy(
+        return self._tiers.copy(
             self._tiers.locate(self._name, read.stretch, read.policy),
             ledger_id,
             read.policy,
@@ -158,3 +188,11 @@ class TieredSource:
         if tier is Tier.TIERED and read.stretch is not None:
             with suppress(AfterglowError):  # what cannot be located needs no patience
                 self._tiers.failed(self._tiers.locate(self._name, read.stretch, read.policy), error)
+
+
+def _first_run(served: Iterator[ServedRun], last: int) -> EntryRun:
+    """The first run; an empty one behind ``last`` where all entries up to there were left out."""
+    found = next(served, None)
+    if found is None:
+        return EntryRun(last + 1, ())
+    return EntryRun(found.run.frames.first_entry_id, found.run.entries(), found.tier is Tier.TIERED)

@@ -1,4 +1,4 @@
-"""Where to look for a moment in what a tier holds of a ledger: by records, by an index, and in one block.
+"""Time index of a tier: where in a ledger to look for a moment, by segment records, by an object's index, by a block.
 
 Records of segments tell up to which time each goes, and are in metadata; the one that holds the moment is found by
 bisection. Its index tells the same of each block, and that block is fetched. So a search costs one index and one ranged
@@ -6,23 +6,26 @@ get, however many segments there are. Blocks of whole ledgers are large: of thes
 the right one at once. Where no times are known, as of objects that Apache Pulsar wrote, the first entries of blocks are
 looked at, by bisection again.
 
-A search need not know any of this: it is told less to look at, and what it finds is the same.
+Entries without broker times follow no order, so that nothing can be bisected there. But their greatest time is known of
+each segment and of each block: the first that reaches the moment is the one to scan.
+
+A search need not know any of this: it is told less to look at, and what it finds is the same. Fetched blocks stay in
+the cache of pieces: a consumer that sought reads on from there.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from afterglow.config.choices import ReadPriority
-from afterglow.errors import AfterglowError, CorruptEntry
+from afterglow.errors import AfterglowError, CorruptEntry, StoreUnavailable
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.ledger.timestamps import entry_time
 from afterglow.read.fetch import cut_frames
-from afterglow.read.stretches import stretch_at
+from afterglow.read.stretches import stretch_at, stretches_from
 from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.read.counters import ReadCounters
-    from afterglow.read.handle import TopicView
-    from afterglow.read.pieces import BlockSpan
+    from afterglow.read.pieces import BlockSpan, LedgerPieces
     from afterglow.read.stretches import Stretch
     from afterglow.read.tier_source import TierSource
 
@@ -46,49 +48,64 @@ _TOGETHER: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """Narrows searches over a pinned view of one topic."""
+    """Narrows searches over one topic."""
 
-    view: TopicView
+    name: str
+    """Its managed-ledger name."""
     tiers: TierSource
     policy: BrokerConfig
     """The topic's."""
     counters: ReadCounters
     """Told of every request."""
 
-    def narrow(self, ledger_id: int, first: int, last: int, time_ms: int) -> range:
-        """Of entries of a ledger, some among which is the first with a broker time at or after a moment.
+    def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """Some of the entries of a ledger; see :meth:`afterglow.ledger.source.EntrySource.narrow`.
 
-        Where nothing is known, or cannot be read, these are all: whoever searches them will find out what is wrong.
+        Where an object cannot be read, these are all: whoever reads them will find out what is wrong.
 
-        Args:
-            ledger_id: The ledger.
-            first: First entry, inclusive.
-            last: Last entry, inclusive; it has a broker time at or after the moment.
-            time_ms: The moment, epoch milliseconds.
+        Raises:
+            StoreUnavailable: The tier has the only copy and cannot be reached.
         """
-        row = self.view.rows[ledger_id]
-        hot_gone = row.offloadContext.bookkeeperDeleted
-        found = range(first, last + 1)
-        if not hot_gone and self.policy.managed_ledger_offloaded_read_priority is ReadPriority.BOOKKEEPER_FIRST:
-            return found  # a probe of the hot log costs next to nothing
+        if not stamped:
+            return self._reaching(row, entries, time_ms)
         with suppress(AfterglowError):
-            found = self._by_records(row, found, time_ms)
-        with suppress(AfterglowError):
-            stretch = stretch_at(row, found.start)
-            if stretch is None or stretch.last < found.stop - 1:
-                return found
-            copy = self._copy(ledger_id, stretch, impatient=not hot_gone)
+            entries = self._by_records(row, entries, time_ms)
+        with _only_narrowing(row):
+            stretch = stretch_at(row, entries.start)
+            if stretch is None or stretch.last < entries.stop - 1:
+                return entries
+            copy = self._copy(row, stretch)
             if copy is not None:
-                found = _by_blocks(copy, found, time_ms)
-                found = _in_block(copy, found, time_ms)
-        return found
+                entries = _by_blocks(copy, entries, time_ms)
+                entries = _in_block(copy, entries, time_ms)
+        return entries
+
+    def _reaching(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int) -> range:
+        """What the first segment or block holds of them whose greatest time is at or after the moment."""
+        start = entries.start
+        for stretch in stretches_from(row, start):
+            if start >= entries.stop:
+                break
+            within = range(start, min(stretch.last + 1, entries.stop))
+            start = within.stop
+            with suppress(AfterglowError):
+                times = self.tiers.times(self.name, stretch)
+                if times is not None and times.is_before(time_ms):
+                    continue
+            with _only_narrowing(row):
+                copy = self._copy(row, stretch)
+                if copy is not None and copy.ledger.pieces.times is not None:
+                    within = _reaching_block(copy.ledger.pieces, within, time_ms)
+            if within:
+                return within
+        return range(start, entries.stop)
 
     def _by_records(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int) -> range:
         """What one segment holds of them, where records tell the times of segments."""
         low, end, stop = entries.start, entries.stop, entries.stop
         while low < end:
             stretch = stretch_at(row, (low + end) // 2)
-            times = None if stretch is None else self.tiers.times(self.view.name, stretch)
+            times = None if stretch is None else self.tiers.times(self.name, stretch)
             if stretch is None or times is None or times.max_broker is None:
                 break
             if times.max_broker < time_ms:
@@ -97,12 +114,43 @@ class TimeIndex:
                 end, stop = stretch.first, min(stretch.last + 1, stop)
         return range(low, stop) if low < stop else entries
 
-    def _copy(self, ledger_id: int, stretch: Stretch, *, impatient: bool) -> TierCopy | None:
-        if self.tiers.foreign_copy(stretch, self.policy) is not None:
-            return None
-        located = self.tiers.locate(self.view.name, stretch, self.policy)
-        copy = self.tiers.copy(located, ledger_id, self.policy, self.counters, lenient=True, impatient=impatient)
+    def _copy(self, row: ManagedLedgerInfo.LedgerInfo, stretch: Stretch) -> TierCopy | None:
+        located = self.tiers.locate(self.name, stretch, self.policy)
+        impatient = not row.offloadContext.bookkeeperDeleted
+        copy = self.tiers.copy(located, row.ledgerId, self.policy, self.counters, lenient=True, impatient=impatient)
         return copy if isinstance(copy, TierCopy) else None
+
+
+@contextmanager
+def _only_narrowing(row: ManagedLedgerInfo.LedgerInfo) -> Iterator[None]:
+    """Go on without the index where it cannot be read, unless the store that has the only copy is out of reach.
+
+    A search without the index would have to wait for the same store, and for all retries, once more.
+    """
+    try:
+        yield
+    except StoreUnavailable:
+        if row.offloadContext.bookkeeperDeleted:
+            raise
+    except AfterglowError:
+        pass
+
+
+def _reaching_block(pieces: LedgerPieces, entries: range, time_ms: int) -> range:
+    """What the first block holds of them whose greatest time, of either kind, is at or after the moment."""
+    assert pieces.times is not None
+    low, high = pieces.block_number(entries.start), pieces.block_number(entries.stop - 1)
+    if low < 0:
+        return entries
+    reaching = np.flatnonzero(pieces.times[low : high + 1, 1::2].max(axis=1) >= time_ms)
+    return _of_block(pieces, low + int(reaching[0]), entries) if reaching.size else entries[:0]
+
+
+def _of_block(pieces: LedgerPieces, number: int, entries: range) -> range:
+    """Those entries that are in a block."""
+    following = pieces.block(number + 1)
+    stop = entries.stop if following is None else following.first_entry_id
+    return range(max(int(pieces.first_entries[number]), entries.start), min(stop, entries.stop))
 
 
 def _by_blocks(copy: TierCopy, entries: range, time_ms: int) -> range:
@@ -116,10 +164,7 @@ def _by_blocks(copy: TierCopy, entries: range, time_ms: int) -> range:
     reaching = np.flatnonzero(pieces.times[low : high + 1, 1] >= time_ms)
     if not reaching.size:
         return entries
-    number = low + int(reaching[0])
-    following = pieces.block(number + 1)
-    stop = entries.stop if following is None else following.first_entry_id
-    return range(max(int(pieces.first_entries[number]), entries.start), min(stop, entries.stop))
+    return _of_block(pieces, low + int(reaching[0]), entries)
 
 
 def _by_first_entries(copy: TierCopy, entries: range, blocks: range, time_ms: int) -> range:
@@ -186,7 +231,7 @@ class _Frames:
 
     @classmethod
     def of(cls, copy: TierCopy, block: BlockSpan, entry: int = 0) -> Self:
-        """Fetch those around an entry of a block: past the cache, since whoever reads on from here will scan.
+        """Those around an entry of a block.
 
         Raises:
             AfterglowError: They cannot be read, or are damaged.
@@ -195,15 +240,14 @@ class _Frames:
         mark = ledger.pieces.nearest(block, entry)
         number, start = divmod(mark.offset, block.piece_bytes)
         begin = block.first_piece + number
-        fetched = ledger.fetch(range(begin, min(begin + _TOGETHER, block.first_piece + block.pieces)))
-        for damage in fetched.damage.values():
-            raise damage
+        wanted = range(begin, min(begin + _TOGETHER, block.first_piece + block.pieces))
+        data = copy.source.joined(ledger, wanted)
         if not number:
-            ledger.check_header(block, fetched.data)
-        cut = cut_frames(fetched.data, block.first_entry_id + mark.entry, start)
+            ledger.check_header(block, data)
+        cut = cut_frames(data, block.first_entry_id + mark.entry, start)
         if isinstance(cut, str):
             raise ledger.broken(block, mark.entry, cut)
-        return cls(fetched.data, cut.offsets, block.first_entry_id + mark.entry)
+        return cls(data, cut.offsets, block.first_entry_id + mark.entry)
 
     def stamped(self, at: int) -> tuple[int, int] | None:
         """The first entry from one on, counted from 0, that has a broker time, and that time; None: none has."""

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from afterglow.engine.checking import ExternalCopies
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.catalog import Catalog
@@ -24,7 +25,7 @@ from afterglow.offload.segments.cutting import Sizes
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import failed
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import MEMORY, TierPlace, Tiers
+from afterglow.read.places import MEMORY, TierPlace, Tiers, external_place, is_built_in
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
@@ -219,7 +220,11 @@ class OffloadWorld(World):
         return list(
             verify(
                 self.metadata,
-                lambda _place: self.tier,
+                lambda place: (
+                    self.tier
+                    if is_built_in(place.driver)
+                    else ExternalCopies(external_place(place.driver, dict(place.properties)), self.config)
+                ),
                 tiers=[self.tier],
                 instance=INSTANCE,
                 now_ms=wall_clock_ms() + 1000,  # by the store's clock

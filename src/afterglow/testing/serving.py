@@ -12,7 +12,7 @@ import sys
 import threading
 import urllib.request
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 
 _READY = re.compile(r"ready (pulsar(?:\+ssl)?://\S+) (https?://\S+)")
 _START_S = 60.0
+
+
+class TierRequests(NamedTuple):
+    """Requests of readers to object stores."""
+
+    heads: int
+    index_reads: int
+    ranged_gets: int
+
+    def since(self, before: TierRequests) -> TierRequests:
+        """Those that came after others were counted."""
+        return TierRequests(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass(slots=True)
@@ -51,6 +63,19 @@ class Served:
         with urllib.request.urlopen(call, timeout=30) as answer:  # noqa: S310
             text = answer.read()
         return json.loads(text) if text else None
+
+    def tier_requests(self) -> TierRequests:
+        """What it has asked of tiers so far, by its own metrics."""
+        with urllib.request.urlopen(f"{self.admin_url}/metrics", timeout=60) as answer:  # noqa: S310
+            text = answer.read().decode()
+
+        def total(metric: str, label: str = "") -> int:
+            samples = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)", text, re.MULTILINE)
+            return sum(int(float(value)) for labels, value in samples if label in labels)
+
+        heads, gets = (total("afterglow_store_requests_total", f'operation="{name}"') for name in ("head", "get"))
+        ranged_gets = total("afterglow_tier_reads_total")
+        return TierRequests(heads, gets - ranged_gets, ranged_gets)
 
 
 def start(home: Path, *options: str, environ: dict[str, str] | None = None, plain: bool = True) -> Served:

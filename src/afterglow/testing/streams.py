@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from afterglow.format.offload_context import get_uuid
 from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload.runner import run_task
 from afterglow.offload.segments.cutting import Sizes
 from afterglow.offload.segments.stream import TopicStream, run_between
 from afterglow.offload.segments.upload import SegmentRoom
-from afterglow.offload.task import run_part
 from afterglow.read.places import TierPlace
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.ledgers import World, settings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.offload.task import PartTask
+    from afterglow.offload.task import StreamTask
     from afterglow.storage.store import ObjectStore
 
 PLACE = TierPlace("memory", "streams")
@@ -56,7 +56,7 @@ class StreamWorld:
         self.sizes = Sizes(256, 512)
         self.given_up: dict[UUID, str] = {}
         self.ledgers_given_up: list[int] = []
-        self.tasks: list[PartTask] = []
+        self.tasks: list[StreamTask] = []
         self.open()
 
     def open(self) -> None:
@@ -90,6 +90,8 @@ class StreamWorld:
             run_between=lambda begin, end: run_between(ledger.layout, begin, end),
             open_store=lambda _place: self.store,
             store_options=lambda _place: {},
+            driver_task=_no_external_driver,
+            open_copy=_no_external_driver,
             user_metadata=_metadata,
             give_up=lambda uuid, _place, reason: self.given_up.update({uuid: reason}),
         )
@@ -113,7 +115,7 @@ class StreamWorld:
         running = self.tasks[:count]
         del self.tasks[: len(running)]
         for task in running:
-            result = run_part(
+            result = run_task(
                 task,
                 open_ledger=lambda ledger_id: nullcontext(self.world.hot.open(ledger_id)),
                 open_store=lambda _url, _options: self.store,
@@ -144,6 +146,10 @@ class StreamWorld:
     def entries(self) -> list[bytes]:
         """Every entry of the topic."""
         return [bytes(entry.data) for entry in self.ledger.read(EARLIEST, 100_000, 1 << 30)]
+
+
+def _no_external_driver(*_: object) -> NoReturn:
+    raise AssertionError("the tier is that of a built-in driver")
 
 
 def _metadata(role: str) -> Mapping[str, str]:

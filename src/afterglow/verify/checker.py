@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from afterglow.errors import ConfigError, MissingDependency, NotSupported
 from afterglow.metadata.paths import STANDALONE
 from afterglow.verify.coverage import check_coverage, committed_objects
 from afterglow.verify.deep import CheckHere
@@ -17,11 +18,12 @@ from afterglow.verify.state import StateReader
 from afterglow.verify.strays import Strays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.storage.store import ObjectStore
     from afterglow.verify.deep import ObjectChecker
+    from afterglow.verify.driver_copies import DriverCopies
     from afterglow.verify.names import Naming
     from afterglow.verify.objects import ObjectCheck
     from afterglow.verify.places import Place
@@ -35,7 +37,7 @@ _AT_ONCE: Final = 10_000
 
 def verify(
     metadata: MetadataReader,
-    stores: Callable[[Place], ObjectStore],
+    stores: Callable[[Place], ObjectStore | DriverCopies],
     *,
     tiers: Iterable[ObjectStore],
     instance: str,
@@ -53,7 +55,8 @@ def verify(
 
     Args:
         metadata: The store; only read.
-        stores: Gives the store of each place that metadata names, as often as it is asked.
+        stores: Gives the store of each place that metadata names, or the external driver that has its objects, as
+            often as it is asked. What it cannot give is ``unchecked``.
         tiers: The stores to list for orphans and unfinished uploads; asked for when all topics are checked.
         instance: Our own, as objects carry it.
         cluster: Whose records of ours are meant.
@@ -77,12 +80,10 @@ def verify(
         state = reader.topic(name)
         add_names(naming, state)
         yield from _settled_coverage(reader, state, hot)
-        for check in committed_objects(state):
-            if check.place.blocks:
-                due[check] = name
-                continue
-            detail = f"a MapFile of Pulsar's own file-system driver below {check.place.bucket}, which is not read here"
-            yield Finding(Kind.UNCHECKED, check.topic, check.key, None, detail)
+        checks = committed_objects(state)
+        obstacles = {place: _obstacle(place, stores) for place in dict.fromkeys(check.place for check in checks)}
+        yield from _unchecked(checks, obstacles)
+        due |= {check: name for check in checks if obstacles[check.place] is None}
         if len(due) >= _AT_ONCE:
             yield from _check_objects(reader, checker, due)
             due.clear()
@@ -91,6 +92,29 @@ def verify(
     for tier in tiers:
         for stray in strays.find(tier):
             yield stray.finding
+
+
+def _obstacle(place: Place, stores: Callable[[Place], ObjectStore | DriverCopies]) -> str | None:
+    """Why the objects of a place cannot be checked; None where they can."""
+    if not place.blocks:
+        return f"MapFiles of Pulsar's own file-system driver below {place.bucket}, which are not read here"
+    try:
+        stores(place)
+    except (ConfigError, MissingDependency, NotSupported) as error:
+        return str(error)
+    return None
+
+
+def _unchecked(checks: Sequence[ObjectCheck], obstacles: Mapping[Place, str | None]) -> Iterator[Finding]:
+    """One finding for all objects of a topic that cannot be checked for the same reason."""
+    by_reason: dict[str, list[ObjectCheck]] = {}
+    for check in checks:
+        if (reason := obstacles[check.place]) is not None:
+            by_reason.setdefault(reason, []).append(check)
+    for reason, found in by_reason.items():
+        more = f" and {len(found) - 1} more objects" if len(found) > 1 else ""
+        detail = f"{found[0].key}{more} cannot be checked: {reason}"
+        yield Finding(Kind.UNCHECKED, found[0].topic, found[0].key, None, detail)
 
 
 def read_naming(reader: StateReader) -> Naming:

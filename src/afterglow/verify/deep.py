@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from afterglow.storage.store import ObjectStore
+    from afterglow.verify.driver_copies import DriverCopies
     from afterglow.verify.objects import ObjectCheck
     from afterglow.verify.places import Place
 
@@ -71,7 +72,7 @@ def portions(check: ObjectCheck, portion_bytes: int = PORTION_BYTES) -> tuple[Po
     )
 
 
-def read_portion(store: ObjectStore, portion: Portion, instance: str) -> Reading:
+def read_portion(store: ObjectStore | DriverCopies, portion: Portion, instance: str) -> Reading:
     """Read and check a portion.
 
     Raises:
@@ -106,7 +107,7 @@ class CheckHere:
         deep: Read every byte.
     """
 
-    def __init__(self, stores: Callable[[Place], ObjectStore], instance: str, *, deep: bool) -> None:
+    def __init__(self, stores: Callable[[Place], ObjectStore | DriverCopies], instance: str, *, deep: bool) -> None:
         self._stores = stores
         self._instance = instance
         self._deep = deep

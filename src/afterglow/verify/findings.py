@@ -34,7 +34,7 @@ class Kind(StrEnum):
     FOREIGN = "foreign"
     """Not written by this instance: reported, never touched."""
     UNCHECKED = "unchecked"
-    """Bytes that no checksum covers."""
+    """Bytes that no checksum covers, or objects that cannot be read here."""
 
     @property
     def is_fault(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import BucketMissing, FormatError, ObjectMissing
 from afterglow.verify.blocks import check_blocks
+from afterglow.verify.driver_copies import DriverCopies, check_copies
 from afterglow.verify.findings import Finding, Kind, position_text
 from afterglow.verify.index import parse_index
 from afterglow.verify.names import INDEX_SUFFIX
@@ -70,12 +71,12 @@ class _Opened:
 
 
 def check_object(
-    store: ObjectStore, check: ObjectCheck, *, instance: str, share: Share | None = None
+    store: ObjectStore | DriverCopies, check: ObjectCheck, *, instance: str, share: Share | None = None
 ) -> Generator[Finding, None, int]:
     """Check one object and its index.
 
     Args:
-        store: Where they are.
+        store: Where they are, or the external driver that has them.
         check: What metadata says.
         instance: Our own.
         share: The blocks of the object to read byte by byte; None: none of them. What is to be told of the object as a
@@ -87,6 +88,8 @@ def check_object(
     Raises:
         StorageError: The store fails. That is no finding: nothing is known about the object.
     """
+    if isinstance(store, DriverCopies):
+        return check_copies(store, check, share)
     return _Object(store, check, instance).findings(share)
 
 

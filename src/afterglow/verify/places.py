@@ -25,6 +25,8 @@ class Place:
     """What stands before every key, without slashes at its ends."""
     blocks: bool = True
     """Whether objects there have the format of blocks; False: Hadoop's MapFile, by Pulsar's own file-system driver."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """What the driver gave as its metadata, sorted by key; an external driver finds its objects by these."""
 
 
 def place_of_driver(driver: Message) -> Place:
@@ -39,10 +41,12 @@ def place_of_driver(driver: Message) -> Place:
         properties.get("serviceEndpoint", ""),
         properties.get("afterglowPrefix", ""),
         blocks=name != _FILESYSTEM or properties.get("afterglowFormat") == "blocks",
+        properties=tuple(sorted(properties.items())),
     )
 
 
 def place_of_record(place: Message) -> tuple[Place, str]:
-    """The place and the key that a ``Place`` record of ours {1: driver … 6: prefix} tells."""
+    """The place and the key that a ``Place`` record of ours {1: driver … 6: prefix, 7: driver metadata} tells."""
     driver, bucket, region, endpoint, key, prefix = (place.text(number) for number in range(1, 7))
-    return Place(driver, bucket, region, endpoint, prefix), key
+    properties = tuple(sorted((pair.text(1), pair.text(2)) for pair in place.messages(7)))
+    return Place(driver, bucket, region, endpoint, prefix, properties=properties), key

@@ -1,4 +1,4 @@
-"""What a stream keeps in memory until parts have taken it."""
+"""What a stream keeps in the offload buffer until it is uploaded."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import StoreUnavailable
+from afterglow.errors import HotLogError, MetadataUnavailable, StoreUnavailable
 from afterglow.format.position import LATEST
 from afterglow.ledger.offload_buffer import OffloadBuffer
+from afterglow.ledger.reader import ReadOrigin
+from afterglow.testing.ledgers import Receipts
 from afterglow.testing.offloads import OffloadWorld
 from afterglow.testing.streams import streaming
 
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 class BufferedWorld(OffloadWorld):
     """A topic that streams, without a tail cache and with a buffer."""
 
+    buffer_bytes = 1 << 20
+
     def prepare(self) -> None:
-        self.buffer = OffloadBuffer(1 << 20)
+        self.buffer = OffloadBuffer(self.buffer_bytes)
         super().prepare()
 
 
@@ -69,12 +73,77 @@ def test_a_part_that_fails_keeps_its_entries(world: BufferedWorld, ledger: Manag
     assert held(world) == 10
 
 
-def test_the_next_ledger_is_kept_from_the_next_look_on(world: BufferedWorld, ledger: ManagedLedger) -> None:
+def test_the_next_ledger_is_kept_from_its_first_entry_on(world: BufferedWorld, ledger: ManagedLedger) -> None:
+    world.append(ledger, b"w")
     ledger.roll()
-    world.settle()
-    world.run()
     world.append(ledger, b"x", b"y")
+    assert held(world) == 3
+    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.run()
+    assert held(world) == 0
+    ledger.roll()
+    world.append(ledger, b"z")
+    assert held(world) == 1
+
+
+def test_a_ledger_that_replaces_a_failed_one_is_kept_too(world: BufferedWorld, ledger: ManagedLedger) -> None:
+    world.append(ledger, b"w")
+    failed = ledger.writing_to
+    assert failed is not None
+    world.hot.held = True
+    receipts = Receipts()
+    ledger.append((b"lost",), 1, receipts)
+    world.hot.open(failed).fail(HotLogError("the disk is gone"))
+    world.hot.held = False
+    world.settle()
+    world.append(ledger, b"x")
+    assert receipts.errors
+    assert ledger.writing_to != failed
     assert held(world) == 2
+
+
+def test_metadata_that_cannot_be_reached_costs_no_entry_that_is_kept(
+    world: BufferedWorld, ledger: ManagedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.run()
+    world.append(ledger, *(b"%d" % number * 60 for number in range(5)))
+    failed: list[str] = []
+
+    def put(path: str, _value: bytes, _expected_version: int) -> int:
+        failed.append(path)
+        raise MetadataUnavailable("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(world.metadata, "put", put)
+        world.service.tick()
+        world.settle()
+        assert failed
+        world.append(ledger, b"while metadata is away")
+        assert held(world) == 6
+    world.clock.advance(60)
+    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.run()
+    assert held(world) == 0
+
+
+def test_an_upload_that_is_stuck_fills_the_buffer_and_nothing_more(world: BufferedWorld, ledger: ManagedLedger) -> None:
+    assert world.buffer is not None
+    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.run()
+    begin = ledger.last_confirmed.next()
+    while not world.buffer.statistics.refused:
+        world.append(ledger, *(b"%d" % number * 4_000 for number in range(10)))
+    full = world.buffer.statistics
+    assert full.bytes_held > 0.9 * world.buffer_bytes / 2
+    assert ledger.read_over(begin, 1, 1).origins == [(ReadOrigin.BUFFER, 1)]
+    world.append(ledger, *(b"more",) * 100)
+    assert world.buffer.statistics.bytes_held == full.bytes_held
+    world.run()
+    assert held(world) == 0
+    world.append(ledger, b"again")
+    assert held(world) == 1
+    world.check()
 
 
 def test_a_topic_that_is_switched_back_keeps_nothing(world: BufferedWorld, ledger: ManagedLedger) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from afterglow.offload.task import PartTask
+    from afterglow.offload.task import StreamTask
     from afterglow.testing.offloads import OffloadWorld
 
 ENTRY = bytes(60)
@@ -76,7 +76,7 @@ def test_tasks_of_further_segments_go_out_before_one_is_finished() -> None:
     world.run()
     told: list[tuple[int, int]] = []
 
-    def hand_out(tasks: Sequence[PartTask]) -> None:
+    def hand_out(tasks: Sequence[StreamTask]) -> None:
         told.append((len(tasks), len(world.covered())))
         world.tasks += tasks
 

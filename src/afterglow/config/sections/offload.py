@@ -17,8 +17,8 @@ class Offload:
     managed_ledger_offload_driver: str | None = setting(
         optional(text()),
         default=None,
-        doc="The kind of tier: `filesystem`, `S3`, `aws-s3`, `azureblob`, `google-cloud-storage`, `aliyun-oss`, or a "
-        "driver from the entry point group `afterglow.offloaders`. Nothing: the engine's own tier.",
+        doc="The kind of tier: `filesystem`, `S3`, `aws-s3`, `aliyun-oss`, or the name of another driver from the "
+        "entry point group `afterglow.offloaders`; any other is refused. Nothing: the engine's own tier.",
         scope=Scope.TOPIC,
     )
     offloaders_directory: str = setting(
@@ -57,7 +57,7 @@ class Offload:
         _READ_PRIORITY,
         default=ReadPriority.TIERED_STORAGE_FIRST,
         doc="Which copy serves a read while both exist (PIP-73); `tiered-first` is accepted too. The other copy "
-        "serves where the chosen one is gone.",
+        "serves where the chosen one is gone. Searches by time (seek, expiry) use the hot copy while it exists.",
         scope=Scope.TOPIC,
         aliases={"managedLedgerDataReadPriority": _READ_PRIORITY},
     )
@@ -79,8 +79,9 @@ class Offload:
     managed_ledger_extra_configurations: tuple[tuple[str, str], ...] = setting(
         pairs(),
         default=(),
-        doc="Further properties for the driver. In the file one key each, `managedLedgerOffloadExtraConfig` and the "
-        "property's name.",
+        doc="Further properties for the driver, as `name=value,name=value`; or one key each, "
+        "`managedLedgerOffloadExtraConfig` and the property's name, which a value with a comma needs. Levels add to "
+        "each other, property by property.",
         scope=Scope.TOPIC,
         prefix="managedLedgerOffloadExtraConfig",
     )

@@ -49,6 +49,7 @@ class Streaming:
     offload_buffer_max_bytes: int = setting(
         size(),
         default=256 * MIB,
-        doc="Memory in bytes for entries that wait for their upload, all topics together. Past it they are read again "
-        "from the hot log.",
+        doc="Memory in bytes for entries that wait for their upload, all topics together, where offload tasks read "
+        "over the Pulsar protocol. A topic uses at most as much as it leaves free. What does not fit is read from the "
+        "hot log. 0: no buffer.",
     )

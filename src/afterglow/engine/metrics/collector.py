@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from afterglow.broker.obedience import TOPICS_AT_ONCE
-from afterglow.broker.raw_reads import ReadOrigin
 from afterglow.engine.metrics.checks import add_checks
 from afterglow.engine.metrics.declared import GROUPS
 from afterglow.engine.metrics.offload import add_offload, add_reads
@@ -16,6 +15,7 @@ from afterglow.engine.metrics.samples import Samples
 from afterglow.engine.metrics.topics import add_topics, figures_of
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger.offload_buffer import BufferStatistics
+from afterglow.ledger.reader import ReadOrigin
 from afterglow.offload.job_counts import JOB_SECONDS
 from afterglow.read.copies import Tier
 
@@ -171,13 +171,21 @@ class MetricsCollector:
         samples.add("afterglow_cache_hits_total", cache.hits)
         samples.add("afterglow_cache_hit_bytes_total", cache.hit_bytes)
         samples.add("afterglow_cache_misses_total", cache.misses)
-        for origin in ReadOrigin:
-            samples.add("afterglow_raw_read_bytes_total", getattr(self._service.raw_reads, f"{origin}_bytes"), origin)
+        raw_reads, offload_reads = self._service.raw_reads, self._service.offload_reads
+        log_bytes = raw_reads[ReadOrigin.HOT] + raw_reads[ReadOrigin.TIER]
+        samples.add("afterglow_raw_read_bytes_total", raw_reads[ReadOrigin.CACHE], "cache")
+        samples.add("afterglow_raw_read_bytes_total", raw_reads[ReadOrigin.BUFFER], "buffer")
+        samples.add("afterglow_raw_read_bytes_total", log_bytes, "log")
+        for origin in (ReadOrigin.BUFFER, ReadOrigin.CACHE, ReadOrigin.HOT):
+            samples.add("afterglow_offload_read_bytes_total", offload_reads[origin], origin)
+        file_bytes = 0 if self._offload is None else self._offload.file_bytes
+        samples.add("afterglow_offload_read_bytes_total", file_bytes, "file")
         samples.add("afterglow_hot_pending_bytes", store.hot.pending_bytes)
         buffer = store.cache.buffer
-        held = BufferStatistics(0, 0, 0) if buffer is None else buffer.statistics
-        budget_bytes = 0 if buffer is None else self._service.config.offload_buffer_max_bytes
+        held = BufferStatistics() if buffer is None else buffer.statistics
         samples.add("afterglow_offload_buffer_bytes", held.bytes_held)
-        samples.add("afterglow_offload_buffer_budget_bytes", budget_bytes)
+        samples.add("afterglow_offload_buffer_budget_bytes", 0 if buffer is None else buffer.budget_bytes)
         samples.add("afterglow_offload_buffer_entries", held.entries)
+        samples.add("afterglow_offload_buffer_refused_entries_total", held.refused)
+        samples.add("afterglow_offload_buffer_refused_bytes_total", held.refused_bytes)
         samples.add("afterglow_offload_buffer_dropped_entries_total", held.dropped)

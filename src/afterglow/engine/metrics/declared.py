@@ -197,6 +197,13 @@ GROUPS: Final = (
                 "namespace topic route",
                 "Bytes that tasks have read and uploaded, by where they read them: files or protocol.",
             ),
+            _counter(
+                "afterglow_offload_read_bytes_total",
+                "from",
+                "Bytes of entries that offload tasks have read, by where. Over the protocol: buffer (the offload "
+                "buffer), cache (the tail cache) or hot (the hot log). On the engine's own disk: file (ledger files, "
+                "of which the page cache holds the newest). What a task has read counts again where it is retried.",
+            ),
         ),
         managed_ledgers=True,
     ),
@@ -224,7 +231,8 @@ GROUPS: Final = (
             _counter(
                 "afterglow_read_bytes_total",
                 "namespace topic tier",
-                "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it.",
+                "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it, "
+                "nor what a search by time looked at.",
             ),
             _counter("afterglow_read_entries_total", "namespace topic tier", "Entries, likewise."),
             _counter(
@@ -310,14 +318,23 @@ GROUPS: Final = (
             ),
             _gauge("afterglow_offload_buffer_entries", "", "Entries that it holds."),
             _counter(
+                "afterglow_offload_buffer_refused_entries_total",
+                "",
+                "Entries that it has not admitted, for want of room or because one before them was not admitted. "
+                "Tasks read them from the hot log.",
+            ),
+            _counter("afterglow_offload_buffer_refused_bytes_total", "", "Bytes of these."),
+            _counter(
                 "afterglow_offload_buffer_dropped_entries_total",
                 "",
-                "Entries that it has dropped before a task took them, which are read from the hot log then.",
+                "Entries that it held and has dropped before they were offloaded: their topic was closed, deleted or "
+                "streams no more.",
             ),
             _counter(
                 "afterglow_raw_read_bytes_total",
                 "origin",
-                "Bytes that tasks have read over the protocol, by where they were: cache, buffer or log.",
+                "Bytes that raw readers, which are offload tasks and readers of sources, were sent over the protocol, "
+                "by where they were: cache, buffer or log.",
             ),
             _gauge(
                 "afterglow_hot_pending_bytes",

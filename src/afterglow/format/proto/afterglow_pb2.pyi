@@ -152,12 +152,33 @@ class Place(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DriverMetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DRIVER_FIELD_NUMBER: _builtins.int
     BUCKET_FIELD_NUMBER: _builtins.int
     REGION_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     PREFIX_FIELD_NUMBER: _builtins.int
+    DRIVER_METADATA_FIELD_NUMBER: _builtins.int
     driver: _builtins.str
     """as in the offload policy, such as aws-s3"""
     bucket: _builtins.str
@@ -170,6 +191,10 @@ class Place(_message.Message):
     """of the data object; the index has the same key with "-index" behind it"""
     prefix: _builtins.str
     """what stands before every key in the bucket, without slashes at its ends; empty: nothing"""
+    @_builtins.property
+    def driver_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """what an external driver needs to find the object; empty for built-in ones"""
+
     def __init__(
         self,
         *,
@@ -179,10 +204,11 @@ class Place(_message.Message):
         endpoint: _builtins.str = ...,
         key: _builtins.str = ...,
         prefix: _builtins.str = ...,
+        driver_metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "driver", b"driver", "endpoint", b"endpoint", "key", b"key", "prefix", b"prefix", "region", b"region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "driver", b"driver", "driver_metadata", b"driver_metadata", "endpoint", b"endpoint", "key", b"key", "prefix", b"prefix", "region", b"region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,7 +568,7 @@ class DeleteRecord(_message.Message):
     def place(self) -> Global___Place: ...
     @_builtins.property
     def driver_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """what the driver had given for it"""
+        """written by earlier releases; now in place"""
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class RemoteLedgers:
         timeout_s: As for :class:`~afterglow.hot.pulsar.reader.RawReader`.
         deadline_s: Likewise.
         instance: Likewise.
+        offloads: Likewise.
 
     Raises:
         InvalidName: The topic's name is not well-formed.
@@ -51,8 +52,11 @@ class RemoteLedgers:
         timeout_s: float = 30.0,
         deadline_s: float = 120.0,
         instance: str | None = None,
+        offloads: bool = False,
     ) -> None:
-        self._reader = RawReader(address, topic, timeout_s=timeout_s, deadline_s=deadline_s, instance=instance)
+        self._reader = RawReader(
+            address, topic, timeout_s=timeout_s, deadline_s=deadline_s, instance=instance, offloads=offloads
+        )
         self._stretches = tuple(stretches)
         self._runs: Iterator[RawRun] = iter(())
         self._run: RawRun | None = None

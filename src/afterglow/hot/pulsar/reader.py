@@ -59,6 +59,7 @@ class RawReader:
         timeout_s: Longest wait for an answer, and longest silence after which a connection counts as lost.
         deadline_s: Longest time that one step of a read may take, with all its attempts.
         instance: The hot log that the entries must come from, where the brokers are ours; None: any.
+        offloads: Whether the entries are for an offload task, which brokers of ours count.
 
     Raises:
         InvalidName: The topic's name is not well-formed.
@@ -73,6 +74,7 @@ class RawReader:
         timeout_s: float = 30.0,
         deadline_s: float = 120.0,
         instance: str | None = None,
+        offloads: bool = False,
     ) -> None:
         self.topic = TopicName.parse(topic)
         self._half_bytes = receive_bytes // 2
@@ -80,6 +82,7 @@ class RawReader:
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s
         self._instance = instance
+        self._offloads = offloads
         self._idle: Connection | None = None
         self._streams: set[Stream] = set()
         self._closed = False
@@ -182,7 +185,13 @@ class RawReader:
         if line is None:
             line = find_broker(self._dialer, self.topic, patience)
         stream = Stream(
-            line, self.topic, course, window_bytes=self._half_bytes, patience=patience, instance=self._instance
+            line,
+            self.topic,
+            course,
+            window_bytes=self._half_bytes,
+            patience=patience,
+            instance=self._instance,
+            offloads=self._offloads,
         )
         self._streams.add(stream)
         self._statistics = replace(self._statistics, subscriptions=self._statistics.subscriptions + 1)

@@ -10,7 +10,7 @@ from afterglow.errors import CorruptEntry, HotLogUnavailable
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY
+from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY
 from afterglow.hot.pulsar.answers import refused
 from afterglow.hot.pulsar.permits import Permits
 from afterglow.hot.pulsar.runs import RawRun
@@ -40,6 +40,7 @@ class Stream:
         window_bytes: What may be under way.
         patience: How long subscribing may take.
         instance: The hot log that the broker must have.
+        offloads: Whether the entries are for an offload task.
 
     Raises:
         HotLogUnavailable: The broker does not take the subscription now.
@@ -55,10 +56,12 @@ class Stream:
         window_bytes: int,
         patience: Patience,
         instance: str | None = None,
+        offloads: bool = False,
     ) -> None:
         self.line = line
         self._topic = topic
         self._instance = instance
+        self._offloads = offloads
         self._course = course
         self._permits = Permits(window_bytes, line.max_message_bytes)
         self._consumer_id = line.next_id()
@@ -128,8 +131,13 @@ class Stream:
         ask.metadata.add(key=RAW_PROPERTY, value="true")
         if self._instance is not None:
             ask.metadata.add(key=INSTANCE_PROPERTY, value=self._instance)
-        # A broker begins with the entry that is named, or at the end of the log where it does not see it yet: so the
-        # one before is named, which comes too and is dropped.
+        if self._offloads:
+            ask.metadata.add(key=OFFLOAD_PROPERTY, value="true")
+        # A broker of ours begins with exactly this entry. The one before may be in the tier alone, and a task must be
+        # able to read while the tier cannot.
+        ask.metadata.add(key=START_PROPERTY, value=str(self._course.awaited))
+        # Apache Pulsar begins with the entry that is named, or at the end of the log where it does not see it yet: so
+        # the one before is named, which comes too and is dropped.
         before = self._course.awaited.previous()
         ask.start_message_id.ledgerId = before.ledger_id
         ask.start_message_id.entryId = before.entry_id & 0xFFFFFFFFFFFFFFFF

@@ -29,6 +29,10 @@ MOST_BLOCKS: Final = 8_192
 """Of one segment: at some 50 bytes each in the record of its upload, less than half of what a node may hold."""
 
 
+ONE_PART_BYTES: Final = 1 << 62
+"""That no segment reaches."""
+
+
 class Offsets(Protocol):
     """Where the frames of hot ledgers stand."""
 
@@ -62,6 +66,10 @@ class Sizes:
         # A block is at least half full where no entry is larger than half of it, hence twice the bytes per block.
         block_bytes = max(block_bytes, -(-2 * max_segment_bytes // MOST_BLOCKS))
         return cls(block_bytes, max(part_bytes, block_bytes, -(-max_segment_bytes // MOST_PARTS)))
+
+    def in_one_part(self) -> Sizes:
+        """The same blocks, all of them in one part, which is planned when the segment ends."""
+        return Sizes(self.block_bytes, ONE_PART_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from afterglow.format.position import Position
 from afterglow.format.proto import afterglow_pb2 as proto
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload.segments.cutting import Sizes
-from afterglow.read.places import place_record
+from afterglow.read.places import is_built_in, place_record
 from afterglow.storage.store import Part
 
 if TYPE_CHECKING:
@@ -239,15 +239,18 @@ def segment_record(record: proto.UploadRecord, *, instance: str, offloaded_ms: i
         CorruptMetadata: The record contradicts itself.
     """
     blocks = [block for _, _, found in _ledgers(record) for block in found]
+    external = not is_built_in(
+        record.place.driver
+    )  # how long its object is, and in which blocks, only its driver knows
     made = proto.SegmentRecord(
         version=VERSION,
         uuid=record.uuid,
         place=record.place,
         begin=record.begin,
         end=record.end,
-        bytes=planned_bytes(record),
+        bytes=planned_frame_bytes(record) if external else planned_bytes(record),
         entries=sum(block.entries for block in blocks),
-        blocks=len(blocks),
+        blocks=0 if external else len(blocks),
         instance=instance,
         assigned_ms=record.assigned_ms,
         offloaded_ms=offloaded_ms,

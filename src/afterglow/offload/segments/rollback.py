@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import ConfigError, LedgerMissing, NotSupported, OffloadInProgress, WouldLoseData
 from afterglow.format.offload_context import get_uuid
+from afterglow.metadata.names import TopicName
 from afterglow.offload.doomed import doomed_segments
 from afterglow.offload.segments import edits
 from afterglow.offload.segments.listing import SegmentStatus, list_segments
@@ -85,7 +86,8 @@ def plan_rollback(
     """
     if policy.streaming_offload_enabled:
         raise ConfigError(
-            f"{name} streams to the tier, and would get segments again: set streamingOffloadEnabled=false for it first"
+            f"{_shown(name)} streams to the tier, and would get segments again: set streamingOffloadEnabled=false for "
+            "it first"
         )
     named = _named(info.ledgerInfo)
     _check_settled(name, info, named)
@@ -126,12 +128,8 @@ def roll_back(
         Fenced: Another owner has taken over; nothing was changed.
         MetadataError: The store failed. The list is as before, or as it is to be.
     """
+    check_loss(ledger.topic, plan, lose_data=lose_data)
     lost = {each.ledger_id for each in plan.lost}
-    if lost and not lose_data:
-        raise WouldLoseData(
-            f"{ledger.topic}: the hot copies of ledgers {', '.join(map(str, sorted(lost)))} are gone, and their "
-            f"{sum(each.entries for each in plan.lost)} entries are in segments alone; to lose them, give --lose-data"
-        )
     if lost:
         _keep_an_end(ledger, lost)
     rows = [row for row in ledger.info.ledgerInfo if row.offloadContext.offloadSegment]
@@ -154,6 +152,20 @@ def roll_back(
     return replace(plan, done=True)
 
 
+def check_loss(topic: TopicName, plan: Rollback, *, lose_data: bool) -> None:
+    """Check that a plan loses no entries, or that it may.
+
+    Raises:
+        WouldLoseData: Hot copies are gone, and that is not allowed.
+    """
+    if plan.lost and not lose_data:
+        raise WouldLoseData(
+            f"{topic}: the hot copies of ledgers {', '.join(str(each.ledger_id) for each in plan.lost)} are gone, and "
+            f"their {sum(each.entries for each in plan.lost)} entries are in segments alone; to lose them, give "
+            "--lose-data"
+        )
+
+
 def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
     """Have another ledger mark where the topic ends, if the one that does is lost."""
     if max(row.ledgerId for row in ledger.info.ledgerInfo) not in lost:
@@ -168,9 +180,13 @@ def _keep_an_end(ledger: ManagedLedger, lost: set[int]) -> None:
 def _check_settled(name: str, info: ManagedLedgerInfo, named: set[UUID]) -> None:
     """Insist that no segment is on its way, nor has come since ``named`` was read."""
     if any(is_assigned(row) for row in info.ledgerInfo):
-        raise OffloadInProgress(f"a segment of {name} is on its way: wait until it is offloaded")
+        raise OffloadInProgress(f"a segment of {_shown(name)} is on its way: wait until it is offloaded")
     if not _named(info.ledgerInfo) <= named:
-        raise OffloadInProgress(f"{name} has got another segment meanwhile: ask again")
+        raise OffloadInProgress(f"{_shown(name)} has got another segment meanwhile: ask again")
+
+
+def _shown(name: str) -> str:
+    return str(TopicName.from_managed_ledger_name(name))
 
 
 def _named(rows: Iterable[ManagedLedgerInfo.LedgerInfo]) -> set[UUID]:

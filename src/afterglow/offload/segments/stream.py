@@ -26,6 +26,7 @@ from afterglow.offload.segments.cutting import Sizes, cut_by_size, frame_bytes
 from afterglow.offload.segments.node import UploadNode
 from afterglow.offload.segments.territory import Run, Stretch, failed_attempt, to_stream
 from afterglow.offload.segments.upload import SegmentUpload
+from afterglow.read.places import is_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.layout import Layout
     from afterglow.offload.segments.upload import SegmentRoom
-    from afterglow.offload.task import PartResult, PartTask
+    from afterglow.offload.task import PartResult, StreamTask
     from afterglow.read.places import TierPlace
 
-    HandOut: TypeAlias = Callable[[Sequence[PartTask]], None]
+    HandOut: TypeAlias = Callable[[Sequence[StreamTask]], None]
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +106,11 @@ class TopicStream:
     def uploads(self) -> tuple[SegmentUpload, ...]:
         """Segments that are assigned, in the order of positions."""
         return tuple(self._uploads or ())
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is known which segments are assigned."""
+        return self._uploads is not None
 
     @property
     def idle(self) -> bool:
@@ -206,7 +212,7 @@ class TopicStream:
 
     # --- going forward ------------------------------------------------------------------------------------------------
 
-    def advance(self, hand_out: HandOut | None = None) -> tuple[PartTask, ...]:
+    def advance(self, hand_out: HandOut | None = None) -> tuple[StreamTask, ...]:
         """Go as far as can be gone without waiting for tasks; returns the tasks that are due now.
 
         Failures are kept in :attr:`error` and in the segment's record, and tried again after a while.
@@ -219,7 +225,7 @@ class TopicStream:
             Fenced: Another owner has taken over: this stream is over.
         """
         now_ms = self._room.clock.now_ms()
-        tasks: list[PartTask] = []
+        tasks: list[StreamTask] = []
         try:
             uploads = self._load()
             self._take_results(uploads)
@@ -237,7 +243,11 @@ class TopicStream:
         return tuple(tasks)  # also after a failure: their parts count as in flight
 
     def _go_on(
-        self, uploads: list[SegmentUpload], now_ms: int, tasks: list[PartTask], hand_out: HandOut | None
+        self,
+        uploads: list[SegmentUpload],
+        now_ms: int,
+        tasks: list[StreamTask],
+        hand_out: HandOut | None,
     ) -> None:
         """Adds tasks."""
         for upload in uploads:
@@ -289,10 +299,11 @@ class TopicStream:
             first_ms = self._written_ms(run.begin, now_ms)
             if end is None and now_ms >= first_ms + self._most_ms(policy):
                 end = run.end
+            place, sizes = self._place(), self._sizes(policy)
+            if not is_built_in(place.driver):  # one task writes the whole segment through the driver's handle
+                sizes = sizes.in_one_part()
             with self._reloaded_after_failure():
-                upload = SegmentUpload.assign(
-                    self._room, self._place(), run.begin, end, sizes=self._sizes(policy), first_ms=first_ms
-                )
+                upload = SegmentUpload.assign(self._room, place, run.begin, end, sizes=sizes, first_ms=first_ms)
             uploads.append(upload)
             self._progress_ms = now_ms
             if end is None:

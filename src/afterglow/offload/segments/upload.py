@@ -17,6 +17,10 @@
     owner finds complete.*
 11. Delete the upload record.
 
+A segment of an external driver is planned as one part, which one task writes through the driver's offload handle once
+the segment has ended: steps 3, 6 and 7 are the driver's own matter, and step 8 reads both ends of every ledger back
+through the driver. *Crash: the task writes the same segment once more, under the same UUID.*
+
 Every step may be done again. A step that meets a newer owner changes nothing and deletes nothing.
 """
 
@@ -48,13 +52,15 @@ from afterglow.offload.segments import edits, records
 from afterglow.offload.segments.cutting import plan_parts, restore_part
 from afterglow.offload.segments.node import UploadNode
 from afterglow.offload.task import PartTask
-from afterglow.read.places import place_of_record
+from afterglow.read.objects import Located
+from afterglow.read.places import is_built_in, place_of_record
 from afterglow.storage.store import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from afterglow.format.position import Position
+    from afterglow.format.proto.afterglow_pb2 import PlannedPart as PlannedPartRecord
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
@@ -62,7 +68,8 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.segments.cutting import Offsets, PlannedPart, Sizes
     from afterglow.offload.segments.territory import Run
-    from afterglow.offload.task import PartResult
+    from afterglow.offload.task import PartResult, SegmentTask, StreamTask
+    from afterglow.read.copies import LedgerCopy
     from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore, Part
 
@@ -85,6 +92,10 @@ class SegmentRoom:
     open_store: Callable[[TierPlace], ObjectStore]
     store_options: Callable[[TierPlace], Mapping[str, str]]
     """What a task needs to open the same store."""
+    driver_task: Callable[[UploadRecord, PlannedPart], SegmentTask]
+    """The task that writes a whole segment through an external driver."""
+    open_copy: Callable[[Located, int], LedgerCopy]
+    """Opens what an external driver has stored of a ledger."""
     user_metadata: Callable[[str], Mapping[str, str]]
     """Of an object in the role ``data`` or ``index``."""
     give_up: Callable[[UUID, TierPlace, str], None]
@@ -107,6 +118,7 @@ class SegmentUpload:
         self._node = node
         self._parts: dict[int, PlannedPart] = {}
         self._in_flight: set[int] = set()
+        self._external = not is_built_in(node.record.place.driver)
         self._unsure = True
         """Whether the store may hold an upload of the key that is not recorded."""
 
@@ -263,7 +275,7 @@ class SegmentUpload:
 
         self._node.update(edit)
 
-    def due(self) -> tuple[PartTask, ...]:
+    def due(self) -> tuple[StreamTask, ...]:
         """Tasks for parts that are planned, not uploaded, and that nobody is uploading; they count as in flight now.
 
         Raises:
@@ -273,13 +285,21 @@ class SegmentUpload:
         missing = [part for part in records.missing_parts(self.record) if part.number not in self._in_flight]
         if not missing:
             return ()
+        tasks = self._driver_tasks(missing) if self._external else self._part_tasks(missing)
+        self._in_flight.update(task.number for task in tasks)
+        return tasks
+
+    def _driver_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[SegmentTask, ...]:
+        return tuple(self._room.driver_task(self.record, self._part(part.number)) for part in missing)
+
+    def _part_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[PartTask, ...]:
         single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
         if not single and not self.record.upload_id:
             self._create_upload()
         place = place_of_record(self.record.place)
         options = tuple(sorted(self._room.store_options(place).items()))
         metadata = tuple(self._room.user_metadata("data").items())
-        tasks = tuple(
+        return tuple(
             PartTask(
                 topic=self._room.ledger.name,
                 key=self.key,
@@ -295,8 +315,6 @@ class SegmentUpload:
             )
             for part in missing
         )
-        self._in_flight.update(task.number for task in tasks)
-        return tasks
 
     def settle(self, results: Mapping[int, PartResult]) -> None:
         """Take what tasks have told, by part number, and record the parts that are done.
@@ -353,16 +371,10 @@ class SegmentUpload:
             OffloadConflict: The segment is not assigned any more: it was given up.
             AfterglowError: To be tried again.
         """
-        place = place_of_record(self.record.place)
-        store = self._room.open_store(place)
-        if self.record.upload_id:
-            self._complete(store)
-        elif self._unsure:  # one may have been begun when the segment was to have more parts
-            self._abort_unrecorded(store)
-        index = encode_index(records.index_of(self.record))
-        with suppress(ObjectExists):  # of an earlier try, derived from the same record
-            store.put(self.key + INDEX_SUFFIX, index, metadata=self._room.user_metadata("index"), if_absent=True)
-        self._check(store, index)
+        if self._external:
+            self._read_back()
+        else:
+            self._complete_object()
         now_ms = self._room.clock.now_ms()
         self._put_segment(now_ms)
         try:
@@ -379,6 +391,26 @@ class SegmentUpload:
             self.give_up("its ledgers have left the list")
             raise
         self._node.delete()
+
+    def _complete_object(self) -> None:
+        """Steps 6 to 8."""
+        store = self._room.open_store(place_of_record(self.record.place))
+        if self.record.upload_id:
+            self._complete(store)
+        elif self._unsure:  # one may have been begun when the segment was to have more parts
+            self._abort_unrecorded(store)
+        index = encode_index(records.index_of(self.record))
+        with suppress(ObjectExists):  # of an earlier try, derived from the same record
+            store.put(self.key + INDEX_SUFFIX, index, metadata=self._room.user_metadata("index"), if_absent=True)
+        self._check(store, index)
+
+    def _read_back(self) -> None:
+        """Step 8 for a segment of an external driver."""
+        located = Located(place_of_record(self.record.place), self.key)
+        for held in records.coverage(self.record):
+            copy = self._room.open_copy(located, held.ledger_id)
+            for entry_id in (held.first, held.last):
+                copy.read(entry_id, entry_id, 1)
 
     def give_up(self, reason: str) -> None:
         """Put on record that everything of it is to go, then forget it. No list must name it any more.

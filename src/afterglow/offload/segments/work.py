@@ -8,34 +8,39 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 from afterglow.ledger.ledger_list import first_unoffloaded
-from afterglow.offload.blocks import BlockOffloader, object_metadata
+from afterglow.offload.blocks import object_metadata
 from afterglow.offload.doomed import Doomed, doomed_row
 from afterglow.offload.manual import OffloadState, OffloadStatus
-from afterglow.offload.offloader import extra_metadata
+from afterglow.offload.offloader import can_stream, extra_metadata, recorded_place
 from afterglow.offload.segments.stream import TopicStream, run_between
 from afterglow.offload.segments.territory import is_assigned, to_stream
 from afterglow.offload.segments.upload import SegmentRoom
+from afterglow.offload.task import PartTask, SegmentTask
 from afterglow.offload.window import MOST_BYTES
-from afterglow.read.places import store_options
+from afterglow.read.drivers import open_driver_copy
+from afterglow.read.places import place_of_record, store_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
+    from afterglow.format.proto.afterglow_pb2 import UploadRecord
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.environment import OffloadEnvironment
+    from afterglow.offload.segments.cutting import PlannedPart
     from afterglow.offload.segments.upload import SegmentUpload
-    from afterglow.offload.task import PartResult, PartTask
+    from afterglow.offload.task import PartResult, StreamTask
     from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
 
@@ -67,8 +72,8 @@ class StreamWork:
         self._policy = environment.policies.config
         self._ledger: ManagedLedger | None = None
         self._stream: TopicStream | None = None
-        self._waiting: deque[PartTask] = deque()
-        self._running: dict[str, PartTask] = {}
+        self._waiting: deque[StreamTask] = deque()
+        self._running: dict[str, StreamTask] = {}
         self._target: Position | None = None
         self._retries_now = False
         self._status: OffloadStatus | None = None
@@ -229,7 +234,8 @@ class StreamWork:
 
     def _tell_buffer(self, ledger: ManagedLedger, stream: TopicStream) -> None:
         """Have entries kept in memory from the first one on that is still to be uploaded."""
-        if (buffer := self._env.store.cache.buffer) is None:
+        # Where it is not known which that is, as while metadata cannot be reached, what is held is still needed.
+        if (buffer := self._env.store.cache.buffer) is None or not stream.is_loaded:
             return
         if (begin := stream.untaken) is None:
             buffer.forget(self._name)
@@ -257,6 +263,8 @@ class StreamWork:
             run_between=lambda begin, end: run_between(ledger.layout, begin, end),
             open_store=self._store,
             store_options=lambda place: store_options(place, self._policy),
+            driver_task=lambda record, part: self._driver_task(record, part, extra),
+            open_copy=lambda located, ledger_id: open_driver_copy(located, ledger_id, self._policy, env.tiers),
             user_metadata=lambda role: object_metadata(role, extra),
             give_up=lambda uuid, place, reason: env.deletions.record(self._name, Doomed(uuid, place), reason),
             new_uuid=env.new_uuid,
@@ -274,13 +282,29 @@ class StreamWork:
 
     def _place(self) -> TierPlace:
         offloader = self._env.offloaders(self._policy, self._env.own, self._env.tiers)
-        place = offloader.place
-        if not isinstance(offloader, BlockOffloader):
+        place = recorded_place(offloader)
+        if not can_stream(offloader):
             raise NotSupported(
                 f"the offload driver {place.driver} takes whole ledgers only: set streamingOffloadEnabled=false, or "
-                "managedLedgerOffloadDriver to one of our own"
+                "managedLedgerOffloadDriver to a driver that streams"
             )
         return place
+
+    def _driver_task(self, record: UploadRecord, part: PlannedPart, extra: Mapping[str, str]) -> SegmentTask:
+        """What writes a segment through the external driver that it was assigned to, whatever the policy says today."""
+        env = self._env
+        place = place_of_record(record.place)
+        return SegmentTask(
+            topic=self._name,
+            key=record.uuid,
+            policy=replace(self._policy, managed_ledger_offload_driver=place.driver, origins={}),
+            own=env.own,
+            metadata=tuple(({**dict(place.properties), **extra}).items()),
+            home=env.home,
+            instance=env.instance,
+            ledgers=part.ledgers,
+            remote=env.remote(),
+        )
 
     def _give_up_ledger(self, ledger_id: int) -> None:
         assert self._ledger is not None
@@ -291,7 +315,7 @@ class StreamWork:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def next_task(self) -> tuple[PartTask, int] | None:
+    def next_task(self) -> tuple[StreamTask, int] | None:
         """A task to hand out, and the requests that come with it; None where none waits or enough are out."""
         with self._env.lock:
             if not self._waiting:
@@ -301,10 +325,11 @@ class StreamWork:
             if out_bytes and out_bytes + task.size_bytes > MOST_BYTES:
                 return None
             # With a segment's first part those of its owner: head, index, its check; of several also create, complete.
-            owners = 0 if task.number > 1 else 3 if task.upload_id is None else 5
+            several = isinstance(task, PartTask) and task.upload_id is not None
+            owners = 0 if task.number > 1 else 5 if several else 3
             return task, 1 + owners
 
-    def _enqueue(self, tasks: Sequence[PartTask]) -> None:
+    def _enqueue(self, tasks: Sequence[StreamTask]) -> None:
         try:
             self._env.flush()
         except AfterglowError as error:  # whether that matters, the tasks will find out
@@ -312,18 +337,18 @@ class StreamWork:
         with self._env.lock:
             self._waiting.extend(tasks)
 
-    def _hand_out_now(self, tasks: Sequence[PartTask]) -> None:
+    def _hand_out_now(self, tasks: Sequence[StreamTask]) -> None:
         if tasks:
             self._enqueue(tasks)
         self._env.hand_out()
 
-    def hand_out(self, task: PartTask) -> None:
+    def hand_out(self, task: StreamTask) -> None:
         """The task that :meth:`next_task` gave goes out."""
         with self._env.lock:
             self._waiting.popleft()
             self._running[task.task_id] = task
 
-    def task_ended(self, task: PartTask, result: PartResult) -> bool:
+    def task_ended(self, task: StreamTask, result: PartResult) -> bool:
         """Take a result, the first of each task; returns whether it was one of ours."""
         with self._env.lock:
             if self._running.pop(task.task_id, None) is None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from afterglow.engine.reads import TopicSources
 from afterglow.errors import HotLogError
+from afterglow.format.frames import frame_entries
 from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths
 from afterglow.offload.blocks import BlockOffloader
@@ -24,6 +26,9 @@ from afterglow.storage.wrapper import StoreWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import Completion
@@ -63,6 +68,7 @@ class Process:
         self.started = False
         self.offload_started = False
         self.executor = PickExecutor()
+        self.buffer = OffloadBuffer(config.offload_buffer_max_bytes)
         self.tasks: list[tuple[Task, Done]] = []
         """Handed to the runner and not run yet."""
         self._world = world
@@ -101,6 +107,7 @@ class Process:
             clock=world.clock,
             sources=self.sources,
             offloading=self.offload,
+            buffer=self.buffer,
         )
         self.offload.attach(self.store)
 
@@ -119,7 +126,7 @@ class Process:
         """Do a task, as a worker of this process does."""
         return run_task(
             task,
-            open_ledger=lambda ledger_id: nullcontext(self._world.hot.open(ledger_id)),
+            open_ledger=lambda ledger_id: nullcontext(ServedLedger(self, self._world.hot.open(ledger_id))),
             open_store=lambda _url, _options: self._tier,
         )
 
@@ -155,6 +162,43 @@ class Process:
 def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
     assert own is not None
     return BlockOffloader(own, policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
+
+
+class ServedLedger:
+    """A hot ledger as its broker serves it to tasks: from the offload buffer, else from the hot log.
+
+    A task goes on reading after its process has ended, then from the hot log alone.
+    """
+
+    def __init__(self, process: Process, ledger: ManualLedger) -> None:
+        self._process = process
+        self._ledger = ledger
+        self.ledger_id = ledger.ledger_id
+
+    @property
+    def confirmed(self) -> int:
+        """Id of the last confirmed entry."""
+        return self._ledger.confirmed
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all confirmed entries."""
+        return self._ledger.size_bytes
+
+    def read(self, first: int, last: int) -> list[bytes | memoryview]:
+        """The confirmed entries ``first`` to ``last``."""
+        return self._ledger.read(first, last)
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Confirmed entries from ``first`` on as frames, and how many; from the buffer one by one."""
+        held = self._process.buffer.get_run(self.ledger_id, first, first, max_bytes) if self._process.alive else []
+        if held:
+            return memoryview(frame_entries(held, first)), 1
+        return self._ledger.read_frames(first, max_bytes)
+
+    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
+        """Offset of each frame, and behind the last."""
+        return self._ledger.offsets(first, last)
 
 
 class PickExecutor:

@@ -84,6 +84,8 @@ def _finished(world: SimWorld) -> Iterator[str]:
     """Promises 3 and 9: nothing stands half-way, nothing is under way, and what is due was done."""
     paths = AfterglowPaths()
     owner = world.owner
+    if owner.buffer.statistics.entries:
+        yield f"all is offloaded, and the offload buffer holds {owner.buffer.statistics}"
     for model in world.models.values():
         for child in world.metadata.children(paths.uploads(model.name)):
             yield f"{model.name}: the upload {child} is left over"

@@ -58,6 +58,7 @@ def settings(rng: Random) -> BrokerConfig:
         retention_check_interval_in_seconds=30,
         offload_retry_min_backoff_millis=500,
         offload_retry_max_backoff_millis=8_000,
+        offload_buffer_max_bytes=2_500,  # of some entries and not of others
         trigger_offload_on_topic_load=rng.random() < 0.3,
     )
 

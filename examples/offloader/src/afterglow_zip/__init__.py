@@ -1,0 +1,276 @@
+"""An offload driver for Afterglow: every offloaded ledger, and every segment, is one zip file in a directory.
+
+A member holds up to a megabyte of consecutive entries of one ledger, framed as Afterglow frames them, and is named
+``LEDGER/FIRST-LAST``. So any entry is found by the names alone, and reading it decompresses one member.
+
+A zip file is written under a temporary name of its own attempt, synced, and renamed: a reader sees all of it or
+nothing, two attempts of one UUID never meet, and the later one replaces the earlier with the same entries.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from bisect import bisect_right
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+
+from afterglow.errors import ConfigError, CorruptBlock, HandleClosed, InvalidPosition, LedgerMissing, ObjectMissing
+from afterglow.format.frames import FRAME
+from afterglow.format.position import Position
+from afterglow.offload.offloader import (
+    LedgerCopy,
+    LedgerOffloader,
+    OffloadHandle,
+    OffloadResult,
+    TierPlace,
+    check_follows,
+    frame_run,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from uuid import UUID
+
+    from typing_extensions import Buffer
+
+    from afterglow.config import BrokerConfig
+    from afterglow.offload.offloader import FrameRun, OffloadedLedger
+    from afterglow.offload.parts import ReadableLedger
+    from afterglow.read.places import Tiers
+
+DRIVER = "zip"
+"""As ``pyproject.toml`` registers it."""
+DIRECTORY = "directory"
+"""The one setting: where zip files go. Kept with every ledger and segment, so that a later change strands nothing."""
+MEMBER_BYTES = 1 << 20
+
+
+class ZipOffloader(LedgerOffloader):
+    """The driver. Made anew for every use, in the server and in Spark's workers: it must be cheap.
+
+    Args:
+        policy: The topic's effective policy; what is particular to a driver stands in its extra configurations.
+        own: The server's own tier; of no use here.
+        tiers: Opens object stores; of no use here.
+    """
+
+    def __init__(self, policy: BrokerConfig, own: TierPlace | None = None, tiers: Tiers | None = None) -> None:  # noqa: ARG002
+        self._directory = dict(policy.managed_ledger_extra_configurations).get(DIRECTORY, "")
+
+    @property
+    def place(self) -> TierPlace:
+        """Where zip files go."""
+        return TierPlace(DRIVER, self._configured())
+
+    def driver_metadata(self) -> dict[str, str]:
+        """What finds them again."""
+        return {DIRECTORY: self._configured()}
+
+    def offload(self, ledger: ReadableLedger, uuid: UUID, extra_metadata: Mapping[str, str]) -> None:
+        """Copy a closed ledger."""
+        handle = ZipHandle(_path(self._configured(), uuid, ledger.ledger_id), uuid, extra_metadata)
+        try:
+            first = 0
+            while first <= ledger.confirmed:
+                frames, count = ledger.read_frames(first, MEMBER_BYTES)
+                handle.offer_range(frames, Position(ledger.ledger_id, first), count)
+                first += count
+            handle.result()
+        except BaseException:
+            handle.abort()
+            raise
+
+    def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> ZipHandle:
+        """Begin a segment where it was assigned to."""
+        return ZipHandle(_path(driver_metadata[DIRECTORY], uuid), uuid, driver_metadata)
+
+    def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> ZipCopy:
+        """Open what a zip file holds of a ledger."""
+        directory = context.driver_metadata[DIRECTORY]
+        return ZipCopy(_path(directory, context.uuid, None if context.segment else ledger_id), ledger_id)
+
+    def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
+        """Delete a zip file, and what attempts that died have left of it."""
+        path = _path(driver_metadata[DIRECTORY], uuid, ledger_id)
+        for each in (path, *_attempts(path)):
+            each.unlink(missing_ok=True)
+
+    def _configured(self) -> str:
+        if not self._directory:
+            raise ConfigError(
+                f"offload driver {DRIVER} needs a directory: set {DIRECTORY} in managedLedgerExtraConfigurations"
+            )
+        return self._directory
+
+
+class ZipHandle(OffloadHandle):
+    """One zip file that is being written.
+
+    Args:
+        path: Of the finished file.
+        uuid: Of the segment, or of the offload of a ledger.
+        comment: For people who look into the file.
+    """
+
+    def __init__(self, path: Path, uuid: UUID, comment: Mapping[str, str]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        os.close(descriptor)
+        self._temporary = Path(name)
+        self._zip = ZipFile(self._temporary, "w", ZIP_DEFLATED, compresslevel=1)
+        self._zip.comment = "\n".join(f"{key}={value}" for key, value in sorted(comment.items())).encode()
+        self._path = path
+        self._uuid = uuid
+        self._begin: Position | None = None
+        self._last: Position | None = None
+        self._member = bytearray()
+        self._member_first: Position | None = None
+        self._closed = False
+        self._result: OffloadResult | None = None
+
+    def can_offer(self, size: int) -> bool:  # noqa: ARG002 - there is room on the disk, or writing fails
+        """Whether the handle is open: it writes at once, and so always has room."""
+        return not self._closed
+
+    def offer_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> bool:
+        """Take an entry."""
+        view = memoryview(data).cast("B")
+        self._take(Position(ledger_id, entry_id), FRAME.pack(view.nbytes, entry_id) + view, 1)
+        return True
+
+    def offer_range(self, buffer: Buffer, first_id: Position, count: int) -> int:
+        """Take framed entries as they are: members hold the same frames."""
+        self._take(first_id, memoryview(buffer).cast("B"), count)
+        return count
+
+    def last_offered(self) -> Position | None:
+        """The last entry that was taken."""
+        return self._last
+
+    def result(self) -> OffloadResult:
+        """Finish the file, sync it, and give it its name."""
+        if self._result is not None:
+            return self._result
+        self._check_open()
+        if self._begin is None or self._last is None:
+            raise InvalidPosition(f"segment {self._uuid} has no entry: offer one, or abort it")
+        self._end_member()
+        self._closed = True
+        self._zip.close()
+        try:
+            _sync(self._temporary)
+            self._temporary.replace(self._path)
+        except FileNotFoundError as error:  # the attempt that finished first has tidied up
+            if not self._path.exists():
+                raise ObjectMissing(f"{self._path} was deleted while it was written") from error
+        _sync(self._path.parent)
+        for other in _attempts(self._path):  # of workers that died, or are only slow: the file is there now
+            other.unlink(missing_ok=True)
+        self._result = OffloadResult(self._uuid, self._begin, self._last)
+        return self._result
+
+    def abort(self) -> None:
+        """Drop the temporary file; a finished one stays."""
+        self._closed = True
+        if self._result is None:
+            self._zip.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HandleClosed(
+                f"segment {self._uuid} takes no more entries: its result was asked for, or it was aborted"
+            )
+
+    def _take(self, first: Position, frames: Buffer, count: int) -> None:
+        self._check_open()
+        check_follows(self._uuid, self._last, first)
+        started = self._member_first
+        if started is not None and (started.ledger_id != first.ledger_id or len(self._member) >= MEMBER_BYTES):
+            self._end_member()
+        self._member_first = self._member_first or first
+        self._member += frames
+        self._begin = self._begin or first
+        self._last = Position(first.ledger_id, first.entry_id + count - 1)
+
+    def _end_member(self) -> None:
+        assert self._member_first is not None
+        assert self._last is not None
+        first = self._member_first
+        self._zip.writestr(f"{first.ledger_id}/{first.entry_id}-{self._last.entry_id}", self._member)
+        self._member = bytearray()
+        self._member_first = None
+
+
+class _Member(NamedTuple):
+    first: int
+    last: int
+    """Inclusive."""
+    name: str
+
+
+class ZipCopy(LedgerCopy):
+    """What a zip file holds of one ledger. Thread-safe: every read opens the file for itself.
+
+    Args:
+        path: The file.
+        ledger_id: The ledger.
+    """
+
+    def __init__(self, path: Path, ledger_id: int) -> None:
+        self._path = path
+        self._ledger_id = ledger_id
+        prefix = f"{ledger_id}/"
+        with self._open() as archive:
+            names = [name for name in archive.namelist() if name.startswith(prefix)]
+        ranges = (name.removeprefix(prefix).partition("-") for name in names)
+        found = (_Member(int(first), int(last), name) for name, (first, _, last) in zip(names, ranges, strict=True))
+        self._members = sorted(found)
+
+    def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
+        """Some entries from ``first`` on: those of one member at most."""
+        at = bisect_right(self._members, first, key=lambda member: member.first) - 1
+        if at < 0 or self._members[at].last < first:
+            raise LedgerMissing(f"{self._path} has no entry {self._ledger_id}:{first}")
+        member = self._members[at]
+        with self._open() as archive:
+            try:
+                data = archive.read(member.name)
+            except BadZipFile as error:
+                raise CorruptBlock(f"{self._path}, member {member.name}: {error}") from error
+        return frame_run(self._ledger_id, data, member.first, first=first, last=last, max_bytes=max_bytes)
+
+    def scan(self, first: int, last: int) -> Iterator[FrameRun]:
+        """All entries, member by member."""
+        while first <= last:
+            run = self.read(first, last, MEMBER_BYTES << 10)
+            yield run
+            first = run.frames.end_entry_id
+
+    def _open(self) -> ZipFile:
+        try:
+            return ZipFile(self._path)
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"there is no zip file {self._path}") from error
+        except BadZipFile as error:
+            raise CorruptBlock(f"{self._path} is not a zip file: {error}") from error
+
+
+def _path(directory: str, uuid: UUID, ledger_id: int | None = None) -> Path:
+    return Path(directory) / (f"{uuid}.zip" if ledger_id is None else f"{uuid}-ledger-{ledger_id}.zip")
+
+
+def _attempts(path: Path) -> list[Path]:
+    """Temporary files of a zip file: of attempts that are under way, or have died."""
+    return list(path.parent.glob(f".{path.name}.*.part"))
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold a file, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""Offload drivers by name, through the entry points that register them; and copies that external drivers have written.
+
+Every package that needs a driver resolves it here: the server, tasks, readers in any process, and the checker. A driver
+is supported if and only if an installed distribution registers it in the group ``afterglow.offloaders``; the built-in
+ones are registered by Afterglow itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from afterglow.errors import AfterglowError, ConfigError, MissingDependency, StorageError
+from afterglow.format.objects import parse_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
+
+    from afterglow.config import BrokerConfig
+    from afterglow.read.copies import FrameRun, LedgerCopy
+    from afterglow.read.objects import Located
+    from afterglow.read.places import TierPlace, Tiers
+
+    Factory: TypeAlias = Callable[[BrokerConfig, TierPlace | None, Tiers], "OffloadReader"]
+
+DRIVER_GROUP: Final = "afterglow.offloaders"
+"""Entry points of drivers, by the name that policies and metadata use; case does not count."""
+
+_loaded: dict[str, Factory] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedLedger:
+    """What metadata says of the copy of a ledger that is to be read."""
+
+    uuid: UUID
+    """Of the offloaded ledger, or of the segment that holds entries of it."""
+    driver_metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the driver gave when it was written."""
+    segment: bool = False
+    """Whether it is a segment, which may hold only a part of the ledger, and parts of other ledgers."""
+
+
+class OffloadReader(Protocol):
+    """The reading half of an offloader; see :class:`~afterglow.offload.offloader.LedgerOffloader`."""
+
+    def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
+        """The copy of a ledger, or of the part of it that a segment holds."""
+        ...
+
+
+def installed_drivers() -> tuple[str, ...]:
+    """Names of all drivers that are installed, sorted."""
+    return tuple(sorted(entry_points(group=DRIVER_GROUP).names))
+
+
+def driver_factory(name: str) -> Factory:
+    """The callable that a driver is registered with.
+
+    Args:
+        name: As in a policy or in metadata; case does not count.
+
+    Raises:
+        ConfigError: No such driver is installed.
+        MissingDependency: Its package cannot be imported.
+    """
+    with _lock:
+        if (known := _loaded.get(name.lower())) is not None:
+            return known
+        found = {point.name.lower(): point for point in entry_points(group=DRIVER_GROUP)}
+        point = found.get(name.lower())
+        if point is None:
+            raise ConfigError(
+                f"offload driver {name!r} is not installed; supported here: {', '.join(installed_drivers())}. Install "
+                f"the package that registers it in the entry point group {DRIVER_GROUP}"
+            )
+        try:
+            factory: Factory = point.load()
+        except (ImportError, AttributeError) as error:
+            package = "its package" if point.dist is None else f"the package {point.dist.name}"
+            raise MissingDependency(
+                f"offload driver {point.name} ({point.value}) cannot be loaded: {error}; install {package} again"
+            ) from error
+        _loaded[name.lower()] = factory
+        return factory
+
+
+def open_driver_copy(located: Located, ledger_id: int, policy: BrokerConfig, tiers: Tiers) -> LedgerCopy:
+    """What an external driver has stored of a ledger.
+
+    Args:
+        located: The object: its place names the driver and what the driver gave for it.
+        ledger_id: The ledger.
+        policy: Configuration and credentials for the driver.
+        tiers: Opens stores, for drivers that use them.
+
+    Raises:
+        ConfigError: The driver is not installed, or the policy lacks something that it needs.
+        MissingDependency: Its package cannot be imported.
+        AfterglowError: What the driver raises.
+    """
+    place, key = located.place, parse_key(located.key)
+    factory = driver_factory(place.driver)
+    reader = factory(replace(policy, managed_ledger_offload_driver=place.driver), None, tiers)
+    context = OffloadedLedger(key.uuid, dict(place.properties), segment=key.ledger_id is None)
+    with _errors_of(place.driver):
+        return _DriverCopy(place.driver, reader.read_offloaded(ledger_id, context))
+
+
+class _DriverCopy:
+    """A copy whose driver may raise anything: readers are told in errors that they know how to handle."""
+
+    def __init__(self, driver: str, copy: LedgerCopy) -> None:
+        self._driver = driver
+        self._copy = copy
+
+    def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
+        """Some entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
+        with _errors_of(self._driver):
+            return self._copy.read(first, last, max_bytes)
+
+    def scan(self, first: int, last: int) -> Iterator[FrameRun]:
+        """All entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
+        with _errors_of(self._driver):
+            yield from self._copy.scan(first, last)
+
+
+@contextmanager
+def _errors_of(driver: str) -> Iterator[None]:
+    try:
+        yield
+    except AfterglowError:
+        raise
+    except Exception as error:
+        raise StorageError(f"offload driver {driver} failed with {error!r}") from error
