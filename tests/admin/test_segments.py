@@ -17,7 +17,7 @@ FIELDS = (
     *("id", "status", "begin", "end", "assigned_ms", "offloaded_ms", "entries", "bytes"),
     *("driver", "bucket", "key", "error"),
 )
-EVERYTHING = "latest"
+LATEST = "latest"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def stream(admin: Admin, topic: str = TOPIC, *, on: bool = True) -> None:
 def offload(admin: Admin, *topics: str) -> None:
     """Have all that was written committed in segments."""
     for topic in topics or (TOPIC,):
-        admin.do("PUT", f"{topic}/offload", EVERYTHING)
+        admin.do("PUT", f"{topic}/offload", LATEST)
     for _ in range(2):
         admin.offloading.begin()
         admin.offloading.finish()
@@ -75,7 +75,7 @@ def test_segments_are_listed_from_their_assignment_on(admin: Admin) -> None:
 def test_a_segment_that_fails_tells_why(admin: Admin) -> None:
     admin.write_ledgers(1)
     admin.offloading.tier.rmdir()
-    admin.do("PUT", f"{TOPIC}/offload", EVERYTHING)
+    admin.do("PUT", f"{TOPIC}/offload", LATEST)
     admin.offloading.begin()
     admin.offloading.finish()
     [row] = admin.get(f"{TOPIC}/segments")
