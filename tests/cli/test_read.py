@@ -342,7 +342,7 @@ def test_a_range_that_is_not_there_is_told_on_stderr_and_fails_if_asked(
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, rows)
     assert done.stderr.startswith(f"afterglow: {told}")
-    assert f"{second}:0 to {second}:1 is there" in done.stderr
+    assert f"{second}:0 through {second}:1 is there" in done.stderr
     assert done.stderr.count("\n") == 1
     code, printed, complaints = outcome_of(capsys, *options, "--fail-on-data-loss")
     assert (code, printed) == (1, "")

@@ -61,7 +61,7 @@ def test_a_read_of_what_was_trimmed_warns_or_fails(
         assert not caplog.records
         assert count(topic, start="0:1") == 6
         assert f"{TOPIC} from 0:1 to latest: 0:1 to {second}:0 was trimmed" in caplog.text
-        assert f"{second}:0 to {third}:2 is there" in caplog.text
+        assert f"{second}:0 through {third}:2 is there" in caplog.text
         caplog.clear()
         assert count(topic, start=f"{third}:4") == 0
         assert f"{third}:4 to latest was never written" in caplog.text

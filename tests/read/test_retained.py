@@ -33,7 +33,7 @@ def told(retained: RetainedRange, start: str | None, end: str | None = None) -> 
 @pytest.mark.parametrize(
     ("start", "end", "missing"),
     [
-        ("1:5", None, "from 1:5 to latest: 1:5 to 3:0 was trimmed, or never written, and 3:0 to 9:3 is there"),
+        ("1:5", None, "from 1:5 to latest: 1:5 to 3:0 was trimmed, or never written, and 3:0 through 9:3 is there"),
         ("1:5:2", "7:2", "from 1:5:2 to 7:2: 1:5 to 3:0 was trimmed"),
         ("1:5", "2:7", "from 1:5 to 2:7: 1:5 to 2:7 was trimmed"),
         (None, "2:7", "from earliest to 2:7: earliest to 2:7 was trimmed"),
@@ -90,7 +90,7 @@ def test_what_is_left_out_with_the_hot_log_is_not_missing() -> None:
     for start in ("1:0", "10:0"):
         text = told(TIERED, start)
         assert text is not None
-        assert "and 7:0 to 7:4 is there" in text
+        assert "and 7:0 through 7:4 is there" in text
 
 
 def test_nothing_more_is_expected_of_a_ledger_that_has_ended() -> None:

@@ -85,7 +85,11 @@ class RetainedRange:
             cures.append(f"end at {self.end} or latest, or read again later")
         if not gaps:
             return None
-        there = f"{self.shown.first} to {self.shown.last} is there" if self.shown.total_entries else "no entry is there"
+        there = (
+            f"{self.shown.first} through {self.shown.last} is there"
+            if self.shown.total_entries
+            else "no entry is there"
+        )
         return EntriesMissing(
             f"entries of the range asked for are missing: {self.topic} from {_asked(start, window.start_batch)} to "
             f"{_asked(window.end, window.end_batch)}: {', '.join(gaps)}, and {there}; {', '.join(cures)}"

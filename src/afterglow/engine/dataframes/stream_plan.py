@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.engine.dataframes.admission import Waiting, admit
-from afterglow.engine.dataframes.extent import Extent
+from afterglow.engine.dataframes.extent import LENIENT, Extent
 from afterglow.engine.dataframes.schemas import schemas_for
 from afterglow.engine.dataframes.topics import connected, topics_of
 from afterglow.errors import EntriesMissing, TopicMissing
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CURE: Final = "set failOnDataLoss=false to go on without"
+_CURE: Final = f"{LENIENT} to go on without"
 
 
 class StreamPlan:
