@@ -54,9 +54,9 @@ def signs(served: Served, tier: str) -> dict[str, bool]:
     return {
         "explain": tier in (told["error"] or "") and "unavailable since" in told["sentence"],
         "segments": tier in (segments[-1]["error"] or ""),
-        "metric": f'afterglow_tier_available{{cluster="standalone",tier="{tier}"}} 0' in metrics,
-        "overview": [row["tier"] for row in served.admin("GET", "afterglow/topics")["outages"]] == [tier],
-        "topic page": [row["tier"] for row in served.admin("GET", f"{PATH}/log")["outages"]] == [tier],
+        "metric": f'afterglow_tier_available{{cluster="standalone",location="{tier}"}} 0' in metrics,
+        "overview": [row["location"] for row in served.admin("GET", "afterglow/topics")["outages"]] == [tier],
+        "topic page": [row["location"] for row in served.admin("GET", f"{PATH}/log")["outages"]] == [tier],
         "log": len(lines(served, "unavailable since")) == 1,
     }
 
@@ -120,7 +120,7 @@ def test_an_outage_is_seen_within_seconds_and_over_as_soon_as_the_store_is_back(
             assert time.monotonic() - back_s < 30  # most of it Spark's, on a loaded machine
             assert [row["error"] for row in served.admin("GET", f"{PATH}/segments")] == [None, None]
             assert served.admin("GET", "afterglow/tiers") == [
-                {"tier": tier, "available": True, "since_ms": None, "error": None}
+                {"location": tier, "available": True, "since_ms": None, "error": None}
             ]
             assert len(lines(served, "unavailable since")) == len(lines(served, "is available again after")) == 1
             assert lines(served, "goes on in a while") == []

@@ -86,7 +86,7 @@ def test_within_five_seconds_everything_names_the_tier_and_since_when(broken: Ou
     reason = outage.sentence(world.clock.now_ms())
     assert f"The tier {tier} has been unavailable since " in reason
     (found,) = world.service.explain(TOPIC)
-    assert (found.state, found.error) == (LedgerState.FAILED, reason)
+    assert (found.state, found.error) == (LedgerState.FAILED, f"{reason}: {outage.error}")
     assert reason in found.sentence
     _, failing = world.service.segments(TOPIC)
     assert failing.status is SegmentStatus.FAILED

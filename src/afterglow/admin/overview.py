@@ -70,12 +70,12 @@ def resources(overview: Overview) -> Resources:
 def _tiers(call: Call) -> list[dict[str, Any]]:
     return [
         {
-            "tier": tier,
+            "location": location,
             "available": outage is None,
             "since_ms": None if outage is None else outage.since_ms,
             "error": None if outage is None else outage.error,
         }
-        for tier, outage in (call.offload.tiers() if call.offloads else {}).items()
+        for location, outage in (call.offload.tiers() if call.offloads else {}).items()
     ]
 
 

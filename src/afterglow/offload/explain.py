@@ -124,8 +124,8 @@ def with_outage(told: Explanation, outage: Outage | None, now_ms: int) -> Explan
     if outage is None:
         return told
     reason = outage.sentence(now_ms)
-    sentence = f"{told.sentence} {reason}. What waits for it is tried again as soon as it answers."
-    return replace(told, state=LedgerState.FAILED, sentence=sentence, error=reason)
+    sentence = f"{told.sentence} {reason}; what waits for it is tried again as soon as it answers."
+    return replace(told, state=LedgerState.FAILED, sentence=sentence, error=f"{reason}: {outage.error}")
 
 
 def _in_tier(row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: Work, now_ms: int) -> Explanation | None:

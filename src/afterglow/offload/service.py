@@ -489,7 +489,7 @@ class OffloadService:
 
     def _outage_text(self, place: TierPlace) -> str | None:
         outage = self._tiers.health.outage(str(place))
-        return None if outage is None else outage.sentence(self._clock.now_ms())
+        return None if outage is None else f"{outage.sentence(self._clock.now_ms())}: {outage.error}"
 
     def statistics(self, name: str) -> OffloadStatistics:
         """What is in the tier of a topic. May wait for metadata and a disk.

@@ -44,9 +44,9 @@ _PROBE_KEY: Final = "afterglow-probe"
 """No object has it."""
 _CONFIRM_S: Final = 1.0
 """Without a success for so long after a failure, the tier is unavailable."""
-_LONG_S: Final = 2.0
+_LONG_S: Final = 1.0
 """A request that takes longer makes a probe worth its price."""
-_SILENCE_S: Final = 3.0
+_SILENCE_S: Final = 2.5
 """A probe without an answer for so long has failed."""
 _LOST_S: Final = 5.0
 """A probe without an answer for so long is not waited for: on another connection there may be one."""
@@ -58,7 +58,7 @@ _EVERY_S: Final = 1.0
 class Outage:
     """A tier that is unavailable."""
 
-    tier: str
+    location: str
     """Where it is."""
     since_ms: int
     """When the first request failed, epoch milliseconds."""
@@ -66,11 +66,9 @@ class Outage:
     """Of the last request that failed, probes apart; one line."""
 
     def sentence(self, now_ms: int) -> str:
-        """Which tier fails, since when and why."""
+        """Which tier fails, and since when."""
         seconds = max(now_ms - self.since_ms, 0) / 1000
-        return (
-            f"The tier {self.tier} has been unavailable since {_at(self.since_ms)}, for {seconds:.0f} s: {self.error}"
-        )
+        return f"The tier {self.location} has been unavailable since {_at(self.since_ms)}, for {seconds:.0f} s"
 
 
 def spawn_thread(probe: Callable[[], None]) -> None:
@@ -87,7 +85,7 @@ class _Tier:
     answered_s: float
     """When it last answered, or became known."""
     has_answered: bool = False
-    """Whether it ever has. The first request brings SDKs with it, which may take seconds: silence means nothing then."""
+    """Whether it ever has. Before, silence means nothing: the first request imports an SDK, which may take seconds."""
     store: ObjectStore | None = None
     """For probes."""
     outstanding: dict[object, float] = field(default_factory=dict)
@@ -135,11 +133,11 @@ class TierHealth:
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
-    def outage(self, tier: str) -> Outage | None:
+    def outage(self, location: str) -> Outage | None:
         """The outage of a tier; None where it is available, as far as is known."""
         with self._lock:
-            known = self._tiers.get(tier)
-            return None if known is None or not known.unavailable else Outage(tier, known.failed_ms, known.error)
+            known = self._tiers.get(location)
+            return None if known is None or not known.unavailable else Outage(location, known.failed_ms, known.error)
 
     def all(self) -> dict[str, Outage | None]:
         """All tiers that are in use, with their outages."""
@@ -149,51 +147,59 @@ class TierHealth:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def monitored(self, tier: str, store: ObjectStore) -> MonitoredStore:
+    def monitored(self, location: str, store: ObjectStore) -> MonitoredStore:
         """A store whose requests are seen here; a probe of the tier goes to the last one that was given."""
         with self._lock:
-            self._known(tier).store = store
-        return MonitoredStore(store, tier, self)
+            self._known(location).store = store
+        return MonitoredStore(store, location, self)
 
-    def began(self, tier: str, request: object) -> None:
+    def began(self, location: str, request: object) -> None:
         """Something was asked of a tier: a request, or a task."""
         with self._lock:
-            known = self._known(tier)
+            known = self._known(location)
             known.used_s = known.outstanding[request] = self._monotonic()
             known.forgotten = False
 
-    def ended(self, tier: str, request: object) -> None:
+    def ended(self, location: str, request: object) -> None:
         """It is over, with whatever result."""
         with self._lock:
-            self._known(tier).outstanding.pop(request, None)
+            self._known(location).outstanding.pop(request, None)
 
-    def answered(self, tier: str) -> None:
+    def answered(self, location: str) -> None:
         """The tier has answered."""
         with self._lock:
-            known = self._known(tier)
+            known = self._known(location)
             since_s, unavailable = known.failed_s, known.unavailable
             known.answered_s, known.has_answered = self._monotonic(), True
             known.failed_s, known.unavailable = None, False
             if unavailable:
-                self._recovered.append(tier)
+                self._recovered.append(location)
         if unavailable and since_s is not None:
-            _log.warning("the tier %s is available again after %.1f s", tier, self._monotonic() - since_s)
+            _log.warning("the tier %s is available again after %.1f s", location, self._monotonic() - since_s)
 
-    def failed(self, tier: str, error: StorageError) -> None:
+    def failed(self, location: str, error: StorageError) -> None:
         """A request failed, with one of :data:`FAILURES`."""
-        self._fail(tier, str(error), is_probe=False)
+        with self._lock:
+            begins = self._fail(self._known(location), str(error), is_probe=False)
+        if begins:
+            self._log_begin(location)
 
     def tick(self) -> tuple[str, ...]:
         """Probe where that is due, to be called every second or so; returns tiers that answer again since the last."""
         with self._lock:
             now_s = self._monotonic()
             self._forget_idle(now_s)
-            silent = [name for name, tier in self._tiers.items() if self._is_silent(tier, now_s)]
+            silence = f"a probe got no answer within {_SILENCE_S:g} s"
+            begun = [
+                name
+                for name, tier in self._tiers.items()
+                if self._is_silent(tier, now_s) and self._fail(tier, silence, is_probe=True, ago_s=_SILENCE_S)
+            ]
             due = [name for name, tier in self._tiers.items() if self._is_probe_due(tier, now_s)]
             probes = [self._begin_probe(name, now_s) for name in due]
             recovered, self._recovered = tuple(self._recovered), []
-        for name in silent:
-            self._fail(name, f"a probe got no answer within {_SILENCE_S:g} s", is_probe=True)
+        for name in begun:
+            self._log_begin(name)
         if self._spawn is not None:
             for probe in probes:
                 self._spawn(probe)
@@ -208,22 +214,20 @@ class TierHealth:
             known = self._tiers[name] = _Tier(now_s, now_s)
         return known
 
-    def _fail(self, name: str, error: str, *, is_probe: bool) -> None:
-        with self._lock:
-            tier = self._known(name)
-            now_s = self._monotonic()
-            if tier.failed_s is None or not is_probe:  # what was asked for says more than a probe
-                tier.error = (error.splitlines() or [""])[0]
-            if tier.failed_s is None:
-                tier.failed_s, tier.failed_ms = now_s, self._now_ms()
-            if tier.unavailable or not (is_probe or now_s - tier.failed_s >= _CONFIRM_S):
-                return
-            tier.unavailable = True
-            since_ms, error = tier.failed_ms, tier.error
-        _log.warning(
-            "the tier %s has been unavailable since %s: %s; what waits for it is tried again as soon as it answers",
-            *(name, _at(since_ms), error),
-        )
+    def _fail(self, tier: _Tier, error: str, *, is_probe: bool, ago_s: float = 0.0) -> bool:
+        """Take note of a failure; returns whether an outage begins with it. The lock must be held."""
+        now_s = self._monotonic()
+        if tier.failed_s is None or not is_probe:  # what was asked for says more than a probe
+            tier.error = (error.splitlines() or [""])[0]
+        if tier.failed_s is None:
+            tier.failed_s, tier.failed_ms = now_s - ago_s, self._now_ms() - round(1000 * ago_s)
+        begins = not tier.unavailable and (is_probe or now_s - tier.failed_s >= _CONFIRM_S)
+        tier.unavailable = tier.unavailable or begins
+        return begins
+
+    def _log_begin(self, name: str) -> None:
+        if (outage := self.outage(name)) is not None:
+            _log.warning("the tier %s has been unavailable since %s: %s", name, _at(outage.since_ms), outage.error)
 
     @staticmethod
     def _is_silent(tier: _Tier, now_s: float) -> bool:
@@ -258,14 +262,15 @@ class TierHealth:
                 pass  # that there is no such object is the answer
             except Exception as raised:  # noqa: BLE001 - of an SDK; the next probe must not wait for this one
                 error = repr(raised)
+            begins = False
             with self._lock:
-                is_last = tier.probe == number
-                if is_last:
+                if tier.probe == number:  # else it was lost, and another has its place
                     tier.probing = False
+                    begins = error is not None and self._fail(tier, error, is_probe=True)
             if error is None:
                 self.answered(name)
-            elif is_last:
-                self._fail(name, error, is_probe=True)
+            elif begins:
+                self._log_begin(name)
 
         return probe
 
@@ -281,13 +286,13 @@ class MonitoredStore(StoreWrapper):
 
     Args:
         inner: The store; it repeats nothing.
-        tier: Where it is.
+        location: Of its tier.
         health: Is told of every request.
     """
 
-    def __init__(self, inner: ObjectStore, tier: str, health: TierHealth) -> None:
+    def __init__(self, inner: ObjectStore, location: str, health: TierHealth) -> None:
         super().__init__(inner)
-        self._tier = tier
+        self._location = location
         self._health = health
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -295,18 +300,18 @@ class MonitoredStore(StoreWrapper):
 
     def _call(self, call: Call, perform: Callable[[], T]) -> T:  # noqa: ARG002 - all requests are alike
         request = object()
-        self._health.began(self._tier, request)
+        self._health.began(self._location, request)
         try:
             result = perform()
         except FAILURES as error:
-            self._health.failed(self._tier, error)
+            self._health.failed(self._location, error)
             raise
         except StorageError:
-            self._health.answered(self._tier)
+            self._health.answered(self._location)
             raise
         finally:
-            self._health.ended(self._tier, request)
-        self._health.answered(self._tier)
+            self._health.ended(self._location, request)
+        self._health.answered(self._location)
         return result
 
 

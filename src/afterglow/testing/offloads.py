@@ -127,12 +127,7 @@ class OffloadWorld(World):
         self.tier = MemoryStore()
         """The tier itself, without anything around it."""
         self.own = TierPlace(MEMORY, self.tier.url.removeprefix("memory://"))
-        health = TierHealth(
-            now_ms=lambda: self.clock.now_ms(),
-            monotonic=lambda: self.clock.monotonic(),
-            spawn=lambda probe: self.executor.submit(probe),
-        )
-        self.tiers = Tiers(wrap, health)
+        self._wrap = wrap
         self.flushes = 0
         """How often the hot log was to be written back."""
         self._sizes = (block_bytes, part_bytes)
@@ -141,6 +136,9 @@ class OffloadWorld(World):
 
     def prepare(self) -> None:
         """Make the offload that the ledgers are given, and let them read from the tier."""
+        clock, spawn = self.clock, self.executor.submit
+        health = TierHealth(now_ms=clock.now_ms, monotonic=clock.monotonic, spawn=spawn)
+        self.tiers = Tiers(self._wrap, health)
         self.catalog = Catalog(self.metadata, STANDALONE)
         self.policies = Policies(self.config, self.catalog)
         locator = Locator(self.metadata, AfterglowPaths(), own=self.own)

@@ -141,10 +141,10 @@ class MetricsCollector:
             return None
 
     def _add_work(self, samples: Samples) -> None:
-        for tier, outage in ({} if self._offload is None else self._offload.tiers()).items():
-            samples.add("afterglow_tier_available", int(outage is None), tier)
+        for location, outage in ({} if self._offload is None else self._offload.tiers()).items():
+            samples.add("afterglow_tier_available", int(outage is None), location)
             since_s = 0 if outage is None else outage.since_ms / 1000
-            samples.add("afterglow_tier_unavailable_since_timestamp_seconds", since_s, tier)
+            samples.add("afterglow_tier_unavailable_since_timestamp_seconds", since_s, location)
         for operation, count in self._service.tier_requests().items():
             succeeded = count.requests - sum(count.errors.values())
             for result, requests in (("ok", succeeded), *count.errors.items()):

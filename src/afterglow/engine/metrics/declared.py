@@ -258,10 +258,12 @@ GROUPS: Final = (
     Group(
         "Tier and Spark",
         (
-            _gauge("afterglow_tier_available", "tier", "Whether the tier answers: 1, or 0 while it is unavailable."),
+            _gauge(
+                "afterglow_tier_available", "location", "Whether the tier answers: 1, or 0 while it is unavailable."
+            ),
             _gauge(
                 "afterglow_tier_unavailable_since_timestamp_seconds",
-                "tier",
+                "location",
                 "When the first request failed of an outage that lasts; 0 while the tier is available.",
             ),
             _counter(

@@ -13,9 +13,9 @@ export class Outages {
     keyed(
       this.node,
       this.known,
-      outages.map((outage) => [outage.tier, outage]),
+      outages.map((outage) => [outage.location, outage]),
       () => h("p", { class: "problem" }),
-      (node, { tier, since_ms: since, error }) => say(node, `The tier ${tier} has been unavailable since ${time(since)}, for ${span((nowMs - since) / 1000)}: ${error}. What waits for it is tried again as soon as it answers.`),
+      (node, { location, since_ms: since, error }) => say(node, `The tier ${location} has been unavailable since ${time(since)}, for ${span((nowMs - since) / 1000)}: ${error}. What waits for it is tried again as soon as it answers.`),
     );
   }
 }
