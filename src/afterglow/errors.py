@@ -1,7 +1,21 @@
 """The one error tree.
 
-Every error raised on purpose is an :class:`AfterglowError`. Leaves also inherit the fitting built-in, so that callers
-may catch either. A message names the object, the setting and the cure.
+Every error raised on purpose is an :class:`AfterglowError`. A message names the object, the setting and the cure.
+
+A class also inherits a built-in where that only helps callers: ``ValueError``, ``OSError``, or one of the fitting ones
+below it (``ConnectionError``, ``FileNotFoundError``, ``FileExistsError``, ``PermissionError``). No class inherits a
+built-in that some caller takes for something else than a failure:
+
+- ``NotImplementedError``: PySpark takes it from ``partitions()`` for a source without partitions, and reads nothing.
+- ``ImportError``: "an optional module is absent"; ``try: import …`` goes on without it.
+- ``LookupError``, ``KeyError``, ``IndexError``: "the default applies", "the sequence ends here".
+- ``TimeoutError``: "the wait has ended", to whoever uses ``asyncio.timeout`` or ``Future.result(timeout)``.
+- ``StopIteration``, ``EOFError``, ``AttributeError``, ``TypeError``, ``RuntimeError``, ``BrokenPipeError`` and others.
+
+``tests/test_errors.py`` enforces it. asyncio treats even ``OSError`` as a lost connection, which it does not log, where
+a callback of a protocol raises it: such callbacks let no error out.
+
+Errors travel from Spark's workers and between processes: every class can be pickled, whatever arguments it takes.
 
 Two pairs must never be confused: *failed* means that the effect did not happen and may be tried again; *unknown* means
 that it may have happened. Code that meets an unknown outcome re-reads and decides; it never deletes.
@@ -9,9 +23,22 @@ that it may have happened. Code that meets an unknown outcome re-reads and decid
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AfterglowError(Exception):
     """Root of all errors raised by Afterglow."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the state instead of a call: subclasses take other arguments than the message."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[AfterglowError], args: tuple[object, ...], state: dict[str, object]) -> AfterglowError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(state)
+    return error
 
 
 # --- what the caller gave us ---------------------------------------------------------------------------------------
@@ -25,11 +52,11 @@ class InvalidName(AfterglowError, ValueError):
     """A topic, subscription, key or path is not well-formed."""
 
 
-class MissingDependency(AfterglowError, ImportError):
+class MissingDependency(AfterglowError):
     """An optional package is not installed; the message gives the pip command."""
 
 
-class NotSupported(AfterglowError, NotImplementedError):
+class NotSupported(AfterglowError):
     """The operation is valid but this implementation does not offer it."""
 
 
@@ -61,11 +88,8 @@ class DamagedPiece(CorruptBlock):
     """
 
     def __init__(self, message: str, until: int) -> None:
-        super().__init__(message, until)
+        super().__init__(message)
         self.until = until
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class WrongLength(FormatError):
@@ -139,7 +163,7 @@ class StoreThrottled(StoreUnavailable):
     """The store asks to be called less often; worth trying again later."""
 
 
-class StoreTimeout(StoreUnavailable, TimeoutError):
+class StoreTimeout(StoreUnavailable):
     """A call or a series of retries passed its deadline; the effect is unknown."""
 
 
@@ -162,7 +186,7 @@ class LedgerMissing(HotLogError, FileNotFoundError):
     """No ledger has that id: it was never there, or was deleted."""
 
 
-class EntriesMissing(HotLogError, LookupError):
+class EntriesMissing(HotLogError):
     """Entries that should be in the log are not: trimmed, deleted with their topic, or never written."""
 
 
@@ -174,7 +198,7 @@ class HotLogUnavailable(HotLogError, ConnectionError):
     """Whoever serves the log could not be reached, or does not serve it now; worth trying again."""
 
 
-class HotLogTimeout(HotLogUnavailable, TimeoutError):
+class HotLogTimeout(HotLogUnavailable):
     """A call or a series of retries passed its deadline."""
 
 
@@ -205,14 +229,14 @@ class Fenced(CommitFailed):
     """Another owner with a newer epoch has taken over; stop."""
 
 
-class CommitUnknown(MetadataError, TimeoutError):
+class CommitUnknown(MetadataError):
     """A change was sent and may or may not have been applied: re-read, then decide. Never delete on this."""
 
 
 # --- tenants, namespaces, topics by name ----------------------------------------------------------------------------
 
 
-class NotThere(AfterglowError, LookupError):
+class NotThere(AfterglowError):
     """No tenant, namespace, topic or subscription has that name."""
 
 
@@ -243,7 +267,7 @@ class TopicChanged(AfterglowError):
     """What was pinned of a topic is in no copy any more: trimmed, moved or deleted since. Read it again."""
 
 
-class OutOfReach(AfterglowError, LookupError):
+class OutOfReach(AfterglowError):
     """A message needs entries that stand further away than can be seen from where it is read."""
 
 

@@ -14,6 +14,7 @@ import pytest
 from afterglow.broker.auth import Principal
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.replies import Refused
+from afterglow.errors import HotLogError
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_command, encode_head
 
@@ -161,6 +162,25 @@ def test_garbage_closes_its_own_connection_and_no_other(garbage: bytes) -> None:
             await other.ping()
 
     run(test())
+
+
+def test_a_command_that_fails_closes_its_connection_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Recorder):
+        def command(self, connection: Connection, command: wire.BaseCommand, payload: memoryview) -> None:
+            raise HotLogError("the disk is gone; check it")  # an OSError, which asyncio takes for one of the socket
+
+    async def test() -> None:
+        async with listening(Failing()) as port:
+            client = await connect(port)
+            await client.handshake()
+            client.writer.write(
+                encode_command(Kind(type=Kind.FLOW, flow=wire.CommandFlow(consumer_id=1, messagePermits=1)))
+            )
+            assert await client.is_closed()
+
+    with caplog.at_level("ERROR"):
+        run(test())
+    assert "the disk is gone; check it" in caplog.text
 
 
 def test_a_command_before_the_handshake_closes_the_connection() -> None:

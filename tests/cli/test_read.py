@@ -321,6 +321,34 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.parametrize(
+    ("start", "rows", "words"),
+    [
+        ("{first}:1", 2, "from {first}:1 to latest: {first}:1 to {second}:0 was trimmed, or never written"),
+        ("{second}:3", 0, "from {second}:3 to latest: {second}:3 to latest was never written"),
+    ],
+)
+def test_a_range_that_is_not_there_is_told_on_stderr_and_fails_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], start: str, rows: int, words: str
+) -> None:
+    with EngineHome(tmp_path) as home:
+        first, second = home.write("t", [message(b"0")] * 2, [message(b"1")] * 2)
+        home.trim("t", first)
+    words = words.format(first=first, second=second)
+    told = f"entries of the range asked for are missing: persistent://public/default/t {words}"
+    options = ["read", str(tmp_path), "t", "--start", start.format(first=first, second=second), "--format", "jsonl"]
+    # A process of its own: the test runner has set up logging in this one.
+    command = [sys.executable, "-m", "afterglow", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, rows)
+    assert done.stderr.startswith(f"afterglow: {told}")
+    assert f"{second}:0 through {second}:1 is there" in done.stderr
+    assert done.stderr.count("\n") == 1
+    code, printed, complaints = outcome_of(capsys, *options, "--fail-on-data-loss")
+    assert (code, printed) == (1, "")
+    assert complaints == done.stderr
+
+
 def test_neither_spark_nor_an_sdk_is_loaded(made: tuple[Path, list[int], int]) -> None:
     code = (
         "import sys, os; from afterglow.cli import main\n"

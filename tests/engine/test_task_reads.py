@@ -42,7 +42,7 @@ TOPIC: Final = TopicName.parse("public/default/t")
 MIB: Final = 1 << 20
 COUNT: Final = 240
 SIZE: Final = 100_000
-PATIENCE_S: Final = 150.0
+PATIENCE_S: Final = 240.0
 """A loaded machine takes long to start a Spark."""
 
 
@@ -193,23 +193,23 @@ def test_entries_that_the_full_buffer_refused_are_read_from_the_hot_log(
         while not metric(served, "afterglow_offload_buffer_refused_bytes_total")[""]:
             produce(20)
         full = metric(served, "afterglow_offload_buffer_bytes")[""]
-        produce(150)
+        produce(80)
         assert 0.8 * BUFFER_BYTES / 2 < full <= BUFFER_BYTES / 2
         assert metric(served, "afterglow_offload_buffer_bytes")[""] == full, "it holds what it held: the oldest"
         assert metric(served, "afterglow_offload_buffer_budget_bytes")[""] == BUFFER_BYTES
-        assert metric(served, "afterglow_offload_buffer_refused_entries_total")[""] > 100
+        assert metric(served, "afterglow_offload_buffer_refused_entries_total")[""] > 80
         assert sum(metric(served, "afterglow_offload_read_bytes_total").values()) == 0
 
         open_tier.set()
-        produce(50)
+        produce(30)
         offload_all(served, topic)
         total_bytes = served.admin("GET", "persistent/public/default/t/internalStats")["totalSize"]
         read = metric(served, "afterglow_offload_read_bytes_total")
         assert set(read) == {"buffer", "cache", "hot", "file"}
         assert sum(read.values()) == total_bytes > sum(map(len, sent))
         assert read["file"] == 0
-        assert read["buffer"] >= 0.9 * full
-        assert read["hot"] > 100 * 50_000
+        assert read["buffer"] >= 0.99 * full, "all that was held, and its overhead was counted"
+        assert read["hot"] > 80 * 50_000
         assert read["cache"] > 0
         assert metric(served, "afterglow_offload_buffer_bytes")[""] == 0
         assert metric(served, "afterglow_offload_buffer_dropped_entries_total")[""] == 0

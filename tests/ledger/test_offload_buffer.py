@@ -467,7 +467,7 @@ def test_a_topic_is_read_from_the_buffer_where_the_cache_has_it_no_more() -> Non
     assert found.origins == [(ReadOrigin.BUFFER, 2)]
     reading = ledger.read_over(begin, 9, 1 << 20)
     assert [bytes(each.data)[-1:] for each in reading.entries] == [b"e", b"a", b"b", b"c"]
-    assert sum(count for _, count in reading.origins) == 4
+    assert reading.origins == [(ReadOrigin.HOT, 1), (ReadOrigin.BUFFER, 3)], "the log is read up to what is in memory"
     world.hot.open(begin.ledger_id).entries[1] = b"not this one"
     found_data = [bytes(each.data) for each in ledger.read(begin.next(), 9, 1 << 20)]
     assert [data[-1:] for data in found_data] == [b"a", b"b", b"c"]
@@ -491,3 +491,25 @@ def test_a_read_over_several_ledgers_says_where_each_entry_was() -> None:
         (ReadOrigin.BUFFER, 2),
     ]
     assert ledger.read_over(first, 4, 1 << 20).origins[-1] == (ReadOrigin.BUFFER, 1)
+
+
+def test_each_entry_is_read_from_the_nearest_of_log_buffer_and_cache() -> None:
+    world = World(settings(managed_ledger_cache_size_mb=1))
+    world.buffer = OffloadBuffer(1 << 20)
+    world.boot()
+    ledger = world.open()
+    entries = [bytes([number]) * 100_000 for number in range(30)]
+    first, *_ = world.append(ledger, *entries[:12])
+    cached = world.store.cache.statistics.entries
+    world.buffer.want(ledger.name, first, ledger.layout.ids)
+    world.append(ledger, *entries[12:])
+    held_entries = world.buffer.statistics.entries
+    assert held_entries == 5, "half of the budget"
+    reading = ledger.read_over(first, 99, 1 << 30)
+    assert [bytes(each.data)[-1:] for each in reading.entries] == [entry[-1:] for entry in entries]
+    assert reading.origins == [
+        (ReadOrigin.HOT, 12 - cached),
+        (ReadOrigin.BUFFER, held_entries),
+        (ReadOrigin.HOT, 30 - 12 - held_entries),
+        (ReadOrigin.CACHE, cached),
+    ]

@@ -27,7 +27,7 @@ def test_little_needs_to_be_said() -> None:
     assert (options.source, options.topics, options.topics_pattern) == ("home", ("t",), None)
     assert (options.start, options.end, options.since_ms, options.until_ms) == (START, None, None, None)
     assert (options.include, options.columns, options.hot) == ("messages", None, "read")
-    assert (options.decode, options.pushdown, options.fail_on_data_loss) == (False, False, True)
+    assert (options.decode, options.pushdown, options.fail_on_data_loss) == (False, False, None)
     assert (options.max_partition_bytes, options.max_bytes_per_trigger) == (PARTITION_BYTES, None)
 
 

@@ -142,17 +142,13 @@ def test_what_comes_while_a_query_reads_what_is_there_waits_for_the_next(spark: 
 
 
 def test_trimmed_data_and_wrong_options_are_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
-    from functools import partial
-
-    from afterglow.ledger.ledger_list import drop_ledgers
-
     with EngineHome(tmp_path) as engine:
         first, second, third = engine.write("t", *(some(random.Random(1), 4) for _ in range(3)))
     query = Query(spark, tmp_path, tmp_path / "checkpoint", end=f"{first}:2")
     query.run()
     with EngineHome(tmp_path) as engine:
         for ledger_id in (first, second):
-            engine.open("t").discard([ledger_id], partial(drop_ledgers, ledger_ids={ledger_id}))
+            engine.trim("t", ledger_id)
     with pytest.raises(Exception, match="failOnDataLoss=false") as failed:
         query.run(end="latest")
     assert any(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import afterglow
+from afterglow.errors import AfterglowError
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.format.schema_version import SchemaVersion
@@ -25,7 +26,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 from afterglow.format.schema import MESSAGES
 from afterglow.read.typed.columns import TypedColumns
 from afterglow.spark.source_schema import SMALL_BYTES, Shape, check_asked, joined, spark_schema
-from afterglow.spark.source_tasks import pack, read_partition
+from afterglow.spark.source_tasks import PlainErrors, pack, read_partition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +50,22 @@ def test_small_splits_share_a_partition_and_large_ones_stand_alone(tmp_path: Pat
     assert packed == [3, 1, 2]
     assert [split for partition in pack(found, 1000) for split in partition.value.splits] == found
     assert [len(partition.value.splits) for partition in pack(found, 1)] == [1] * 6
-    assert pack([], 1) == []
 
 
-def test_the_partition_that_spark_makes_where_there_are_none_is_empty() -> None:
-    assert list(read_partition(InputPartition(None), Shape(spark_schema(MESSAGES)), "messages")) == []
+def test_an_empty_plan_is_a_partition_without_splits() -> None:
+    (partition,) = pack([], 1)
+    assert list(read_partition(partition, Shape(spark_schema(MESSAGES)), "messages")) == []
+
+
+def test_a_partition_that_was_not_planned_is_an_error() -> None:
+    with pytest.raises(AfterglowError, match="a partition was not planned: None"):
+        list(read_partition(InputPartition(None), Shape(spark_schema(MESSAGES)), "messages"))
+
+
+def test_an_error_that_pyspark_takes_for_an_answer_becomes_one_of_ours() -> None:
+    with pytest.raises(AfterglowError, match="ArrowNotImplementedError: no cast") as raised, PlainErrors():
+        raise pa.ArrowNotImplementedError("no cast")
+    assert not isinstance(raised.value, NotImplementedError)
 
 
 def test_values_are_decoded_by_the_schemas_that_came_along(tmp_path: Path) -> None:

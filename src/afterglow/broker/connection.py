@@ -190,6 +190,10 @@ class Connection(asyncio.BufferedProtocol):
                     return
         except (BadFrame, DecodeError) as error:
             self.fail(f"sent what is no command: {error}")
+        except Exception:
+            # asyncio takes an OSError for one of the socket, and does not log it; errors of hot log and tier are such.
+            log.exception("%s: closed: a command failed", self)
+            self.abort()
 
     def pause_writing(self) -> None:
         """The client does not read; the loop calls it."""

@@ -87,6 +87,13 @@ def read(
         ),
     ] = None,
     hot: Annotated[str, typer.Option(metavar="read|skip", help="skip leaves out what no tier has.")] = "read",
+    fail_on_data_loss: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-data-loss",
+            help="Fail where entries between --start and --end were trimmed or never written; else warn.",
+        ),
+    ] = False,
     service_url: Annotated[
         str | None, typer.Option(metavar="URL", help="The brokers of the hot rest, if the source is not to be asked.")
     ] = None,
@@ -125,6 +132,7 @@ def read(
             decode=decode,
             scan=limit is None or limit > _FEW,
             report=report,
+            fail_on_data_loss=fail_on_data_loss,
         )
         _write(batches, limit, output_format, output, entries=entries)
         left_out = sum(connected.counters.counts().left_out.values())

@@ -21,6 +21,7 @@ from afterglow.read.around import ViewAround
 from afterglow.read.cutter import Cutter
 from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.remote_hot import NoHot
+from afterglow.read.retained import RetainedRange
 from afterglow.read.splits import WHOLE
 from afterglow.read.tiered import TieredSource
 from afterglow.read.tiered_only import tiered_end, tiered_only
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from afterglow.read.copies import ServedRun
     from afterglow.read.counters import ReadCounters
     from afterglow.read.hot_places import HotPlace
+    from afterglow.read.retained import OnMissing
     from afterglow.read.splits import Range, Split
     from afterglow.read.tier_source import TierSource
     from afterglow.read.window import Window
@@ -65,7 +67,10 @@ class Rooms:
             TopicMissing: It was deleted.
             MetadataError: The metadata cannot be read.
         """
-        look = self.directory.look(topic)
+        return self.shown(self.directory.look(topic))
+
+    def shown(self, look: Look) -> Look:
+        """A topic without its hot log where that is left out."""
         return Look(tiered_only(look.info), NoHot("hot=skip leaves it out"), None) if self.skips_hot else look
 
 
@@ -76,6 +81,7 @@ class Pinned:
     info: ManagedLedgerInfo
     reader: TopicReader
     hot_place: HotPlace | None
+    retained: RetainedRange
 
 
 class Part:
@@ -116,11 +122,8 @@ class Part:
         """Reads from the tier that may be under way at a time."""
         return self._rooms.directory.policy(self._topic).managed_ledger_offload_read_threads
 
-    def runs(
-        self, window: Window, priority: ReadPriority | None, *, scan: bool, pinned: Pinned | None = None
-    ) -> Iterator[ServedRun]:
+    def runs(self, window: Window, priority: ReadPriority | None, pinned: Pinned, *, scan: bool) -> Iterator[ServedRun]:
         """Its entries in a window of positions, in runs; what a window of time cannot touch is left out."""
-        pinned = pinned or self.pin()
         cutter = self._cutter(pinned)
         for start, end in window.stretches(records(pinned.info)):
             if not window.timed:
@@ -170,7 +173,25 @@ class Part:
         """What there is of it now."""
         rooms, topic = self._rooms, self._topic
         directory, name = rooms.directory, topic.managed_ledger_name
-        look = rooms.look(topic)
+        found = directory.look(topic)
+        look = rooms.shown(found)
         source = TieredSource(name, look.hot, rooms.tiers, lambda: directory.policy(topic), rooms.counters)
         view = TopicView.pin(name, look.info, look.hot)
-        return Pinned(look.info, TopicReader(view, source, lambda: rooms.look(topic).info), look.hot_place)
+        return Pinned(
+            look.info,
+            TopicReader(view, source, lambda: rooms.look(topic).info),
+            look.hot_place,
+            RetainedRange.of(self.name, found.info, view.layout, hot=not rooms.skips_hot),
+        )
+
+    def pin_for(self, window: Window, missing: OnMissing) -> Pinned:
+        """What there is of it now, for reading a window.
+
+        Args:
+            window: What is to be read.
+            missing: Is told where positions of the window are not there.
+        """
+        pinned = self.pin()
+        if window.bounded and (error := pinned.retained.missing(window)) is not None:
+            missing(error)
+        return pinned

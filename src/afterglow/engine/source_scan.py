@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from afterglow.config.choices import ReadPriority
     from afterglow.engine.source_part import Part, Pinned
     from afterglow.read.messages import Around, EntryBatches, MessageBatches
+    from afterglow.read.retained import OnMissing
     from afterglow.read.splits import Range
     from afterglow.read.typed.batches import TypedBatches
     from afterglow.read.window import Window
@@ -58,13 +59,15 @@ class Rows:
     priority: ReadPriority | None
     report: Report
     """Told, in the order of the rows, of what is left out."""
+    missing: OnMissing
+    """Told of positions of the window that are not there, before the rows of their part."""
 
     def by_one(self) -> Iterator[pa.RecordBatch]:
         """The rows, read a few at a time by whoever takes them."""
         for part in self.parts:
-            pinned = part.pin()
+            pinned = part.pin_for(self.window, self.missing)
             rows = self.make(part, Beside.of(pinned, self.priority), self.report)
-            for served in part.runs(self.window, self.priority, scan=False, pinned=pinned):
+            for served in part.runs(self.window, self.priority, pinned, scan=False):
                 yield from rows.of(served)
             rows.end()
 
@@ -81,7 +84,7 @@ class Rows:
     def _tasks(self) -> Iterator[_Task]:
         """One task per range of every part; the view of a part is pinned when its turn comes."""
         for part in self.parts:
-            pinned = part.pin()
+            pinned = part.pin_for(self.window, self.missing)
             beside = Beside.of(pinned, self.priority)
             last: Range | None = None
             for each in part.ranges(self.window, self.priority, RANGE_BYTES, pinned):

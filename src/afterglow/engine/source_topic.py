@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -17,6 +18,7 @@ from afterglow.errors import ConfigError, NotSupported
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.metadata.clock import wall_clock_ms
 from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.retained import on_missing
 from afterglow.read.split_reader import check_include
 from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.times import parse_time
@@ -36,9 +38,12 @@ if TYPE_CHECKING:
     from afterglow.format.schema_version import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
+    from afterglow.read.retained import OnMissing
     from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
     from afterglow.read.window import Moment, Place
+
+_log = logging.getLogger(__name__)
 
 _PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].kind
 
@@ -130,6 +135,7 @@ class SourceTopic:
         read_priority: ReadPriority | str | None = None,
         *,
         scan: bool = True,
+        fail_on_data_loss: bool = False,
     ) -> Iterator[ServedRun]:
         """Raw entries in runs, each with the tier that served it.
 
@@ -138,15 +144,19 @@ class SourceTopic:
             end: End position, exclusive.
             read_priority: Which copy serves while both exist; None: what the topic's policy says.
             scan: Large reads, read ahead. For a few entries say False.
+            fail_on_data_loss: See :meth:`scan`.
 
         Raises:
             InvalidName: A position is none.
             ConfigError: The priority is none.
+            EntriesMissing: See :meth:`scan`.
             AfterglowError: Entries cannot be read from any copy; runs before that are good.
         """
-        window = Window.of(start, end, None, None, 0)
+        window, missing = self._asked(Window.of(start, end, None, None, 0), fail=fail_on_data_loss)
         priority = _priority(read_priority)
-        return chain.from_iterable(part.runs(window, priority, scan=scan) for part in self._parts)
+        return chain.from_iterable(
+            part.runs(window, priority, part.pin_for(window, missing), scan=scan) for part in self._parts
+        )
 
     def messages(
         self,
@@ -159,6 +169,7 @@ class SourceTopic:
         read_priority: ReadPriority | str | None = None,
         scan: bool = True,
         report: Callable[[CorruptEntry], None] = warn,
+        fail_on_data_loss: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Messages in Arrow batches, in the order partition, then position.
 
@@ -176,15 +187,17 @@ class SourceTopic:
             scan: Read and decode ahead, on all cores. For a few messages say False.
             report: Told of each message that lacks chunks, and of each entry that is no readable message, where
                 ``damagedDataPolicy`` is to leave such out.
+            fail_on_data_loss: See :meth:`scan`.
 
         Raises:
             InvalidName: A position is none.
             ConfigError: A time, a column or the priority is none.
+            EntriesMissing: See :meth:`scan`.
             CorruptEntry: An entry is damaged; batches before it are good.
             AfterglowError: Entries cannot be read from any copy; batches before that are good.
         """
-        window = Window.of(start, end, since, until, wall_clock_ms())
-        rows = self._rows(window, choose(MESSAGES, columns).names, _priority(read_priority), report)
+        window, missing = self._asked(Window.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss)
+        rows = self._rows(window, choose(MESSAGES, columns).names, _priority(read_priority), report, missing)
         return rows.on_all_cores() if scan else rows.by_one()
 
     def splits(
@@ -199,6 +212,8 @@ class SourceTopic:
         split_bytes: int = SPLIT_BYTES,
     ) -> Iterator[Split]:
         """What :meth:`messages` would read, cut for other processes to read, such as tasks of a Spark job.
+
+        Nothing is said of positions that are not there; see :meth:`check_range`.
 
         Args:
             start: First position, inclusive: a position or its text.
@@ -233,6 +248,7 @@ class SourceTopic:
         decode: bool | Sequence[SchemaVersion] = False,
         scan: bool = True,
         report: Callable[[CorruptEntry], None] = warn,
+        fail_on_data_loss: bool = False,
     ) -> pa.RecordBatchReader:
         """Messages, or raw entries, as a stream of Arrow batches; arguments and errors as of :meth:`messages`.
 
@@ -250,28 +266,70 @@ class SourceTopic:
                 source cannot tell them.
             scan: See there.
             report: See there.
+            fail_on_data_loss: Whether it is an error that positions from ``start`` to ``end`` are not there: trimmed,
+                or never written. Else a warning tells of them, and the rest is read.
 
         Raises:
+            EntriesMissing: Positions of the range are not there, and ``fail_on_data_loss`` is set.
             ConfigError: ``include`` is neither ``messages`` nor ``entries``, or entries are to be decoded.
             NotSupported: The source cannot tell the schemas.
         """
         check_include(include)
-        window = Window.of(start, end, since, until, wall_clock_ms())
+        window, missing = self._asked(Window.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss)
         priority = _priority(read_priority)
         if decode is not False:
             if include == "entries":
                 raise ConfigError("decode is for messages, not with include='entries'; leave one of them out")
             typed = TypedColumns({self.name: self.schemas() if decode is True else decode}, columns)
-            schema, rows = typed.schema, self._rows(window, typed.needed, priority, report, typed)
+            schema, rows = typed.schema, self._rows(window, typed.needed, priority, report, missing, typed=typed)
         elif include == "messages":
             schema = choose(MESSAGES, columns)
-            rows = self._rows(window, schema.names, priority, report)
+            rows = self._rows(window, schema.names, priority, report, missing)
         else:
             schema = choose(ENTRIES, columns)
             rows = Rows(
-                self._parts, lambda part, *_: EntryBatches(part.name, window, schema.names), window, priority, report
+                self._parts,
+                lambda part, *_: EntryBatches(part.name, window, schema.names),
+                window,
+                priority,
+                report,
+                missing,
             )
         return pa.RecordBatchReader.from_batches(schema, rows.on_all_cores() if scan else rows.by_one())
+
+    def check_range(
+        self,
+        start: Place = None,
+        end: Place = None,
+        since: Moment = None,
+        until: Moment = None,
+        *,
+        fail_on_data_loss: bool = False,
+    ) -> None:
+        """Check that the positions of a range are there, in every partition; arguments and errors as of :meth:`scan`.
+
+        Called after :meth:`splits`, it tells of all that these did not find: what was trimmed does not come back.
+        """
+        window, missing = self._asked(Window.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss)
+        if not fail_on_data_loss:
+            self._check(window, missing)
+
+    def _asked(self, window: Window, *, fail: bool) -> tuple[Window, OnMissing]:
+        """A window that was asked for, and what is told of positions in it that are not there.
+
+        Raises:
+            EntriesMissing: They are not, and that is to fail: before any row is given.
+        """
+        if (why := window.contradiction) is not None:
+            _log.warning("nothing can be in the range asked for: %s: %s; swap the two", self.name, why)
+        missing = on_missing(fail=fail)
+        if fail:
+            self._check(window, missing)
+        return window, missing
+
+    def _check(self, window: Window, missing: OnMissing) -> None:
+        for part in self._parts if window.bounded else ():
+            part.pin_for(window, missing)
 
     def _only_part(self, verb: str) -> Part:
         if len(self._parts) != 1 or self.partitions != (self.name,):
@@ -284,6 +342,8 @@ class SourceTopic:
         columns: Sequence[str],
         priority: ReadPriority | None,
         report: Callable[[CorruptEntry], None],
+        missing: OnMissing,
+        *,
         typed: TypedColumns | None = None,
     ) -> Rows:
         """Messages, with typed columns where they are to be."""
@@ -303,7 +363,7 @@ class SourceTopic:
             )
             return messages if typed is None else TypedBatches(messages, typed, self.name)
 
-        return Rows(self._parts, make, window, priority, report)
+        return Rows(self._parts, make, window, priority, report, missing)
 
 
 def _priority(given: ReadPriority | str | None) -> ReadPriority | None:

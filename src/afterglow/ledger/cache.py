@@ -110,6 +110,12 @@ class TailCache:
             self._hits += len(run)
         return run
 
+    def first_behind(self, ledger_id: int, entry_id: int) -> int | None:
+        """The first entry that is held of a ledger, where it stands behind one that is not; else None."""
+        with self._lock:
+            known = self._ranges.get(ledger_id)
+            return known[0] if known is not None and known[0] > entry_id else None
+
     def drop_ledger(self, ledger_id: int) -> None:
         """Forget a ledger's entries, also those that were offered to the buffer."""
         if self.buffer is not None:

@@ -183,6 +183,13 @@ class OffloadBuffer:
                 run.append(data)
         return run
 
+    def first_behind(self, ledger_id: int, entry_id: int) -> int | None:
+        """The first entry that is held of a ledger, where it stands behind one that is not; else None."""
+        with self._lock:
+            topic = self._by_ledger.get(ledger_id)
+            held = None if topic is None else topic.ledgers[ledger_id]
+            return held.first if held is not None and held.data and held.first > entry_id else None
+
     @property
     def statistics(self) -> BufferStatistics:
         """What the buffer holds and has done."""

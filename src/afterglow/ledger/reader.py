@@ -181,6 +181,10 @@ class EntryReader:
         row = self._state.row(ledger_id)
         if row is None:
             return None
+        for memory in (self._cache, self._buffer):
+            # A disk or a tier is not to be read for what is in memory.
+            if memory is not None and (behind := memory.first_behind(ledger_id, first)) is not None:
+                last = min(last, behind - 1)
         try:
             run = read(row, first, last, max_bytes)
         except LedgerMissing:

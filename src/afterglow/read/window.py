@@ -65,6 +65,20 @@ class Window:
         return self.since_ms is not None or self.until_ms is not None
 
     @property
+    def bounded(self) -> bool:
+        """Whether positions bound it."""
+        return (self.start, self.end) != (EARLIEST, LATEST)
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why nothing can be in it, where its bounds are the wrong way round; None: they are not."""
+        if (self.end, self.end_batch) < (self.start, self.start_batch):
+            return f"end {self.end} lies before start {self.start}"
+        if self.since_ms is not None and self.until_ms is not None and self.until_ms < self.since_ms:
+            return f"until (epoch millisecond {self.until_ms}) lies before since ({self.since_ms})"
+        return None
+
+    @property
     def prunes(self) -> bool:
         """Whether times tell that something need not be read."""
         return self.timed or self.published_from_ms is not None or self.published_to_ms is not None

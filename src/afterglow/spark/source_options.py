@@ -99,8 +99,9 @@ class SourceOptions:
     """Of blocks in a micro-batch; None: no limit."""
     max_entries_per_trigger: int | None
     """In a micro-batch; None: no limit."""
-    fail_on_data_loss: bool
-    """Whether a stream ends with an error where entries are gone that it has not read."""
+    fail_on_data_loss: bool | None
+    """Whether it is an error that entries are gone which were to be read; None: where a stream has not read them yet,
+    and not where ``start`` and ``end`` ask for them."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], now_ms: int) -> Self:
@@ -151,7 +152,7 @@ class SourceOptions:
             max_partition_bytes=_value(texts, "maxPartitionBytes", size(minimum=1), PARTITION_BYTES),
             max_bytes_per_trigger=_value(texts, "maxBytesPerTrigger", size(minimum=1), None),
             max_entries_per_trigger=_value(texts, "maxEntriesPerTrigger", integer(minimum=1), None),
-            fail_on_data_loss=_value(texts, "failOnDataLoss", flag(), default=True),
+            fail_on_data_loss=_value(texts, "failOnDataLoss", flag(), None),
         )
         if made.decode and made.include == "entries":
             raise ConfigError("decode=true is for messages, not with include=entries; leave one of them out")

@@ -42,7 +42,11 @@ class Share:
 
 
 def pack(splits: Iterable[Split], partition_bytes: int, schemas: Schemas | None = None) -> list[InputPartition]:
-    """Splits as partitions of a DataFrame, in order: each holds splits up to a size, and one at least."""
+    """Splits as partitions of a DataFrame, in order: each holds splits up to a size, and one at least.
+
+    No splits make one partition that holds none: Spark replaces an empty list by a partition without a value, which is
+    also what it makes of a plan that failed with ``NotImplementedError``.
+    """
     packed: list[list[Split]] = []
     room = 0
     for split in splits:
@@ -51,24 +55,27 @@ def pack(splits: Iterable[Split], partition_bytes: int, schemas: Schemas | None 
             room = partition_bytes
         packed[-1].append(split)
         room -= split.size_bytes
-    return [InputPartition(Share(tuple(together), schemas)) for together in packed]
+    return [InputPartition(Share(tuple(together), schemas)) for together in packed or [[]]]
 
 
 def read_partition(partition: InputPartition, shape: Shape, include: Include) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in order.
 
     Args:
-        partition: Of :func:`pack`, or the one without a value that Spark makes where there are none.
+        partition: Of :func:`pack`.
         shape: Columns and their form.
         include: Messages or raw entries.
 
     Raises:
-        AfterglowError: They cannot be read; batches before that are good.
+        AfterglowError: They cannot be read; batches before that are good. Or the partition is not one of :func:`pack`.
     """
-    share: Share | None = partition.value
-    if share is None:
-        return
     with PlainErrors():
+        share: object = partition.value
+        if not isinstance(share, Share):
+            raise AfterglowError(
+                f"a partition was not planned: {share!r}; planning the query failed, and its error was lost: "
+                "see the log of Spark's driver"
+            )
         yield from shape.of(_typed(share, shape) if share.schemas is not None else _plain(share, shape, include))
 
 
@@ -98,10 +105,15 @@ def _reader() -> SplitReader:
 
 
 class PlainErrors:
-    """Raises errors of ours without the stacks below them: Spark prints every line, and the message says all."""
+    """Raises errors of ours without the stacks below them: Spark prints every line, and the message says all.
+
+    A ``NotImplementedError`` of a library becomes one of ours: PySpark takes it for an answer, not for a failure.
+    """
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, AfterglowError):
             raise error.with_traceback(None) from None
+        if isinstance(error, NotImplementedError):
+            raise AfterglowError(f"unexpected {type(error).__name__}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 from afterglow.hot.local import LocalLog
 from afterglow.ledger.catalog import Catalog
+from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
@@ -199,6 +201,10 @@ class EngineHome:
 
         self.open(topic).update(edit)
         return key
+
+    def trim(self, topic: str, ledger_id: int) -> None:
+        """Drop a ledger from the topic, as retention does."""
+        self.open(topic).discard([ledger_id], partial(drop_ledgers, ledger_ids={ledger_id}))
 
     def free(self, topic: str, ledger_id: int) -> None:
         """Delete the hot copy of an offloaded ledger."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,6 @@ from afterglow.format.entry import encode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.hot.local.shared import open_shared
-from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.metadata.names import TopicName
 from afterglow.read.counters import ReadCounts
 from afterglow.read.split_reader import SplitReader
@@ -109,11 +107,6 @@ def some(draw: random.Random, count: int) -> list[bytes]:
         else message(draw.randbytes(draw.randint(0, 2000)))
         for _ in range(count)
     ]
-
-
-def drop(engine: EngineHome, topic: str, ledger_id: int) -> None:
-    """Retention drops a ledger."""
-    engine.open(topic).discard([ledger_id], partial(drop_ledgers, ledger_ids={ledger_id}))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -238,8 +231,8 @@ def test_data_that_was_trimmed_before_it_was_read_is_an_error_that_names_the_cur
     first, second, third = write(engine, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
     stream = Stream(engine.path)
     assert len(stream.batch(Limit(entries=2))) == 2
-    drop(engine, "t", first)
-    drop(engine, "t", second)
+    engine.trim("t", first)
+    engine.trim("t", second)
     with pytest.raises(EntriesMissing, match=f"up to {first}:2:0 and begins at ledger {third} .*failOnDataLoss=false"):
         stream.batch()
 
@@ -248,8 +241,8 @@ def test_a_stream_goes_on_behind_trimmed_data_if_told_to(engine: EngineHome, cap
     first, second, third = write(engine, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
     stream = Stream(engine.path, failOnDataLoss="false")
     assert len(stream.batch(Limit(entries=2))) == 2
-    drop(engine, "t", first)
-    drop(engine, "t", second)
+    engine.trim("t", first)
+    engine.trim("t", second)
     with caplog.at_level(logging.WARNING):
         assert [row[1] for row in stream.batch()] == [third] * 3
     assert "trimmed before it was read" in caplog.text
@@ -259,7 +252,7 @@ def test_data_that_was_read_may_be_trimmed(engine: EngineHome) -> None:
     first, _ = write(engine, "t", [message(b"0")], [message(b"1")])
     stream = Stream(engine.path)
     assert len(stream.batch()) == 2
-    drop(engine, "t", first)
+    engine.trim("t", first)
     stream.restart()
     assert stream.batch() == []
     write(engine, "t", [message(b"2")])
@@ -278,11 +271,42 @@ def test_a_stream_of_tiers_alone_waits_for_what_none_has_yet(engine: EngineHome)
     assert stream.batch() == []
 
 
-def test_a_new_query_begins_with_what_is_left(engine: EngineHome) -> None:
+def test_a_new_query_begins_with_what_is_left_and_says_so(engine: EngineHome, caplog: pytest.LogCaptureFixture) -> None:
     first, second = write(engine, "t", [message(b"0")], [message(b"1")])
-    drop(engine, "t", first)
-    assert [row[1] for row in Stream(engine.path, start=f"{first}:0").batch()] == [second]
-    assert [row[1] for row in Stream(engine.path).batch()] == [second]
+    engine.trim("t", first)
+    with caplog.at_level(logging.WARNING):
+        assert [row[1] for row in Stream(engine.path).batch()] == [second]
+        assert not caplog.records
+        stream = Stream(engine.path, start=f"{first}:0")
+        assert [row[1] for row in stream.batch()] == [second]
+        stream.batch()
+    (record,) = caplog.records
+    assert f"{TOPIC} from {first}:0 to latest: {first}:0 to {second}:0 was trimmed" in record.getMessage()
+
+
+def test_a_new_query_that_waits_for_a_position_to_come_says_so_once(
+    engine: EngineHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    (only,) = write(engine, "t", [message(b"0")])
+    stream = Stream(engine.path, start=f"{only}:2")
+    with caplog.at_level(logging.WARNING):
+        assert stream.batch() == []
+        engine.append("t", message(b"1"))
+        see_all(engine, "t")
+        assert stream.batch() == []
+    (record,) = caplog.records
+    assert f"{only}:2 to latest was never written" in record.getMessage()
+    engine.append("t", message(b"2"))
+    see_all(engine, "t")
+    assert [row[-1] for row in stream.batch()] == [b"2"]
+
+
+def test_a_new_query_does_not_begin_where_data_was_trimmed_if_told_to_fail(engine: EngineHome) -> None:
+    first, second = write(engine, "t", [message(b"0")], [message(b"1")])
+    engine.trim("t", first)
+    for start in (f"{first}:0", f"{second}:9"):
+        with pytest.raises(EntriesMissing, match=f"{TOPIC} from {start} to latest"):
+            Stream(engine.path, start=start, failOnDataLoss="true").batch()
 
 
 def test_a_topic_that_was_deleted_is_told_of(engine: EngineHome) -> None:

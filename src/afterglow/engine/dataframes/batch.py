@@ -43,6 +43,14 @@ class BatchReader(DataSourceReader):
         options = self._options
         with PlainErrors(), opened(options) as topics:
             splits = [split for topic in topics for split in self._splits(topic)]
+            for topic in topics:
+                topic.check_range(
+                    str(options.start),
+                    None if options.end is None else str(options.end),
+                    options.since_ms,
+                    options.until_ms,
+                    fail_on_data_loss=options.fail_on_data_loss is True,
+                )
             return pack(splits, options.max_partition_bytes, schemas_for(options, topics, self._shape))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import EntriesMissing
 from afterglow.format.position import Position
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from afterglow.engine.source_records import SourceLedger
+
+LENIENT: Final = "set failOnDataLoss=false (export: --no-fail-on-data-loss)"
+"""How to go on without data that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,11 @@ class Extent:
         if begin > self.end:
             raise EntriesMissing(
                 f"{self.topic} was read up to {begin} and ends at {self.end} now: it was made anew, or the source is "
-                "another one; begin anew with another checkpointLocation, or set failOnDataLoss=false to wait until it "
-                "comes so far"
+                f"another one; begin anew with another checkpointLocation, or {LENIENT} to wait until it comes so far"
             )
         first = self.ledgers[0][0]
         if begin.position.ledger_id < first:
             raise EntriesMissing(
                 f"{self.topic} was read up to {begin} and begins at ledger {first} now: what stood between was trimmed "
-                "before it was read; keep data longer (retention), and set failOnDataLoss=false to go on with what is "
-                "left"
+                f"before it was read; keep data longer (retention), and {LENIENT} to go on with what is left"
             )

@@ -78,7 +78,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, str]:  # noqa: N802 - PySpark's name
         """How far topics went when they were last looked at."""
-        return to_json(self._plan.latest)
+        with PlainErrors():
+            return to_json(self._plan.latest)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Splits from offset to offset, in the order of topic and position."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.engine.dataframes.admission import Waiting, admit
-from afterglow.engine.dataframes.extent import Extent
+from afterglow.engine.dataframes.extent import LENIENT, Extent
 from afterglow.engine.dataframes.schemas import schemas_for
 from afterglow.engine.dataframes.topics import connected, topics_of
 from afterglow.errors import EntriesMissing, TopicMissing
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CURE: Final = "set failOnDataLoss=false to go on without"
+_CURE: Final = f"{LENIENT} to go on without"
 
 
 class StreamPlan:
@@ -51,7 +51,7 @@ class StreamPlan:
         self._began: Mapping[str, Point] | None = None
         self._target: Mapping[str, Point] | None = None
         self._turn = 0
-        self._told: set[str] = set()
+        self._told: set[tuple[str, Point]] = set()
         self.latest: Mapping[str, Point] = {}
         """Where topics ended when they were last looked at."""
 
@@ -94,11 +94,12 @@ class StreamPlan:
             if began == begin:
                 return dict(begin)
         for name in begin.keys() - topics.keys():
-            self._lost(EntriesMissing(f"{name} is not there any more, and was read up to {begin[name]}; {_CURE}"))
+            error = EntriesMissing(f"{name} is not there any more, and was read up to {begin[name]}; {_CURE}")
+            self._lost(error, name, begin[name])
         ahead = {
             name: end
             for name, end in self.latest.items()
-            if self._follows(begin.get(name, START), extents[name]) and end > begin.get(name, START)
+            if self._follows(begin.get(name, START), extents[name], topics[name]) and end > begin.get(name, START)
         }
         if limit is not None:
             self._turn += 1
@@ -130,10 +131,11 @@ class StreamPlan:
                 topic = self._source.topic(name)
                 extent = Extent.of(name, topic.ledgers())
             except TopicMissing as error:
-                self._lost(EntriesMissing(f"{name} was to be read from {since} to {until}: {error}; {_CURE}"))
+                gone = EntriesMissing(f"{name} was to be read from {since} to {until}: {error}; {_CURE}")
+                self._lost(gone, name, since)
                 continue
-            self._follows(since, extent)
-            self._follows(until, extent)
+            self._follows(since, extent, topic)
+            self._follows(until, extent, topic)
             yield from self._cut(topic, since, until)
 
     def schemas(self, shape: Shape) -> Schemas | None:
@@ -186,18 +188,26 @@ class StreamPlan:
 
     # --- what is gone ---
 
-    def _follows(self, point: Point, extent: Extent) -> bool:
+    def _follows(self, point: Point, extent: Extent, topic: SourceTopic) -> bool:
         """Make sure that nothing is gone behind a point; returns True."""
-        if point not in {self._options.start, self._options.end}:  # these need not be places of the topic
-            try:
+        options = self._options
+        if point == options.end:  # need not be a place of the topic
+            return True
+        is_start = point == options.start  # which somebody has written down; the stream has not come there by itself
+        try:
+            if is_start:
+                topic.check_range(str(point), fail_on_data_loss=True)
+            else:
                 extent.check(point)
-            except EntriesMissing as error:
-                self._lost(error)
+        except EntriesMissing as error:
+            self._lost(error, extent.topic, point, by_default=not is_start)
         return True
 
-    def _lost(self, error: EntriesMissing) -> None:
-        if self._options.fail_on_data_loss:
+    def _lost(self, error: EntriesMissing, topic: str, point: Point, *, by_default: bool = True) -> None:
+        """Fail because of what is gone, or go on without; ``by_default``: which, where no option says it."""
+        given = self._options.fail_on_data_loss
+        if by_default if given is None else given:
             raise error
-        if str(error) not in self._told:  # it stays so, trigger after trigger
-            self._told.add(str(error))
+        if (topic, point) not in self._told:  # it stays so, trigger after trigger
+            self._told.add((topic, point))
             _log.warning("goes on with what is left: %s", error)

@@ -1,0 +1,270 @@
+"""Every error of the tree ends a query with its message, wherever it is raised; none is taken for an empty result.
+
+Spark's own Python code, which reads meanings into some errors, runs here with every class. Whole queries, which cost
+seconds each, run with a few of them: Java sees no more of an error than the text that this code makes of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import traceback
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+
+from afterglow import errors
+from afterglow.errors import AfterglowError
+from afterglow.spark.reasons import reason
+from afterglow.spark.session import QUIET, local_session
+from afterglow.testing.homes import EngineHome
+from afterglow.testing.ledgers import message
+
+pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+
+from pyspark import serializers
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming import python_streaming_source_runner as stream_runner
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
+
+from afterglow.engine.dataframes.source import TopicsSource
+from afterglow.spark.export import ExportRecord, TopicExport
+from afterglow.spark.export_files import LocalFiles
+from afterglow.spark.source_tasks import Share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
+
+    from afterglow.engine.dataframes.batch import BatchReader
+    from afterglow.engine.dataframes.stream import StreamReader
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+
+TOPIC: Final = "persistent://public/default/t"
+CLASSES: Final = sorted(
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, AfterglowError)
+)
+PICKLES: Final = vars(serializers)["CloudPickleSerializer"]()  # PySpark has no types for it
+
+
+def failing_source(source_name: str = "failing") -> type[DataSource]:
+    """A source like ours, except that what its option ``fault`` names, ``PLACE:CLASS``, raises that error.
+
+    Made in a function, the classes travel whole to Spark's processes, which do not see this module.
+    """
+
+    def error(name: str) -> AfterglowError:
+        kind: Any = getattr(errors, name)
+        text = f"{name} was met; do something about it"
+        found: AfterglowError = kind(text, 1) if name == "DamagedPiece" else kind(text)
+        return found
+
+    class Splits:
+        """Splits of a task that fails."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __iter__(self) -> Iterator[Any]:
+            raise error(self.name)
+
+    class Plan:
+        """A stream's plan of which one method fails."""
+
+        def __init__(self, plan: Any, method: str, name: str) -> None:
+            self.plan, self.method, self.name = plan, method, name
+
+        def __getattr__(self, method: str) -> Any:
+            if method == self.method:
+                raise error(self.name)
+            return getattr(self.plan, method)
+
+    class Failing(TopicsSource):
+        def __init__(self, options: dict[str, str]) -> None:
+            self.place, self.error = options["fault"].split(":")
+            super().__init__({name: value for name, value in options.items() if name != "fault"})
+
+        @classmethod
+        def name(cls) -> str:
+            return source_name
+
+        def reader(self, schema: StructType) -> BatchReader:
+            reader: Any = super().reader(schema)
+            if self.place == "partitions":
+                reader._splits = self.raises
+            if self.place == "read":
+                reader.partitions = self.faulty
+            made: BatchReader = reader
+            return made
+
+        def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - PySpark's name
+            reader: Any = super().streamReader(schema)
+            if self.place in {"begin", "end", "splits", "stop_growing"}:
+                reader._planned = Plan(reader._plan, self.place, self.error)
+            if self.place == "read":
+                reader.partitions = self.faulty
+            made: StreamReader = reader
+            return made
+
+        def raises(self, *_: object) -> Any:
+            raise error(self.error)
+
+        def faulty(self, *_: object) -> list[InputPartition]:
+            splits: Any = Splits(self.error)
+            return [InputPartition(Share(splits, None))]
+
+    return Failing
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("home")
+    with EngineHome(path) as engine:
+        engine.write(TOPIC, [message(b"%d" % i) for i in range(5)])
+    return path
+
+
+def make(home: Path, fault: str) -> DataSource:
+    return failing_source()({"source": str(home), "topic": TOPIC, "fault": fault})
+
+
+def planned(source: DataSource, reader: Any, schema: StructType) -> tuple[Any, list[InputPartition]]:
+    """What Spark's planner makes of a reader: what a task calls, and with which partitions."""
+    out = io.BytesIO()
+    given = {"reader": reader, "data_source": source, "schema": schema}
+    given |= {"max_arrow_batch_size": 1000, "binary_as_bytes": True}
+    known = signature(write_read_func_and_partitions).parameters  # releases of Spark differ
+    write_read_func_and_partitions(out, **{name: value for name, value in given.items() if name in known})
+    out.seek(0)
+    function, _ = PICKLES._read_with_length(out)
+    return function, [PICKLES._read_with_length(out) for _ in range(number(out))]
+
+
+def run_task(function: Any, partition: InputPartition) -> list[pa.RecordBatch]:
+    """Run a task as Spark's worker does."""
+    described = pa.RecordBatch.from_arrays([pa.array([PICKLES.dumps(partition)], pa.binary())], ["partition"])
+    return list(function(iter([described])))
+
+
+def batch_query(source: DataSource) -> list[pa.RecordBatch]:
+    schema: Any = source.schema()
+    function, partitions = planned(source, source.reader(schema), schema)
+    return [batch for partition in partitions for batch in run_task(function, partition)]
+
+
+def stream_query(source: DataSource) -> list[pa.RecordBatch]:
+    """One batch of a stream, up to what is there now, by the steps that Spark takes."""
+    schema: Any = source.schema()
+    reader: Any = source.streamReader(schema)
+    try:
+        stream_runner.prepare_for_trigger_available_now_func(reader, io.BytesIO())
+        start = answer(lambda out: stream_runner.initial_offset_func(reader, out))
+        limit = json.dumps({"_type": ReadAllAvailable.__name__})
+        end = answer(lambda out: stream_runner.latest_offset_admission_control_func(reader, texts(start, limit), out))
+        out = io.BytesIO()
+        stream_runner.partitions_func(reader, source, schema, 1000, texts(start, end), out)
+        out.seek(0)
+        partitions = [PICKLES._read_with_length(out) for _ in range(number(out))]
+        function, _ = planned(source, reader, schema)
+        return [batch for partition in partitions for batch in run_task(function, partition)]
+    finally:
+        reader.stop()
+
+
+def answer(call: Callable[[io.BytesIO], object]) -> str:
+    out = io.BytesIO()
+    call(out)
+    out.seek(0)
+    return out.read(number(out)).decode()
+
+
+def number(stream: io.BytesIO) -> int:
+    return int.from_bytes(stream.read(4), "big")
+
+
+def texts(*given: str) -> io.BytesIO:
+    written = io.BytesIO()
+    for text in given:
+        written.write(len(text.encode()).to_bytes(4, "big") + text.encode())
+    written.seek(0)
+    return written
+
+
+def test_what_does_not_fail_gives_its_rows(home: Path) -> None:
+    for query in (batch_query, stream_query):
+        assert sum(batch.num_rows for batch in query(make(home, "nowhere:NotSupported"))) == 5
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        (batch_query, "partitions"),
+        (batch_query, "read"),
+        (stream_query, "stop_growing"),
+        (stream_query, "begin"),
+        (stream_query, "end"),
+        (stream_query, "splits"),
+        (stream_query, "read"),
+    ],
+)
+def test_every_error_ends_a_query(home: Path, query: Callable[[DataSource], object], place: str, name: str) -> None:
+    with pytest.raises(AfterglowError, match=f"^{name} was met; do something about it$") as raised:
+        query(make(home, f"{place}:{name}"))
+    assert type(raised.value) is getattr(errors, name)
+    # An export tells what the text says that Spark makes of it.
+    assert reason(AssertionError("".join(traceback.format_exception(raised.value)))) == str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_session(**QUIET) as session:
+        session.dataSource.register(failing_source())
+        yield session
+
+
+@pytest.mark.parametrize(("place", "name"), [("partitions", "NotSupported"), ("read", "StoreTimeout")])
+def test_an_error_of_a_batch_fails_its_query_in_spark(spark: SparkSession, home: Path, place: str, name: str) -> None:
+    frame = spark.read.format("failing").option("source", str(home)).option("topic", TOPIC)
+    with pytest.raises(Exception, match=f"{name} was met; do something about it"):
+        frame.option("fault", f"{place}:{name}").load().count()
+
+
+@pytest.mark.parametrize(("place", "name"), [("splits", "NotSupported"), ("read", "StoreTimeout")])
+def test_an_error_of_an_export_ends_it(spark: SparkSession, home: Path, tmp_path: Path, place: str, name: str) -> None:
+    record = ExportRecord(str(home), TOPIC, None, decode=False)
+    export = TopicExport(spark, LocalFiles(tmp_path), record, {"fault": f"{place}:{name}"})
+    export._session.dataSource.register(failing_source("afterglow"))
+    with pytest.raises(AfterglowError, match=f"^the export of {TOPIC} failed: {name} was met; do something about it$"):
+        export.run()
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_tier_that_is_not_supported_is_an_error_and_not_an_empty_frame(spark: SparkSession, home: Path) -> None:
+    frame = spark.read.format("afterglow").option("source", str(home)).option("topic", TOPIC)
+    with pytest.raises(Exception, match=r"gs://bucket.*not available"):
+        frame.option("tier", "gs://bucket").load().count()
+
+
+@pytest.mark.parametrize("driver", ["azureblob", "google-cloud-storage", "somebody-elses"])
+@pytest.mark.parametrize("query", [batch_query, stream_query])
+def test_a_driver_that_is_not_there_is_an_error_and_not_an_empty_frame(
+    tmp_path: Path, query: Callable[[DataSource], object], driver: str
+) -> None:
+    def rename(info: ManagedLedgerInfo) -> None:
+        info.ledgerInfo[0].offloadContext.driverMetadata.name = driver
+
+    with EngineHome(tmp_path) as engine:
+        ledger_id, _ = engine.write("t", [message(b"in the tier")], [message(b"in the hot log")])
+        engine.offload("t", ledger_id)
+        engine.open("t").update(rename)
+        engine.free("t", ledger_id)
+    with pytest.raises(AfterglowError, match=driver):
+        query(TopicsSource({"source": str(tmp_path), "topic": "t"}))
