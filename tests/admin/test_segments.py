@@ -9,6 +9,7 @@ from afterglow.errors import MetadataUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.admin.conftest import Admin
 
@@ -162,6 +163,25 @@ def test_a_message_that_the_topic_cannot_have_is_refused(admin: Admin) -> None:
         assert f"to {newest}:3, or latest" in admin.refused(412, "PUT", f"{TOPIC}/offload", body)
     assert admin.state() == before
     assert admin.get(f"{TOPIC}/offload")["status"] == "NOT_RUN"
+
+
+def test_a_segment_of_which_nothing_is_uploaded_follows_a_corrected_policy(admin: Admin, tmp_path: Path) -> None:
+    wrong = {"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": (tmp_path / "none").as_uri()}
+    admin.do("POST", f"{TOPIC}/offloadPolicies", {"streamingOffloadEnabled": True, **wrong})
+    admin.write_entries(3)
+    admin.do("PUT", f"{TOPIC}/offload", LATEST)
+    admin.offloading.begin()
+    admin.offloading.finish()
+    [failed] = admin.get(f"{TOPIC}/segments")
+    assert (failed["status"], failed["bucket"]) == ("Failed", str(tmp_path / "none"))
+    stream(admin)  # the broker's own tier again
+    for _ in range(2):
+        admin.offloading.begin()
+        admin.offloading.finish()
+    assert admin.get(f"{TOPIC}/offload")["status"] == "SUCCESS"
+    [done] = admin.get(f"{TOPIC}/segments")
+    assert (done["status"], done["bucket"]) == ("Offloaded", str(admin.offloading.tier))
+    assert done["id"] != failed["id"]
 
 
 def first_unoffloaded(admin: Admin) -> tuple[int, int]:

@@ -236,7 +236,7 @@ class TopicOffload:
         """Carry out intents to delete; begin what is due; let hot copies go."""
         try:
             self._carry_out()
-            self.policy = policy = self._env.policies.of(self.name)
+            policy = self._obey()
             ledger = self._open_if_wanted(policy)
             if ledger is not None:
                 self._ledgers.look(ledger, policy)
@@ -251,6 +251,14 @@ class TopicOffload:
             _log.warning("%s is looked at again later: %s", self.name, error)
             self._wake_later()
         self._ledgers.settle_manual()
+
+    def _obey(self) -> BrokerConfig:
+        """What holds for the topic now. Where that has changed, what failed may succeed by it, and is tried now."""
+        before, self.policy = self.policy, self._env.policies.of(self.name)
+        if self.policy is not before:
+            self._troubles.retry_now()
+            self.stream.retry_now()
+        return self.policy
 
     def finish(self) -> None:
         """Finish and commit whole ledgers of which no task runs any more."""

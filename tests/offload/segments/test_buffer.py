@@ -78,7 +78,7 @@ def test_the_next_ledger_is_kept_from_its_first_entry_on(world: BufferedWorld, l
     ledger.roll()
     world.append(ledger, b"x", b"y")
     assert held(world) == 3
-    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.service.offload_prefix(ledger.name, LATEST)
     world.run()
     assert held(world) == 0
     ledger.roll()
@@ -105,7 +105,7 @@ def test_a_ledger_that_replaces_a_failed_one_is_kept_too(world: BufferedWorld, l
 def test_metadata_that_cannot_be_reached_costs_no_entry_that_is_kept(
     world: BufferedWorld, ledger: ManagedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.service.offload_prefix(ledger.name, LATEST)
     world.run()
     world.append(ledger, *(b"%d" % number * 60 for number in range(5)))
     failed: list[str] = []
@@ -122,14 +122,14 @@ def test_metadata_that_cannot_be_reached_costs_no_entry_that_is_kept(
         world.append(ledger, b"while metadata is away")
         assert held(world) == 6
     world.clock.advance(60)
-    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.service.offload_prefix(ledger.name, LATEST)
     world.run()
     assert held(world) == 0
 
 
 def test_an_upload_that_is_stuck_fills_the_buffer_and_nothing_more(world: BufferedWorld, ledger: ManagedLedger) -> None:
     assert world.buffer is not None
-    world.service.offload_prefix(ledger.name, ledger.last_confirmed)
+    world.service.offload_prefix(ledger.name, LATEST)
     world.run()
     begin = ledger.last_confirmed.next()
     while not world.buffer.statistics.refused:

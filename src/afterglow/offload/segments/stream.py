@@ -17,7 +17,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from afterglow.errors import AfterglowError, CorruptEntry, Fenced, OffloadConflict, UploadLost
+from afterglow.errors import (
+    AfterglowError,
+    ConfigError,
+    CorruptEntry,
+    Fenced,
+    NotSupported,
+    OffloadConflict,
+    UploadLost,
+)
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.offload_context import get_uuid, ledger_uuid
 from afterglow.ledger.timestamps import entry_time
@@ -26,7 +34,7 @@ from afterglow.offload.segments.cutting import Sizes, cut_by_size, frame_bytes
 from afterglow.offload.segments.node import UploadNode
 from afterglow.offload.segments.territory import Run, Stretch, failed_attempt, to_stream
 from afterglow.offload.segments.upload import SegmentUpload
-from afterglow.read.places import is_built_in
+from afterglow.read.places import is_built_in, place_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -252,6 +260,7 @@ class TopicStream:
         """Adds tasks."""
         for upload in uploads:
             upload.refresh()
+        self._move_failed(uploads)
         self._roll_if_switched_back(uploads)
         while True:
             self._extend_live(uploads, now_ms)
@@ -267,6 +276,22 @@ class TopicStream:
         self._close_at_ms = self._when_to_close(uploads)
         if self._target is not None and self.committed_to(self._target):
             self._target = None
+
+    def _move_failed(self, uploads: list[SegmentUpload]) -> None:
+        """Begin segments anew where the policy points now, of which nothing could be uploaded where it pointed."""
+        for upload in [upload for upload in uploads if upload.is_movable]:
+            try:
+                place = self._place()
+            except (ConfigError, NotSupported):
+                return  # by which nothing can begin: what has begun is tried where it is
+            before = place_of_record(upload.record.place)
+            if place != before and is_built_in(place.driver):
+                _log.warning(
+                    "segment %s of %s failed in %s and starts again in %s",
+                    *(upload.uuid, self._room.ledger.topic, before, place),
+                )
+                with self._reloaded_after_failure():
+                    uploads[uploads.index(upload)] = upload.start_again(place)
 
     def _finish_first(self, uploads: list[SegmentUpload]) -> None:
         first = uploads[0]

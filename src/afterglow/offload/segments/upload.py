@@ -53,7 +53,7 @@ from afterglow.offload.segments.cutting import plan_parts, restore_part
 from afterglow.offload.segments.node import UploadNode
 from afterglow.offload.task import PartTask
 from afterglow.read.objects import Located
-from afterglow.read.places import is_built_in, place_of_record
+from afterglow.read.places import is_built_in, place_of_record, place_record
 from afterglow.storage.store import Upload
 
 if TYPE_CHECKING:
@@ -422,12 +422,20 @@ class SegmentUpload:
         self._room.give_up(self.uuid, place_of_record(self.record.place), reason)
         self._node.delete()
 
-    def start_again(self) -> SegmentUpload:
-        """Begin anew under another UUID, after the store has lost the upload.
+    @property
+    def is_movable(self) -> bool:
+        """Whether it failed where it is, and nothing of it was uploaded there as far as is known."""
+        return bool(self.record.last_error) and not (self.record.done or self._in_flight or self._external)
+
+    def start_again(self, place: TierPlace | None = None) -> SegmentUpload:
+        """Begin anew under another UUID, after the store has lost the upload, or somewhere else.
 
         1. Put a record for the new UUID. *Crash: no list names it, and it is given up.*
         2. Let it take the old one's place in the list. *Crash: the next owner resumes it, and gives up the old one.*
         3. Put on record that what there is of the old one is to go, and delete its record. *Crash: the same.*
+
+        Args:
+            place: Where it goes from now on; None: where it went.
 
         Raises:
             Fenced: Another owner has taken over.
@@ -441,10 +449,14 @@ class SegmentUpload:
         fresh.uuid = fresh.place.key = str(uuid)
         fresh.upload_id = ""
         del fresh.done[:]
+        if place is not None:
+            fresh.place.CopyFrom(place_record(place, str(uuid)))
+            fresh.attempts = 0
+            fresh.last_error = ""
         node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
         node.create(fresh)
         room.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
-        self.give_up("the store has lost its upload")
+        self.give_up("the store has lost its upload" if place is None else f"it goes to {place} instead")
         return SegmentUpload(room, node)
 
     def _create_upload(self) -> None:
