@@ -175,7 +175,7 @@ def keep_in_the_buffer_what_is_offloaded(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS: Final[Mapping[Callable[[pytest.MonkeyPatch], None], int]] = {
     delete_on_an_unknown_outcome: 23,
     free_before_complete: 0,
-    commit_without_looking_at_the_uuid: 122,
+    commit_without_looking_at_the_uuid: 769,
     put_nothing_on_record_before_it_goes: 0,
     delete_objects_before_the_list_lets_go: 0,
     delete_what_a_task_still_writes: 176,
