@@ -16,7 +16,6 @@ from afterglow.errors import (
     ConfigError,
     EntriesMissing,
     HotLogTimeout,
-    HotLogUnavailable,
     TopicMissing,
 )
 from afterglow.format.entry import encode_entry
@@ -310,9 +309,8 @@ def test_a_broker_that_never_answers_ends_at_the_deadline(start: Callable[..., B
 def test_nobody_there_ends_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"pulsar://127.0.0.1:{gone.getsockname()[1]}"
-    with pytest.raises(HotLogUnavailable, match="cannot be reached") as caught:
+    with pytest.raises(HotLogTimeout, match="cannot be reached"):
         read(url, deadline_s=0.2)
-    assert isinstance(caught.value, TimeoutError)
 
 
 @pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x08\0\0\0\x04\xff\xff\xff\xff"])
