@@ -12,12 +12,12 @@ from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import (
     AfterglowError,
-    ConfigError,
     CorruptBlock,
     CorruptIndex,
     CorruptMetadata,
     IndexMissing,
     LedgerMissing,
+    MissingDependency,
     ObjectMissing,
     StoreUnavailable,
     WrongLength,
@@ -214,7 +214,7 @@ def test_what_is_not_in_metadata_is_an_error_of_its_own(world: ReadWorld) -> Non
     row, _ = place(world, "V1")
     world.free(row)
     row.offloadContext.driverMetadata.name = "tape"
-    with pytest.raises(ConfigError, match="driver 'tape' is not installed"):
+    with pytest.raises(MissingDependency, match="driver 'tape' is not installed"):
         world.source.read(row, 0, 0, 1)
     segment, _ = place(world, "V2")
     world.free(segment)

@@ -100,12 +100,14 @@ def open_driver_copy(located: Located, ledger_id: int, policy: BrokerConfig, tie
         tiers: Opens stores, for drivers that use them.
 
     Raises:
-        ConfigError: The driver is not installed, or the policy lacks something that it needs.
-        MissingDependency: Its package cannot be imported.
+        MissingDependency: The driver is not installed, or its package cannot be imported.
         AfterglowError: What the driver raises.
     """
     place, key = located.place, parse_key(located.key)
-    factory = driver_factory(place.driver)
+    try:
+        factory = driver_factory(place.driver)
+    except ConfigError as error:  # no setting of the reader's is wrong: metadata names the driver
+        raise MissingDependency(str(error)) from error
     reader = factory(replace(policy, managed_ledger_offload_driver=place.driver), None, tiers)
     context = OffloadedLedger(key.uuid, dict(place.properties), segment=key.ledger_id is None)
     with _errors_of(place.driver):
