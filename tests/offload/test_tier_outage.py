@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
-from afterglow.errors import StoreUnavailable
+from afterglow.errors import BucketMissing, StoreUnavailable
 from afterglow.format.position import LATEST
 from afterglow.metadata.names import TopicName
+from afterglow.offload.doomed import Doomed
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.manual import OffloadState
 from afterglow.offload.segments.listing import SegmentStatus
+from afterglow.read.places import TierPlace
 from afterglow.storage.counting import CountingStore
 from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.storage.wrapper import StoreWrapper
@@ -23,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.config import BrokerConfig
+    from afterglow.errors import StorageError
     from afterglow.storage.store import ObjectStore
 
 OTHER = "public/default/persistent/other"
-DOWN = (FaultRule(Fault.ERROR_BEFORE, times=None),)
 
 
 class OutageWorld(OffloadWorld):
@@ -42,8 +45,9 @@ class OutageWorld(OffloadWorld):
         self.front = StoreWrapper(self.counting)
         return self.tiers.health.monitored(str(self.own), self.front)
 
-    def break_down(self) -> None:
-        self.front.inner = FaultyStore(self.counting, DOWN, seed=1)
+    def break_down(self, error: type[StorageError] = StoreUnavailable) -> None:
+        rule = FaultRule(Fault.ERROR_BEFORE, times=None, error=error)
+        self.front.inner = FaultyStore(self.counting, [rule], seed=1)
 
     def repair(self) -> None:
         self.front.inner = self.counting
@@ -161,6 +165,20 @@ def test_objects_are_deleted_as_soon_as_their_tier_answers_and_an_outage_is_met_
     assert world.intents() == ()
     assert world.objects() == []
     world.check()
+
+
+@pytest.mark.parametrize("driver", ["memory", "filesystem"])
+def test_nothing_is_left_to_delete_in_a_bucket_that_is_gone_but_a_directory_may_be_mounted_again(driver: str) -> None:
+    world = OutageWorld(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(1)
+    world.pass_seconds(1)
+    world.break_down(BucketMissing)
+    place = world.own if driver == "memory" else TierPlace("filesystem", "/nowhere/at/all")
+    world.service._deletions.record(TOPIC, Doomed(uuid4(), place), "its policy was wrong")
+    assert len(world.intents()) == 1
+    world.service.left(TOPIC)
+    world.pass_seconds(2)
+    assert len(world.intents()) == (driver == "filesystem")
 
 
 def test_topics_that_wait_for_another_tier_are_left_alone() -> None:

@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError
 
 from afterglow.errors import (
     AfterglowError,
+    BucketMissing,
     CommitFailed,
     CommitUnknown,
     CorruptMetadata,
@@ -43,7 +44,14 @@ from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.doomed import Doomed, doomed_records
 from afterglow.offload.drivers import offloader_at
 from afterglow.offload.outages import failure_level
-from afterglow.read.places import driver_metadata, external_place, is_built_in, place_of_record, place_record
+from afterglow.read.places import (
+    FILESYSTEM,
+    driver_metadata,
+    external_place,
+    is_built_in,
+    place_of_record,
+    place_record,
+)
 from afterglow.storage.health import FAILURES
 
 if TYPE_CHECKING:
@@ -213,10 +221,14 @@ class Deletions:
             return False
         try:
             self._delete(name, doomed)
-        except FAILURES:
-            if self._tiers.health.outage(tier) is not None:
-                unavailable.add(tier)
-            raise
+        except FAILURES as error:
+            # A bucket that does not exist holds nothing. A directory may be on a disk that is not mounted.
+            is_bucket = is_built_in(doomed.place.driver) and doomed.place.driver != FILESYSTEM
+            if not (is_bucket and isinstance(error, BucketMissing)):
+                if self._tiers.health.outage(tier) is not None:
+                    unavailable.add(tier)
+                raise
+            _log.warning("nothing is left to delete of %s of %s: %s", doomed.key, name, error)
         if doomed.ledger_id is None:
             self._forget(self._paths.upload(name, doomed.uuid))
             self._forget(self._paths.segment(name, doomed.uuid))
