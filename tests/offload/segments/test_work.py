@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import pytest
 
+from afterglow.errors import AccessDenied, BucketMissing, StoreUnavailable
 from afterglow.format.position import LATEST, Position
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
@@ -21,6 +22,7 @@ from afterglow.testing.streams import streaming
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.errors import StorageError
     from afterglow.ledger.managed_ledger import ManagedLedger
 
     NewWorld = Callable[..., OffloadWorld]
@@ -156,6 +158,38 @@ def test_an_offload_by_hand_that_failed_closes_no_segment_later(new_world: NewWo
     world.clock.advance(60)
     world.run()
     assert [view.status for view in world.service.segments(TOPIC)] == [SegmentStatus.ASSIGNED]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (BucketMissing("no bucket"), OffloadState.ERROR),
+        (AccessDenied("no right"), OffloadState.ERROR),
+        (StoreUnavailable("no route"), OffloadState.RUNNING),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_an_offload_by_hand_ends_where_the_store_goes_on_to_refuse(
+    new_world: NewWorld, error: StorageError, state: OffloadState
+) -> None:
+    world = streams(new_world, tail=3)
+    world.service.offload_prefix(TOPIC, LATEST)
+    for _ in range(2):
+        world.service.tick()
+        world.settle()
+        world.runner.fail_one(error)
+        world.settle()
+        assert world.service.status(TOPIC).state is OffloadState.RUNNING
+        world.clock.advance(60)
+    world.service.tick()
+    world.settle()
+    world.runner.fail_one(error)
+    world.settle()
+    assert world.service.status(TOPIC).state is state
+    assert world.service.status(TOPIC).last_error == ("" if state is OffloadState.RUNNING else str(error))
+    world.clock.advance(60)
+    world.run()
+    assert ends(world) == [Position(1, 2)]
 
 
 # --- up to a position -------------------------------------------------------------------------------------------------

@@ -136,6 +136,11 @@ class TopicStream:
         return self._retry_at_ms
 
     @property
+    def failures(self) -> int:
+        """Attempts that failed one after the other, since somebody asked or something was committed."""
+        return self._failures
+
+    @property
     def waits_for_entries(self) -> bool:
         """Whether nothing is missing but more entries, or the time to close."""
         uploads = self._uploads or []

@@ -9,10 +9,10 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from afterglow.errors import AfterglowError, ConfigError, NotSupported
+from afterglow.errors import AccessDenied, AfterglowError, BucketMissing, ConfigError, NotSupported
 from afterglow.ledger.ledger_list import first_unoffloaded
 from afterglow.offload.blocks import object_metadata
 from afterglow.offload.doomed import Doomed, doomed_row
@@ -45,6 +45,16 @@ if TYPE_CHECKING:
     from afterglow.storage.store import ObjectStore
 
 _log = logging.getLogger(__name__)
+
+
+_TRIES: Final = 3
+"""A store may refuse once or twice in passing."""
+
+
+def _is_lasting(error: AfterglowError, failures: int) -> bool:
+    """Whether somebody has to put something right before a stream can go on, so that nobody should wait for it."""
+    refused = isinstance(error, BucketMissing | AccessDenied) and failures >= _TRIES
+    return refused or isinstance(error, ConfigError | NotSupported)
 
 
 def wants_stream(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
@@ -175,7 +185,7 @@ class StreamWork:
         """End an offload by hand that the stream knew of when it last advanced: earlier errors say nothing of it."""
         if target is None:
             return
-        if isinstance(stream.error, ConfigError | NotSupported):
+        if stream.error is not None and _is_lasting(stream.error, stream.failures):
             self.fail_manual(stream.error)
         elif stream.leaves_out(target):
             self._fail_switched_off()
