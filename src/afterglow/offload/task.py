@@ -54,6 +54,16 @@ class LedgerPart:
         """Its entries."""
         return LedgerRange(self.ledger_id, self.plans[0].header.first_entry_id, self.plans[-1].end_entry_id - 1)
 
+    @property
+    def size_bytes(self) -> int:
+        """Length of its blocks."""
+        return sum(plan.header.block_bytes for plan in self.plans)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of its entries, without frames, block headers and padding."""
+        return sum(plan.payload_bytes for plan in self.plans)
+
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
@@ -91,12 +101,12 @@ class PartTask:
     @property
     def size_bytes(self) -> int:
         """Length of the part, and of the memory that the task takes."""
-        return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
+        return sum(piece.size_bytes for piece in self.ledgers)
 
     @property
     def entry_bytes(self) -> int:
         """Bytes of the entries, without frames, block headers and padding."""
-        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+        return sum(piece.entry_bytes for piece in self.ledgers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +157,12 @@ class SegmentTask:
     @property
     def size_bytes(self) -> int:
         """Of its entries with their frames, and a little more."""
-        return sum(plan.header.block_bytes for piece in self.ledgers for plan in piece.plans)
+        return sum(piece.size_bytes for piece in self.ledgers)
 
     @property
     def entry_bytes(self) -> int:
         """Bytes of the entries, without frames."""
-        return sum(plan.payload_bytes for piece in self.ledgers for plan in piece.plans)
+        return sum(piece.entry_bytes for piece in self.ledgers)
 
 
 @dataclass(frozen=True, slots=True)
