@@ -229,8 +229,18 @@ def test_random_bytes_behind_a_true_head_give_an_index_or_a_typed_error(head: by
     list(index.extents())
 
 
+def test_bytes_behind_an_index_are_refused() -> None:
+    with pytest.raises(CorruptIndex, match="says that it has"):
+        decode_index(V1_INDEX + bytes(4))
+    with pytest.raises(CorruptIndex, match="4 bytes stand behind the index"):
+        decode_index(V1_INDEX[:4] + (len(V1_INDEX) + 4).to_bytes(4, "big") + V1_INDEX[8:] + bytes(4))
+
+
 def test_counts_that_pass_the_end_are_refused_before_anything_is_allocated() -> None:
     for count, size in ((2**31 - 1, 0), (0, 2**31 - 1), (-1, 0), (0, -1)):
         head = V1_INDEX[:4] + (32).to_bytes(4, "big") + V1_INDEX[8:24]
         with pytest.raises(CorruptIndex):
             decode_index(head + struct.pack(">ii", count, size))
+    torn = V1_INDEX[:4] + (35).to_bytes(4, "big") + V1_INDEX[8:24] + struct.pack(">ii", 1, 0) + b"..."
+    with pytest.raises(CorruptIndex, match="pass the index's end"):
+        decode_index(torn)

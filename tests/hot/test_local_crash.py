@@ -250,7 +250,7 @@ def test_a_journal_torn_at_any_byte_gives_back_every_whole_group(tmp_path: Path)
     log.close()
 
 
-@pytest.mark.parametrize("where", ["first batch", "middle batch", "header"])
+@pytest.mark.parametrize("where", ["first batch", "middle batch", "entry", "header"])
 def test_damage_to_what_was_acknowledged_is_told_and_not_taken_for_a_torn_end(tmp_path: Path, where: str) -> None:
     home, damaged = tmp_path / "home", tmp_path / "damaged"
     home.mkdir()
@@ -263,7 +263,8 @@ def test_damage_to_what_was_acknowledged_is_told_and_not_taken_for_a_torn_end(tm
         rebuild(disk.ops, home, damaged, "all", random.Random(_SEED))
     journal = damaged / "hot" / "journal" / name
     data = bytearray(journal.read_bytes())
-    data[{"header": 9, "first batch": 60, "middle batch": len(data) // 2}[where]] ^= 1
+    entry = data.index(b"entry" * 10)  # which nothing but the checksum of its batch covers
+    data[{"header": 9, "first batch": 60, "middle batch": len(data) // 2, "entry": entry}[where]] ^= 1
     journal.write_bytes(data)
     with pytest.raises(HotLogError, match=name):
         LocalLog(damaged)

@@ -118,6 +118,32 @@ def test_a_failed_sync_is_never_followed_by_another_of_the_same_file(log: LocalL
     assert ("write", f"{number}.journal") not in synced[synced.index(("sync", f"{number}.journal")) :]
 
 
+def test_what_is_queued_behind_a_failed_group_fails_with_it(log: LocalLog, disk: RecordedDisk) -> None:
+    """In another ledger too: its producer must not hear of a success between two failures."""
+    ledger, other = log.create(), log.create()
+    syncing, queued = threading.Event(), threading.Event()
+
+    def fault(method: str, path: Path) -> OSError | None:
+        if method != "sync" or path.suffix != ".journal" or queued.is_set():
+            return None
+        syncing.set()
+        queued.wait(30)
+        return OSError(errno.EIO, "on purpose")
+
+    disk.fault = fault
+    completions = Completions()
+    ledger.append((b"0",), completions.next())
+    assert syncing.wait(30)
+    other.append((b"0",), completions.next())
+    queued.set()
+    first, second = completions.wait()
+    assert isinstance(first, HotLogError)
+    assert isinstance(second, HotLogError)
+    assert ledger.closed
+    assert other.closed
+    assert (read_all(ledger), read_all(other)) == ([], [])
+
+
 def test_a_fenced_ledger_is_closed_only_when_its_failed_appends_are_void(log: LocalLog, disk: RecordedDisk) -> None:
     ledger = log.create()
     append_all(ledger, [b"0"])

@@ -99,6 +99,22 @@ def test_what_stands_behind_the_published_end_is_not_seen(home: Path, log: Local
         assert shared.read_frames(1, 1000)[1] == 0
 
 
+def test_an_end_is_published_only_once_all_before_it_is_written(home: Path, log: LocalLog, disk: RecordedDisk) -> None:
+    ledger = log.create()
+    append_all(ledger, [b"0", b"1"])
+    ends: list[int] = []
+    with open_shared(home, ledger.ledger_id) as shared:
+
+        def look(method: str, path: Path) -> None:
+            if method == "write" and path.stem == str(ledger.ledger_id):
+                ends.append(shared.confirmed)
+
+        disk.fault = look
+        log.flush()
+        assert set(ends) == {-1}
+        assert shared.confirmed == 1
+
+
 def test_a_slot_serves_one_ledger_after_the_other(home: Path, log: LocalLog) -> None:
     first = log.create()
     append_all(first, [b"first"])

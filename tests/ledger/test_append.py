@@ -19,10 +19,13 @@ from afterglow.errors import (
 )
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST, Position
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.ledger.ledger_list import LedgerEnd, add_ledger, finish_ledger
 from afterglow.ledger.properties import set_text
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.testing.crash_points import CrashingMetadataStore
 from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:
@@ -238,6 +241,25 @@ def test_a_failure_in_the_old_ledger_fails_what_waits_for_the_next() -> None:
     assert payloads(world.open()) == [b"0", b"3"]
 
 
+def test_what_waits_behind_a_failed_append_fails_though_the_next_ledger_would_take_it() -> None:
+    """Otherwise a producer's later message would be acknowledged without the one before it."""
+    world = World(settings(managed_ledger_max_entries_per_ledger=2))
+    ledger = world.open()
+    world.append(ledger, b"0")
+    world.hot.held = True
+    receipts = Receipts()
+    ledger.append((b"1",), 1, receipts)
+    world.executor.run_all()  # the next ledger is there
+    ledger.append((b"2",), 1, receipts)
+    world.hot.open(1).fail(HotLogError("a sync failed"))
+    world.hot.held = False
+    world.settle()
+    assert [type(outcome) for outcome in receipts.outcomes] == [HotLogError, HotLogError]
+    world.append(ledger, b"3")
+    assert payloads(ledger) == [b"0", b"3"]
+    assert [index for _, index in stamps(ledger)] == [0, 1]
+
+
 def test_a_failed_ledger_whose_end_is_not_sure_is_not_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     ledger = world.open()
@@ -309,6 +331,46 @@ def test_an_idle_ledger_is_closed_after_the_configured_time() -> None:
     ledger.tick()
     world.settle()
     assert ledger.writing_to == 2
+
+
+def test_a_ledger_that_fails_while_the_next_is_made_is_on_record_before_that_is_used() -> None:
+    """What a crash recovers of it may be longer: an entry in the next ledger must not come before that is settled."""
+    metadata = CrashingMetadataStore(MemoryMetadataStore())
+    world = World(settings(managed_ledger_max_entries_per_ledger=2), metadata)
+    ledger = world.open()
+    world.append(ledger, b"0")
+    world.hot.held = True
+    receipts = Receipts()
+    ledger.append((b"1",), 1, receipts)  # the ledger is full, and the next is asked for
+
+    def fail_meanwhile(_effect: str) -> None:
+        if not receipts.errors:
+            world.hot.open(1).fail(HotLogError("a sync failed"))
+
+    metadata.before = fail_meanwhile  # type: ignore[assignment]  # anything that is called before an effect
+    world.executor.run_all()
+    world.hot.held = False
+    assert [type(outcome) for outcome in receipts.outcomes] == [HotLogError]
+    ended = []
+
+    def look(effect: str) -> None:
+        if effect == "append":
+            ended.append([row.entries for row in ledger.info.ledgerInfo if row.HasField("entries")])
+
+    world.hot.before = look
+    world.append(ledger, b"2")
+    assert ended == [[1]]
+    assert payloads(ledger) == [b"0", b"2"]
+
+
+def test_how_a_ledger_ended_is_recorded_once() -> None:
+    """An edit may be applied again when another has recovered the ledger, and found more in it."""
+    info = ManagedLedgerInfo()
+    add_ledger(info, 1)
+    finish_ledger(info, LedgerEnd(1, 5, 50, None), now_ms=1)
+    finish_ledger(info, LedgerEnd(1, 3, 30, None), now_ms=2)
+    (row,) = info.ledgerInfo
+    assert (row.entries, row.size, row.timestamp) == (5, 50, 1)
 
 
 def test_roll_over_that_metadata_refuses_is_tried_again_with_the_same_ledger() -> None:

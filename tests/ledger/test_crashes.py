@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import AfterglowError
+from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.position import EARLIEST
@@ -258,3 +258,24 @@ def check_hot_log(world: World, at: int) -> None:
     info = parse_managed_ledger(found.value)
     assert get_trash(info) == (), at
     assert {ledger.ledgerId for ledger in info.ledgerInfo} == set(world.hot.ledgers()), at
+
+
+def test_a_hot_copy_that_could_not_be_deleted_stays_noted_and_goes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(settings(default_retention_time_in_minutes=0, default_retention_size_in_mb=0))
+    ledger = world.open()
+    world.append(ledger, b"a")
+
+    def refuse(_ledger_id: int) -> None:
+        raise HotLogError("the disk does not take it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.hot, "delete", refuse)
+        ledger.roll()
+        world.append(ledger, b"b")
+        ledger.trim()
+    assert [row.ledgerId for row in ledger.info.ledgerInfo] == [2]
+    assert world.hot.ledgers() == (1, 2)
+    assert list(get_trash(ledger.info)) == [1]
+    ledger.trim()
+    assert world.hot.ledgers() == (2,)
+    assert list(get_trash(ledger.info)) == []

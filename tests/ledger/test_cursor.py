@@ -296,6 +296,18 @@ def test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_ti
     assert world.open().cursor("s").backlog == 0
 
 
+def test_a_seek_back_is_durable_at_once_whatever_the_rate() -> None:
+    """A crash that forgot it would keep entries from whoever sought back to read them again."""
+    world = World(settings(managed_ledger_default_mark_delete_rate_limit=1.0))
+    ledger = world.open()
+    world.append(ledger, *[b"x"] * 10)
+    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor.ack_through(Position(1, 8))  # takes the second's one state
+    assert cursor.reset(Position(1, 3)) == Position(1, 3)
+    world.crash()
+    assert unread(world.open().cursor("s")) == [Position(1, entry_id) for entry_id in range(3, 10)]
+
+
 def test_one_state_at_a_time_is_on_its_way_and_waiters_hear_of_theirs() -> None:
     world, ledger = topic(5)
     cursor = ledger.create_cursor("s", EARLIEST)

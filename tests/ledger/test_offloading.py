@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import MetadataUnavailable
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from afterglow.ledger.ledger_list import free_ledgers, offloaded_whole
 from afterglow.ledger.offloading import NoOffloading, told
+from afterglow.ledger.properties import get_trash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 
 class Offloading(NoOffloading):
@@ -54,3 +55,29 @@ def test_ledgers_that_stay_because_nothing_is_on_record_do_not_leave_for_ever() 
     with pytest.raises(MetadataUnavailable):
         leave(offloading)
     assert offloading.told == ["leaving", "left"]
+
+
+def row_in_segments(entries: int, *ends: int, assigned: int = 0) -> ManagedLedgerInfo.LedgerInfo:
+    """A closed ledger with committed segments that end there, and some that are only assigned."""
+    row = ManagedLedgerInfo.LedgerInfo(ledgerId=1, entries=entries, size=entries, timestamp=1)
+    for end in ends:
+        row.offloadContext.offloadSegment.add(complete=True, endEntryId=end)
+    for _ in range(assigned):
+        row.offloadContext.offloadSegment.add(assignedTimestamp=1)
+    return row
+
+
+def test_a_ledger_is_offloaded_whole_only_with_its_last_entry_and_all_segments_committed() -> None:
+    assert offloaded_whole(row_in_segments(4, 1, 3))
+    assert not offloaded_whole(row_in_segments(4, 1, 2))
+    assert not offloaded_whole(row_in_segments(4, 1, 3, assigned=1))
+    assert not offloaded_whole(row_in_segments(0))
+    assert not offloaded_whole(row_in_segments(4))
+
+
+def test_only_hot_copies_of_ledgers_that_are_offloaded_whole_are_freed() -> None:
+    info = ManagedLedgerInfo(ledgerInfo=[row_in_segments(4, 3), row_in_segments(4, 2)])
+    info.ledgerInfo[1].ledgerId = 2
+    free_ledgers(info, {1, 2})
+    assert [row.offloadContext.bookkeeperDeleted for row in info.ledgerInfo] == [True, False]
+    assert list(get_trash(info)) == [1]

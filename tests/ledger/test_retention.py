@@ -49,6 +49,12 @@ def test_what_is_not_consumed_stays_and_keeps_what_follows() -> None:
     assert trimmed(0, 0, below=1) == []
 
 
+def test_a_ledger_that_retention_holds_keeps_older_ones_behind_it() -> None:
+    """As after a clock that went back: a topic must not get a hole."""
+    ledgers = [ledger(1, age_minutes=20), ledger(2, age_minutes=40), OPEN]
+    assert to_trim(ledgers, None, Retention.of(30, -1), NOW, lambda _: False) == []
+
+
 def test_a_ledger_in_use_stays_and_keeps_what_follows() -> None:
     assert trimmed(0, 0, used=frozenset({2})) == [1]
     assert to_truncate(LIST, {2}.__contains__) == [1]
@@ -65,6 +71,7 @@ def test_the_last_ledger_stays_also_when_all_are_closed() -> None:
     [
         ([], None),
         ([Position(2, 4), Position(3, 1)], 3),  # the slowest has consumed ledger 2 wholly
+        ([Position(3, 4), Position(1, 2)], 1),  # whatever others have consumed
         ([Position(2, 3)], 2),
         ([Position(2, -1)], 2),
         ([Position(9, 100)], 9),  # the open ledger has no end yet

@@ -71,6 +71,7 @@ class Life:
         for _ in range(4):
             self.world.run()
             self.world.clock.advance(120)
+        self.world.run_late()
 
     def _wrap(self, store: ObjectStore) -> ObjectStore:
         return CrashingStore(store, self._count)
@@ -129,6 +130,7 @@ def retry(life: Life) -> None:
     life.world.clock.advance(1)
     life.world.run()
     assert life.world.offloaded() == [1, 2, 3]
+    life.world.run_late()
 
 
 def give_up(life: Life) -> None:
@@ -160,6 +162,7 @@ def delete(life: Life) -> None:
     life.kept = []
     life.world.store.delete(TOPIC)
     life.world.run()
+    life.world.run_late()
 
 
 AT_ONCE: dict[str, object] = {"managed_ledger_offload_threshold_in_bytes": 0}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
+from afterglow.errors import CorruptMetadata, WrongLength, WrongVersion
 from afterglow.format.index import decode_index, encode_index
-from afterglow.format.objects import INDEX_SUFFIX
+from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX
 from afterglow.format.offload_context import get_uuid
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.explain import LedgerState
+from afterglow.offload.freeing import CopyCheck
 from afterglow.storage.counting import CountingStore
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.offloads import OffloadWorld
@@ -21,6 +24,7 @@ from afterglow.testing.offloads import OffloadWorld
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.storage.store import ObjectStore
 
@@ -74,6 +78,24 @@ def test_hot_copies_of_ledgers_in_segments_go_after_the_lag_and_their_entries_st
     assert {found.state for found in world.service.explain(TOPIC)[:3]} == {LedgerState.FREED}
 
 
+def test_the_list_says_that_a_hot_copy_is_gone_before_it_goes(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever plans a read by the list in between must not choose a copy that is gone."""
+    world = streamed(new_world, 3, 9, 2)
+    delete = world.hot.delete
+
+    def look_and_delete(ledger_id: int) -> None:
+        (row,) = [row for row in world.info().ledgerInfo if row.ledgerId == ledger_id]
+        assert row.offloadContext.bookkeeperDeleted
+        delete(ledger_id)
+
+    monkeypatch.setattr(world.hot, "delete", look_and_delete)
+    world.clock.advance(2)
+    world.run()
+    assert world.hot.ledgers() == (4,)
+
+
 def test_a_segment_that_several_ledgers_share_is_looked_at_once(new_world: NewWorld) -> None:
     counting: list[CountingStore] = []
 
@@ -106,6 +128,15 @@ def truncated(world: OffloadWorld, key: str) -> None:
 def torn_index(world: OffloadWorld, key: str) -> None:
     data, metadata = bytes(world.tier.get(key + INDEX_SUFFIX)), world.tier.head(key).metadata
     world.tier.put(key + INDEX_SUFFIX, data[:-1], metadata=metadata)
+
+
+def shifted(world: OffloadWorld, key: str) -> None:
+    """Its index parses, and names every entry, but not where the first block begins."""
+    index = decode_index(world.tier.get(key + INDEX_SUFFIX))
+    first, *others = index.groups
+    moved = replace(first, blocks=(replace(first.blocks[0], offset=1), *first.blocks[1:]))
+    made = encode_index(replace(index, groups=(moved, *others)))
+    world.tier.put(key + INDEX_SUFFIX, made, metadata=world.tier.head(key).metadata)
 
 
 def short(world: OffloadWorld, key: str) -> None:
@@ -151,6 +182,7 @@ def misrecorded(world: OffloadWorld, key: str) -> None:
         (without_index, "has no index"),
         (truncated, "bytes, and its index says"),
         (torn_index, "has a damaged index"),
+        (shifted, "has a damaged index: object: the first block begins at 1, not at 0"),
         (short, "holds of ledger 2 by its index the entries none, and by the list 0 to"),
         (unrecorded, "nobody knows where it is"),
         (misrecorded, "and its record says"),
@@ -171,3 +203,52 @@ def test_a_ledger_keeps_its_hot_copy_while_any_of_its_objects_is_not_as_it_must_
     assert told.state is LedgerState.TO_BE_FREED
     assert words in (told.error or "")
     assert entries(world.open()) == before
+
+
+# --- the check by itself: the list may say more than it should --------------------------------------------------------
+
+
+def check_copies(world: OffloadWorld, row: ManagedLedgerInfo.LedgerInfo) -> None:
+    CopyCheck(TOPIC, world.config, world.tiers, world.metadata, AfterglowPaths()).check(row)
+
+
+def row_in_segments(world: OffloadWorld) -> ManagedLedgerInfo.LedgerInfo:
+    """Ledger 2 of the list, which is in several segments."""
+    (row,) = [row for row in world.info().ledgerInfo if row.ledgerId == 2]
+    assert len(row.offloadContext.offloadSegment) > 2
+    return row
+
+
+def test_a_ledger_longer_than_its_segments_is_not_whole_in_the_tier(new_world: NewWorld) -> None:
+    world = streamed(new_world, 3, 9, 2)
+    row = row_in_segments(world)
+    check_copies(world, row)
+    row.entries += 1
+    with pytest.raises(WrongLength, match="segments hold 9 entries of ledger 2, which has 10"):
+        check_copies(world, row)
+
+
+def test_a_hole_before_the_entries_of_a_segment_is_found_though_its_end_is_as_listed(new_world: NewWorld) -> None:
+    world = streamed(new_world, 3, 9, 2)
+    row = row_in_segments(world)
+    del row.offloadContext.offloadSegment[1]
+    with pytest.raises(WrongLength, match=r"by its index the entries \d to \d, and by the list"):
+        check_copies(world, row)
+
+
+def test_a_segment_that_is_not_committed_does_not_count(new_world: NewWorld) -> None:
+    world = streamed(new_world, 3, 9, 2)
+    row = row_in_segments(world)
+    row.offloadContext.offloadSegment[1].complete = False
+    with pytest.raises(CorruptMetadata, match="is not in committed segments from entry"):
+        check_copies(world, row)
+
+
+def test_an_object_of_a_format_that_this_release_does_not_read_does_not_count() -> None:
+    world = streamed(OffloadWorld, 3, 9, 2)  # not checked at the end: it stays as it is
+    row = row_in_segments(world)
+    key = str(get_uuid(row.offloadContext.offloadSegment[0]))
+    metadata = {**world.tier.head(key).metadata, FORMAT_VERSION_KEY: "7"}
+    world.tier.put(key, bytes(world.tier.get(key)), metadata=metadata)
+    with pytest.raises(WrongVersion):
+        check_copies(world, row)

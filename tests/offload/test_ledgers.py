@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from afterglow import __version__
-from afterglow.errors import StoreUnavailable
+from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, StoreUnavailable, UploadMissing, WrongLength
 from afterglow.format.frames import frame_entries
 from afterglow.format.index import decode_index
+from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.offload_context import ledger_uuid, set_uuid
+from afterglow.format.position import LATEST
 from afterglow.metadata import faults as metadata_faults
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import managed_ledger_path
+from afterglow.offload.blocks import BlockOffloader, CopyOrder
 from afterglow.offload.explain import LedgerState
+from afterglow.offload.ledgers import Ground, give_up
 from afterglow.offload.offloader import OffloadedLedger
+from afterglow.offload.task import run_part
 from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.storage.store import PAGE_SIZE, Upload
+from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import INSTANCE
+from afterglow.testing.offloads import INSTANCE, OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.storage.store import ObjectStore
-    from afterglow.testing.offloads import OffloadWorld
+    from afterglow.storage.store import ObjectPage, ObjectStore
 
     NewWorld = Callable[..., OffloadWorld]
 
@@ -143,6 +150,7 @@ def test_a_failed_part_fails_the_ledger_and_the_next_try_has_another_uuid(new_wo
     assert ledger_uuid(row(world)) != first
     assert not [key for key in world.objects() if str(first) in key]
     assert world.tier.list_uploads() == ()
+    world.run_late()
     assert world.intents() == ()
 
 
@@ -199,6 +207,7 @@ def test_an_error_at_any_request_of_the_owner_costs_a_try_at_most(
     assert world.offloaded() == [1]
     assert len(world.objects()) == 2
     assert world.tier.list_uploads() == ()
+    world.run_late()
     assert world.intents() == ()
 
 
@@ -327,6 +336,25 @@ def test_a_ledger_that_ends_early_in_the_hot_log_is_refused(new_world: NewWorld)
     assert ledger.ledgers[0].entries == 3
 
 
+def test_an_upload_that_the_store_creates_after_its_attempt_was_replaced_is_aborted(new_world: NewWorld) -> None:
+    """Promises 3, 4 and 9: the request of an owner that has ended may reach the store after the next one's listing."""
+    world = new_world(at_once())
+    world.topic(20)
+    world.service.tick()
+    world.settle()
+    (upload,) = world.tier.list_uploads()
+    world.runner.waiting.clear()
+    world.crash()
+    world.run()
+    assert world.offloaded() == [1]
+    assert world.tier.list_uploads() == ()
+    world.tier.create_upload(upload.key)
+    world.run_late()
+    assert world.tier.list_uploads() == ()
+    assert world.intents() == ()
+    assert world.findings() == []
+
+
 def test_two_owners_in_turn_leave_one_object(new_world: NewWorld) -> None:
     world = new_world(at_once())
     world.topic(20, 3)
@@ -340,4 +368,140 @@ def test_two_owners_in_turn_leave_one_object(new_world: NewWorld) -> None:
     assert world.offloaded() == [1, 2]
     assert len(world.objects()) == 4
     assert world.tier.list_uploads() == ()
+    world.run_late()
+    assert world.intents() == ()
+
+
+def test_what_a_given_up_attempt_has_uploaded_goes(new_world: NewWorld) -> None:
+    """Nobody tries again by himself where no threshold asks for the ledger."""
+    world = new_world()
+    world.topic(20)
+    world.service.offload_prefix(TOPIC, LATEST)
+    world.service.tick()
+    world.settle()
+    assert world.runner.run_one()
+    world.runner.fail_one(StoreUnavailable("no route"))
+    assert world.tier.list_uploads()
+    world.run()
+    assert world.offloaded() == []
+    assert ledger_uuid(row(world)) is None
+    assert world.tier.list_uploads() == ()
+    assert world.objects() == []
+
+
+def test_a_ledger_that_is_complete_by_now_is_not_given_up(new_world: NewWorld) -> None:
+    world = new_world(at_once())
+    ledger = world.topic(2)
+    world.run()
+    assert world.offloaded() == [1]
+    ground = Ground(TOPIC, world.hot, world.service._deletions, world.config, world.own)
+    give_up(ground, ledger, [1])
+    assert world.offloaded() == [1]
+    world.run()
+    assert len(world.objects()) == 2
+
+
+def finish_anew(
+    world: OffloadWorld,
+    *,
+    damage: Callable[[str, Upload], None],
+    ledger_id: int = 1,
+    entries: int = 20,
+    parts: slice = slice(None),
+) -> None:
+    """Copy a ledger step by step, with something done to its object before the last step."""
+    offloader = world._offloader(world.config, world.own, world.tiers)
+    assert isinstance(offloader, BlockOffloader)
+    order = CopyOrder(ledger_id, entries, 1, uuid4(), {"afterglowinstance": "us"})
+    with nullcontext(world.hot.open(ledger_id)) as hot:
+        copy = offloader.begin(order, offloader.plan(hot, order.entries))
+        results = [
+            run_part(task, open_ledger=lambda _: nullcontext(hot), open_store=lambda *_: world.tier)
+            for task in copy.tasks
+        ]
+    damage(order.key, copy.upload or Upload(order.key, ""))
+    offloader.finish(copy, results[parts])
+
+
+def test_an_object_that_is_not_our_completed_upload_is_not_finished() -> None:
+    world = OffloadWorld()
+    world.topic(20)
+    size = 0
+
+    def lose(key: str, upload: Upload) -> None:
+        nonlocal size
+        size = sum(part.size_bytes for part in world.tier.list_parts(upload))
+        world.tier.abort_upload(upload)
+
+    def replace_by_another(key: str, upload: Upload) -> None:
+        lose(key, upload)
+        world.tier.put(key, b"x" * size, metadata={"afterglowinstance": "them"})
+
+    def replace_by_longer(key: str, upload: Upload) -> None:
+        lose(key, upload)
+        world.tier.put(key, b"x" * (size + 1), metadata={"afterglowinstance": "us"})
+
+    for damage, error in (
+        (lose, ObjectMissing),
+        (replace_by_another, UploadMissing),
+        (replace_by_longer, UploadMissing),
+    ):
+        with pytest.raises(error):
+            finish_anew(world, damage=damage)
+    assert not [key for key in world.objects() if key.endswith("-index")]
+
+
+def test_an_object_is_finished_only_whole_and_with_no_index_of_another() -> None:
+    world = OffloadWorld()
+    world.topic(20, 1)
+
+    def nothing(_key: str, _upload: Upload) -> None:
+        """All is well."""
+
+    def index_before(key: str, _upload: Upload) -> None:
+        world.tier.put(key + INDEX_SUFFIX, b"not ours")
+
+    def cut(key: str, _upload: Upload) -> None:
+        world.tier.put(key, bytes(world.tier.get(key))[:-1], metadata=world.tier.head(key).metadata)
+
+    with pytest.raises(WrongLength):
+        finish_anew(world, damage=cut, ledger_id=2, entries=1)
+    with pytest.raises(PartMismatch, match="parts 1 came"):
+        finish_anew(world, damage=nothing, parts=slice(1))
+    with pytest.raises(ObjectExists):
+        finish_anew(world, damage=index_before)
+    finish_anew(world, damage=nothing)
+
+
+class StaleListing(StoreWrapper):
+    """A store whose listings lag: they go on to show what was deleted, until they catch up."""
+
+    shown: ObjectPage | None = None
+
+    def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
+        """What was there before."""
+        return super().list_page(prefix, start_after, limit) if self.shown is None else self.shown
+
+
+def test_an_object_counts_as_deleted_only_once_no_listing_shows_it() -> None:
+    """A delete that a store has answered and not done would leave an object that no record names."""
+    stores: list[StaleListing] = []
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        stores.append(StaleListing(store))
+        return stores[-1]
+
+    world = OffloadWorld(at_once(), wrap=wrap)
+    world.topic(3)
+    world.run()
+    (store,) = stores
+    store.shown = store.list_page()
+    assert len(store.shown.objects) == 2
+    world.store.delete(TOPIC)
+    world.run()
+    assert world.objects() == []
+    assert len(world.intents()) == 1
+    store.shown = None
+    world.clock.advance(3600)
+    world.run()
     assert world.intents() == ()

@@ -230,3 +230,16 @@ def test_no_ledger_is_due_that_a_segment_on_its_way_may_reach_into() -> None:
     assert due(info) == (10,)
     info.ledgerInfo[1].offloadContext.offloadSegment[0].complete = True
     assert due(info) == (10, 12, 13)
+
+
+def test_the_lag_of_a_ledger_in_segments_counts_from_the_newest_of_them() -> None:
+    """Whichever was committed last: that of the ledger's beginning may have been started again."""
+    policy = BrokerConfig(managed_ledger_offload_deletion_lag_in_millis=1000)
+    info = ManagedLedgerInfo()
+    row = info.ledgerInfo.add(ledgerId=1, entries=4, size=4, timestamp=NOW)
+    for end, at_ms in ((0, NOW + 10), (1, NOW + 500), (3, NOW + 20)):
+        segment = row.offloadContext.offloadSegment.add(complete=True, endEntryId=end, offloadedTimestamp=at_ms)
+        segment.uidLsb = end + 1
+    assert planner.freed_at_ms(policy, row) == NOW + 500 + 1000
+    assert planner.freeable(info, policy=policy, now_ms=NOW + 1500) == ()
+    assert planner.freeable(info, policy=policy, now_ms=NOW + 1501) == (1,)

@@ -122,6 +122,21 @@ def test_what_pulsar_silently_loses_is_refused_by_name(fields: dict[str, Any], c
         replaced(fields, {})
 
 
+@pytest.mark.parametrize(
+    ("older", "newer", "value"),
+    [
+        ("managedLedgerOffloadAutoTriggerSizeThresholdBytes", "managedLedgerOffloadThresholdInBytes", 5),
+        ("managedLedgerOffloadDeletionLagMs", "managedLedgerOffloadDeletionLagInMillis", 5),
+        ("managedLedgerDataReadPriority", "managedLedgerOffloadedReadPriority", "BOOKKEEPER_FIRST"),
+    ],
+)
+def test_the_newer_name_of_pulsar_wins_over_the_older_in_either_order(older: str, newer: str, value: Any) -> None:
+    other = 7 if isinstance(value, int) else "TIERED_STORAGE_FIRST"
+    assert replaced({older: other, newer: value}, {}) == {newer: value}
+    assert replaced({newer: value, older: other}, {}) == {newer: value}
+    assert replaced({newer: None, older: other}, {}) == {newer: other}
+
+
 def test_a_secret_that_cannot_be_taken_is_not_shown() -> None:
     with pytest.raises(ConfigError, match="the value is not") as refused:
         replaced({SECRET: {"swordfish": 1}}, {})

@@ -452,12 +452,12 @@ def test_a_job_that_cannot_be_started_is_a_failure_like_any_other(
     world.topic(2)
 
     def refuse(_tasks: Sequence[Task], _done: object) -> None:
-        raise MissingDependency("pip install 'afterglow[spark]'")
+        raise MissingDependency.of_extra("Spark is not installed", "spark")
 
     with monkeypatch.context() as patched:
         patched.setattr(world.runner, "submit", refuse)
         world.run()
-    assert "afterglow[spark]" in (world.service.explain(TOPIC)[0].error or "")
+    assert "pulsar-afterglow[spark]" in (world.service.explain(TOPIC)[0].error or "")
     world.clock.advance(60)
     world.run()
     assert world.offloaded() == [1]
@@ -727,6 +727,7 @@ def test_deleting_a_topic_stops_what_is_under_way(new_world: NewWorld, ran: int)
     world.run()
     assert world.objects() == []
     assert world.tier.list_uploads() == ()
+    world.run_late()
     assert world.intents() == ()
 
 

@@ -30,7 +30,7 @@ ENTRIES = 700
 @pytest.fixture(scope="module")
 def java() -> Iterator[Any]:
     """A Java with Hadoop's classes, those that Spark brings."""
-    gateway = pytest.importorskip("pyspark.java_gateway", reason="the extra afterglow[spark] is not installed")
+    gateway = pytest.importorskip("pyspark.java_gateway", reason="the extra pulsar-afterglow[spark] is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(find_java().home))
         opened = gateway.launch_gateway()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event, Semaphore
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afterglow.config import BrokerConfig
-from afterglow.errors import StoreUnavailable
+from afterglow.errors import CorruptBlock, StoreUnavailable
+from afterglow.format.blocks import decode_header
 from afterglow.format.frames import iter_entries
 from afterglow.read.messages import EntryBatches, MessageBatches
 from afterglow.read.window import Window
@@ -72,6 +74,23 @@ def test_any_range_is_what_was_written(
         first, last = min(one, other), min(max(one, other), len(sizes) - 1)
         assert ids_and_entries(world.source.walk(row, first, last, max_bytes)) == expected[first : last + 1]
         assert ids_and_entries(world.source.scan(row, first, last)) == expected[first : last + 1]
+    world.tiers.close()
+
+
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("wrong", [{"ledger_id": 99}, {"first_entry_id": 1}])
+def test_a_block_that_the_index_does_not_tell_of_is_never_read(wrong: dict[str, Any], *, scan: bool) -> None:
+    """Without checksums, as Pulsar writes it, the block's header alone tells whose entries these are."""
+    world = ReadWorld()
+    row = world.add(random_entries([10] * 5))
+    key = world.offload_v2([(row, 0, 4)], statistics=False)
+    world.free(row)
+    data = bytes(world.store.get(key))
+    header = replace(decode_header(data), **wrong).encode()
+    world.store.put(key, header + data[len(header) :], metadata=world.store.head(key).metadata)
+    read = world.source.scan(row, 0, 4) if scan else world.source.walk(row, 0, 4, MIB)
+    with pytest.raises(CorruptBlock, match="another block"):
+        ids_and_entries(read)
     world.tiers.close()
 
 

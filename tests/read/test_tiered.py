@@ -26,6 +26,7 @@ from afterglow.errors import (
 from afterglow.format.frames import iter_entries
 from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX
 from afterglow.read.copies import Tier
+from afterglow.read.stretches import stretch_at
 from afterglow.storage import Fault, FaultRule, FaultyStore
 from afterglow.testing.read_world import ReadWorld, random_entries
 
@@ -183,6 +184,18 @@ def test_each_trouble_has_an_error_that_names_the_object(world: ReadWorld, kind:
     world.free(row)
     with pytest.raises(error, match=key):
         read(world, row, scan=scan)
+
+
+def test_entries_of_a_segment_that_is_not_committed_are_not_looked_for_in_a_tier(world: ReadWorld) -> None:
+    row = world.add(random_entries([10] * 6))
+    world.offload_v2([(row, 0, 2)])
+    world.offload_v2([(row, 3, 5)])
+    found = stretch_at(row, 4)
+    assert found is not None
+    assert (found.first, found.last) == (3, 5)
+    row.offloadContext.offloadSegment[1].complete = False
+    assert stretch_at(row, 4) is None
+    assert stretch_at(row, 2) is not None
 
 
 def test_a_message_of_damage_names_block_and_position(world: ReadWorld) -> None:

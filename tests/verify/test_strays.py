@@ -167,6 +167,7 @@ def test_uploads_that_may_be_needed_are_no_finding(world: OffloadedTopic) -> Non
     intend_to_delete(world, going)
     begin(world, going)
     assert told(world) == []
+    assert told(world, age_ms=0) == []
 
 
 def test_an_upload_of_unknown_age_is_pending(world: OffloadedTopic) -> None:

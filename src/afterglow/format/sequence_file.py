@@ -23,6 +23,7 @@ import numpy as np
 
 from afterglow.errors import CorruptBlock, NotSupported
 from afterglow.format._kernels import calls
+from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -171,9 +172,9 @@ def _read_block(source: ByteSource, header: Header, at: int) -> Records:
     if count <= 0:
         raise CorruptBlock(f"the block at offset {at} has {count} records")
     _, at = _skip_buffer(source, at)
-    keys, at = _read_buffer(source, header, at)
+    keys, at = _read_buffer(source, header, at, min(_LONG_BYTES * count, MAX_UNCOMPRESSED_BYTES))
     _, at = _skip_buffer(source, at)
-    values, at = _read_buffer(source, header, at)
+    values, at = _read_buffer(source, header, at, MAX_UNCOMPRESSED_BYTES)
     if len(keys) != _LONG_BYTES * count:
         raise CorruptBlock(f"{count} keys have {len(keys)} bytes, not {_LONG_BYTES * count}")
     return Records(np.frombuffer(keys, ">i8").astype(np.int64), values, at)
@@ -197,7 +198,7 @@ def _read_group(source: ByteSource, header: Header, at: int) -> Records | None:
             raise CorruptBlock(f"the record at offset {at} has {length} bytes and a key of {key_bytes}")
         keys.append(int.from_bytes(record[_RECORD.size : _RECORD.size + _LONG_BYTES], "big", signed=True))
         value = record[_RECORD.size + _LONG_BYTES :]
-        values += zlib.decompress(value, header.window_bits) if header.compressed else value
+        values += _inflate(value, header, MAX_UNCOMPRESSED_BYTES) if header.compressed else value
         at += len(record)
     return Records(np.array(keys, np.int64), values, at) if keys else None
 
@@ -209,9 +210,20 @@ def _skip_buffer(source: ByteSource, at: int) -> tuple[int, int]:
     return at + used, at + used + length
 
 
-def _read_buffer(source: ByteSource, header: Header, at: int) -> tuple[bytes, int]:
+def _read_buffer(source: ByteSource, header: Header, at: int, max_bytes: int) -> tuple[bytes, int]:
     start, end = _skip_buffer(source, at)
-    return zlib.decompress(source.read(start, end - start), header.window_bits), end
+    return _inflate(source.read(start, end - start), header, max_bytes), end
+
+
+def _inflate(data: memoryview, header: Header, max_bytes: int) -> bytes:
+    """A buffer decompressed. The file names no size of the result, so that a bound is all that stops a bomb."""
+    stream = zlib.decompressobj(header.window_bits)
+    inflated = stream.decompress(data, max_bytes + 1)
+    if len(inflated) > max_bytes:
+        raise CorruptBlock(f"a buffer of {len(data)} compressed bytes holds more than {max_bytes}")
+    if not stream.eof:
+        raise CorruptBlock(f"a buffer of {len(data)} compressed bytes is cut short")
+    return inflated
 
 
 def _number(data: memoryview, at: int) -> tuple[int, int]:

@@ -281,6 +281,15 @@ class ManagedLedger:
         """
         return self._roller.update(edit)
 
+    def check_owner(self) -> None:
+        """Find out whether the topic is still owned here, as far as the store knows. Waits for metadata.
+
+        Raises:
+            Fenced: Another owner has taken over, or the topic was deleted; appends are refused from now on.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        self._roller.check_owner()
+
     def roll(self) -> None:
         """Go on in a new ledger, and put the one before on record. Waits for metadata and for appends in flight.
 

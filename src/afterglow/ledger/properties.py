@@ -1,4 +1,4 @@
-"""What a topic's ``ManagedLedgerInfo`` carries beside its ledgers: Pulsar's ``index``, and keys of our own.
+"""What a topic's ``ManagedLedgerInfo`` carries beside its ledgers: Pulsar's ``index`` and epoch, and keys of our own.
 
 Pulsar and its tools keep properties that they do not know, so ours survive them.
 """
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 INDEX: Final = "index"
 """Index of the last message that was counted; Pulsar's own key (PIP-70)."""
+
+TOPIC_EPOCH: Final = "pulsar.topic.epoch"
+"""Epoch of the newest producer that had the topic for itself; Pulsar's own key (PIP-68)."""
 
 BROKER_TIME: Final = "afterglow.broker-time-ms"
 """Newest broker time that was given, epoch milliseconds. On a ledger: that of its last entry."""

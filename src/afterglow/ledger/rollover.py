@@ -128,8 +128,20 @@ class Roller:
             Fenced: Another owner has taken over; appends are refused from now on.
             MetadataError: See :meth:`TopicMetadata.update`.
         """
+        return self._applied(partial(self._metadata.update, edit))
+
+    def check_owner(self) -> None:
+        """Read the list again.
+
+        Raises:
+            Fenced: Another owner has taken over; appends are refused from now on.
+            MetadataUnavailable: The store cannot be reached.
+        """
+        self._applied(self._metadata.check_owner)
+
+    def _applied(self, read: Callable[[], Snapshot]) -> Snapshot:
         try:
-            snapshot = self._metadata.update(edit)
+            snapshot = read()
         except Fenced as error:
             self.appender.refuse(error)
             raise

@@ -8,7 +8,9 @@
 4. Abort uploads of the key, delete data and index. *Crash: again from 3; what is gone is gone.*
 5. Once a listing shows nothing of the key, forget what is on record of a segment: its upload, and where it was. *Crash:
    again from 3, since the intent tells the place too.*
-6. Remove the intent. *Crash: done.*
+6. Remove the intent. *Crash: done.* Of what was never committed it stays for a while, and 3 to 6 are done once more
+   then: a request of a former owner, or of this one, that the store carries out only now would create an upload that no
+   record names. Every owner checks that it is one right before such a request, and intents come after the take-over.
 
 An error anywhere leaves the intent where it is. An outcome that is unknown is met by doing it over.
 
@@ -19,8 +21,10 @@ have written its record when the intents of the topic were all made.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -60,6 +64,9 @@ _log = logging.getLogger(__name__)
 _VERSION: Final = 1
 _TRIES: Final = 8
 """Unknown outcomes in a row that are met by trying again."""
+_LATE_MS: Final = 600_000
+"""How long after an intent the store may still create an upload of its key. A store client gives up after 120 s with
+all its retries; the rest is for what lies between the owner's check and its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +77,19 @@ class CarriedOut:
     waiting: int = 0
     """Their objects are still named, or written."""
     failed: int = 0
+    kept: int = 0
+    """Nothing is there of their objects, and they stay on record in case something comes."""
 
     @property
     def left(self) -> int:
         """How many are left for later."""
         return self.waiting + self.failed
+
+
+class _Outcome(Enum):
+    DONE = auto()
+    WAITING = auto()
+    KEPT = auto()
 
 
 class Deletions:
@@ -108,6 +123,9 @@ class Deletions:
         self._clock = clock
         self._instance = instance
         self._writing = writing
+        self._cleared: dict[str, set[str]] = {}
+        """By topic the intents that stay on record though nothing was there of their objects; found again after a
+        restart."""
 
     def record(self, name: str, doomed: Doomed, reason: str) -> None:
         """Step 1: put on record that an object is to go; one that is on record stays so.
@@ -123,6 +141,7 @@ class Deletions:
             recorded_ms=self._clock.now_ms(),
             instance=self._instance,
             ledger_id=doomed.ledger_id,
+            unfinished=doomed.unfinished,
         )
         path = self._paths.delete(name, doomed.uuid)
         value = record.SerializeToString(deterministic=True)
@@ -182,35 +201,49 @@ class Deletions:
             for doomed in doomed_records(name, self._metadata, self._paths):
                 self.record(name, doomed, "its topic is gone")
         node = self._paths.deletes(name)
-        done = waiting = failed = 0
+        counts: Counter[_Outcome] = Counter()
+        failed = 0
         unavailable: set[str] = set()
+        cleared, self._cleared[name] = self._cleared.get(name, set()), set()
         for child in self._metadata.children(node):
+            path = f"{node}/{child}"
             try:
-                is_done = self._carry_out_one(name, f"{node}/{child}", unavailable)
+                outcome = self._carry_out_one(name, path, unavailable, was_cleared=path in cleared)
             except AfterglowError as error:
                 failed += 1
                 level = failure_level(self._tiers.health, error, unavailable)
                 _log.log(level, "an object of %s is deleted later: %s", name, error)
             else:
-                done += is_done
-                waiting += not is_done
-        if not waiting + failed:
+                counts[outcome] += 1
+                if outcome is _Outcome.KEPT:
+                    self._cleared[name].add(path)
+        if not self._cleared[name]:
+            del self._cleared[name]
+        carried = CarriedOut(counts[_Outcome.DONE], counts[_Outcome.WAITING], failed, counts[_Outcome.KEPT])
+        if not carried.left + carried.kept:
             for empty in (node, *((self._paths.uploads(name), self._paths.segments(name)) if gone else ())):
                 self._remove_node(empty)
-        return CarriedOut(done, waiting, failed)
+        return carried
 
-    def _carry_out_one(self, name: str, path: str, unavailable: set[str]) -> bool:
-        """Whether the intent is done and off the record.
+    def _carry_out_one(self, name: str, path: str, unavailable: set[str], *, was_cleared: bool) -> _Outcome:
+        """Steps 3 to 6 for one intent.
 
-        Tiers that are found unavailable are added, and not asked again: each would take its deadline to say so.
+        Args:
+            name: The managed-ledger name.
+            path: Of the intent.
+            unavailable: Tiers that are not asked: each would take its deadline to fail. Those found here are added.
+            was_cleared: Whether nothing was there of the object before.
         """
         found = self._metadata.get(path)
         if found is None:
-            return True
-        doomed = _parse(path, found.value)
+            return _Outcome.DONE
+        doomed, recorded_ms = _parse(path, found.value)
+        may_come = doomed.unfinished and self._clock.now_ms() < recorded_ms + _LATE_MS
+        if was_cleared and may_come:
+            return _Outcome.KEPT
         tier = str(doomed.place)
         if tier in unavailable or doomed.uuid in self._named(name) or self._writing(name, doomed.uuid):
-            return False
+            return _Outcome.WAITING
         try:
             self._delete(name, doomed)
         except FAILURES:
@@ -220,8 +253,10 @@ class Deletions:
         if doomed.ledger_id is None:
             self._forget(self._paths.upload(name, doomed.uuid))
             self._forget(self._paths.segment(name, doomed.uuid))
+        if may_come:
+            return _Outcome.KEPT
         self._remove(path, found.version)
-        return True
+        return _Outcome.DONE
 
     def _is_gone(self, name: str) -> bool:
         return self._metadata.get(managed_ledger_path(name)) is None
@@ -254,7 +289,8 @@ class Deletions:
                 self._metadata.delete(node, found.version)
 
 
-def _parse(path: str, value: bytes) -> Doomed:
+def _parse(path: str, value: bytes) -> tuple[Doomed, int]:
+    """What is to go, and since when that is on record, epoch milliseconds."""
     try:
         record = DeleteRecord.FromString(value)
         uuid = UUID(record.uuid)
@@ -266,10 +302,10 @@ def _parse(path: str, value: bytes) -> Doomed:
     place = place_of_record(record.place)
     if not place.properties and not is_built_in(place.driver):
         place = external_place(place.driver, record.driver_metadata)
-    doomed = Doomed(uuid, place, ledger_id)
+    doomed = Doomed(uuid, place, ledger_id, unfinished=record.unfinished)
     if record.place.key != doomed.key:
         raise InvalidName(f"{path} names the key {record.place.key!r}, which is not that of UUID {uuid}")
-    return doomed
+    return doomed, record.recorded_ms
 
 
 def _is_uuid(text: str) -> bool:

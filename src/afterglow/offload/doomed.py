@@ -5,7 +5,7 @@ They are put on record before whatever names them lets go of them; see :mod:`aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -33,6 +33,8 @@ class Doomed:
     place: TierPlace
     ledger_id: int | None = None
     """Of a ledger's own object; None for a segment."""
+    unfinished: bool = False
+    """Whether it was never committed, as far as is known: an upload of its key may just be created."""
 
     @property
     def key(self) -> str:
@@ -42,13 +44,16 @@ class Doomed:
 
 def doomed_attempt(attempt: Attempt) -> Doomed:
     """What an attempt may have written."""
-    return Doomed(attempt.uuid, recorded_place(attempt.offloader), attempt.ledger_id)
+    return Doomed(attempt.uuid, recorded_place(attempt.offloader), attempt.ledger_id, unfinished=True)
 
 
 def doomed_row(row: ManagedLedgerInfo.LedgerInfo) -> Doomed | None:
     """What the list names as a ledger's own object, whole or attempted; None where it names none."""
     uuid = ledger_uuid(row)
-    return None if uuid is None else _of_driver(uuid, row.ledgerId, row.offloadContext.driverMetadata)
+    if uuid is None:
+        return None
+    found = _of_driver(uuid, row.ledgerId, row.offloadContext.driverMetadata)
+    return replace(found, unfinished=not row.offloadContext.complete)
 
 
 def doomed_segments(
@@ -78,9 +83,9 @@ def doomed_segments(
                 continue
             place = _recorded_place(name, uuid, metadata, paths)
             if place is not None:
-                yield Doomed(uuid, place_of_record(place))
+                yield Doomed(uuid, place_of_record(place), unfinished=not segment.complete)
             elif segment.HasField("driverMetadata"):
-                yield _of_driver(uuid, None, segment.driverMetadata)
+                yield replace(_of_driver(uuid, None, segment.driverMetadata), unfinished=not segment.complete)
 
 
 def doomed_records(name: str, metadata: MetadataStore, paths: AfterglowPaths) -> Iterator[Doomed]:
@@ -90,12 +95,12 @@ def doomed_records(name: str, metadata: MetadataStore, paths: AfterglowPaths) ->
         CorruptMetadata: The record of one cannot be read, so that nobody knows where it is.
         MetadataUnavailable: The store cannot be reached.
     """
-    for node in (paths.uploads(name), paths.segments(name)):
-        for child in metadata.children(node):
-            uuid = UUID(child)
-            place = _recorded_place(name, uuid, metadata, paths)
-            if place is not None:
-                yield Doomed(uuid, place_of_record(place))
+    uploads = metadata.children(paths.uploads(name))
+    for child in dict.fromkeys((*uploads, *metadata.children(paths.segments(name)))):
+        uuid = UUID(child)
+        place = _recorded_place(name, uuid, metadata, paths)
+        if place is not None:
+            yield Doomed(uuid, place_of_record(place), unfinished=child in uploads)
 
 
 def _recorded_place(name: str, uuid: UUID, metadata: MetadataStore, paths: AfterglowPaths) -> Place | None:

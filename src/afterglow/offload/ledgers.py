@@ -5,8 +5,8 @@
    what a list names is not deleted.*
 2. Commit a fresh UUID and the place for each ledger of the batch, with one compare-and-set. *Crash: the list names a
    UUID without objects; the next attempt replaces it, by 1. What was replaced is deleted at the next start.*
-3. Create an upload where there is more than one part. *Crash: an upload of a key that the list names; the next attempt
-   puts the key on record, and deleting aborts its uploads.*
+3. Where there is more than one part, check that the topic is still owned here, and create an upload. *Crash: an upload
+   of a key that the list names; the next attempt puts the key on record, and deleting aborts its uploads.*
 4. Tasks write the parts, or the one object if there was none of that name. *Crash: as in 3.*
 5. Complete the upload with the parts that the tasks told, check the length of the object, and put the index, made from
    plans and results alone, if there is none. *Crash: as in 3; both objects are deleted.*
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from afterglow.errors import AfterglowError
+from afterglow.errors import AfterglowError, Fenced
 from afterglow.format.offload_context import get_uuid, ledger_uuid, set_uuid
 from afterglow.ledger.ledger_list import offloaded_whole
 from afterglow.offload.blocks import BlockOffloader
@@ -92,10 +92,15 @@ def prepare(ground: Ground, ledger: ManagedLedger, attempts: Sequence[Attempt]) 
             continue
         try:
             if isinstance(attempt.offloader, BlockOffloader):
-                attempt.copy = attempt.offloader.begin(attempt.order, parts[attempt.ledger_id])
+                planned = parts[attempt.ledger_id]
+                if len(planned) > 1:  # those before it may have waited for the store
+                    ledger.check_owner()
+                attempt.copy = attempt.offloader.begin(attempt.order, planned)
                 attempt.tasks = attempt.copy.tasks
             else:
                 attempt.tasks = (_ledger_task(ground, attempt),)
+        except Fenced:
+            raise
         except AfterglowError as error:
             ended[attempt.ledger_id] = error
     return ended

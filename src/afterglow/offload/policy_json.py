@@ -50,6 +50,15 @@ _WHOLE: Final = {
 }
 """Names for whole multiples of a setting's unit."""
 
+_YIELDING: Final = frozenset(
+    {
+        "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
+        "managedLedgerOffloadDeletionLagMs",
+        "managedLedgerDataReadPriority",
+    }
+)
+"""Pulsar's older names. Where the newer name stands beside one of them, Pulsar takes the newer, whatever they say."""
+
 _DERIVED: Final = frozenset({"s3Driver", "gcsDriver", "fileSystemDriver"})
 """What Pulsar's client works out from the driver's name and sends along; it says nothing more, and is not kept."""
 
@@ -80,7 +89,11 @@ class Fields:
 def read(fields: Mapping[str, Any]) -> Fields:
     """Read an object of offload policies; fields that are null are not set."""
     problems: dict[str, str] = {}
-    told = {name: value for name, value in fields.items() if value is not None and name not in _DERIVED}
+    told = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and name not in _DERIVED and not (name in _YIELDING and _has_newer(name, fields))
+    }
     given = _read_all(told.items(), problems)
     unread = {name: fields[name] for name in problems}
     streaming = [pair for pair in given.get(_EXTRA.key, ()) if _is_streaming(pair[0])]
@@ -179,6 +192,12 @@ def _unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"{key}: {MASK} stands for the value that is set, and none is; give the value")
             given[key] = known[key]
     return given
+
+
+def _has_newer(name: str, fields: Mapping[str, Any]) -> bool:
+    row = spellings()[name][0]
+    value = fields.get(row.key)
+    return value is not None and (value != "" or row.kind.takes_empty)
 
 
 def _is_streaming(name: str) -> bool:

@@ -340,6 +340,7 @@ class OffloadService:
         doomed += doomed_segments(name, rows, kept, self._metadata, self._paths)
         if not staying:  # the topic goes, and with it what no list names yet
             doomed += doomed_records(name, self._metadata, self._paths)
+        doomed.sort(key=lambda each: each.unfinished)  # where two say different things of one, it counts as unfinished
         for each in {each.uuid: each for each in doomed}.values():
             self._deletions.record(name, each, _LEAVES)
 

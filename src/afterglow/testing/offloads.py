@@ -189,6 +189,11 @@ class OffloadWorld(World):
                 return
         raise AssertionError(f"still busy after {rounds} ticks")
 
+    def run_late(self) -> None:
+        """Run once more when no request of before can be under way: until then unfinished objects stay on record."""
+        self.clock.advance(900)
+        self.run()
+
     def topic(self, *ledgers: int, name: str = TOPIC, size_bytes: int = 50) -> ManagedLedger:
         """A topic with closed ledgers of so many entries each, and one that takes appends behind them."""
         ledger = self.open(name)

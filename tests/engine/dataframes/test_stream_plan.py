@@ -22,7 +22,7 @@ from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
 from afterglow.testing.served_topics import eventually
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 from afterglow.engine.dataframes.admission import Limit
 from afterglow.engine.dataframes.stream_plan import StreamPlan
@@ -377,3 +377,28 @@ def test_no_entry_is_read_in_search_of_transactions_where_there_can_be_none(engi
         assert source.counters.counts() == ReadCounts()
         write(engine, "__transaction_buffer_snapshot", [message(b"")])
         assert source.topic("t").first_undecided(EARLIEST, LATEST) is not None
+
+
+def test_a_batch_reads_nothing_of_a_topic_whose_offset_stays_and_does_not_even_look_at_it(engine: EngineHome) -> None:
+    """After a restart it would come again, or fail, where the topic was deleted meanwhile."""
+    write(engine, "t", [message(b"a"), message(b"b")])
+    stream = Stream(engine.path)
+    begin = stream.plan.begin()
+    end = stream.plan.end(begin, None)
+    gone = {"persistent://public/default/gone": end[TOPIC]}
+    assert len(stream.rows({**begin, **gone}, {**end, **gone})) == 2
+    assert stream.rows({**end, **gone}, {**end, **gone}) == []
+
+
+def test_an_offset_keeps_the_position_of_a_topic_that_has_nothing_new(engine: EngineHome) -> None:
+    """Without it a restarted stream would read that topic from its beginning."""
+    engine.catalog.create_partitioned(TopicName.parse("t"), 2)
+    for number in range(2):
+        write(engine, f"t-partition-{number}", [message(b"a")])
+    plan = Stream(engine.path).plan
+    first = plan.end(plan.begin(), None)
+    write(engine, "t-partition-0", [message(b"b")])
+    second = plan.end(first, None)
+    idle, busy = f"{TOPIC}-partition-1", f"{TOPIC}-partition-0"
+    assert (second[idle], second.keys()) == (first[idle], first.keys())
+    assert second[busy] > first[busy]

@@ -82,8 +82,11 @@ class Life:
 
 
 def nothing_left(life: Life) -> bool:
-    """Whether neither tier nor metadata holds anything."""
+    """Whether the tier holds nothing, nor does metadata once no request can be under way any more."""
     world = life.world
+    if world.objects() or world.tier.list_uploads():
+        return False
+    world.run_late()
     nodes = [world.metadata.get(path(TOPIC)) for path in (PATHS.segments, PATHS.uploads, PATHS.deletes)]
     return not world.objects() and not world.tier.list_uploads() and nodes == [None] * 3
 
@@ -177,14 +180,40 @@ def test_nothing_is_left_of_a_topic_that_was_deleted(stage: Callable[[Life], Non
     life.world.check()
 
 
+@pytest.mark.parametrize("restarted", [True, False])
+def test_an_upload_that_the_store_creates_after_its_topic_was_deleted_is_aborted(*, restarted: bool) -> None:
+    """Promises 3, 4 and 9: the request of an owner that has ended may reach the store after the next one's listing."""
+    life = Life(assigned)
+    world = life.world
+    (key, *_) = life.records()["uploads"]
+    world.store.delete(TOPIC)
+    world.runner.waiting.clear()
+    life.start_again()
+    world.run()
+    assert world.tier.list_uploads() == ()
+    assert life.records()["uploads"] == ()
+    world.tier.create_upload(key)
+    if restarted:
+        life.start_again()
+    world.run_late()
+    assert world.tier.list_uploads() == ()
+    assert nothing_left(life)
+    assert world.findings() == []
+
+
 def test_an_object_that_a_task_still_writes_goes_when_the_task_has_ended() -> None:
     life = Life(assigned)
     world = life.world
     waiting = list(world.runner.waiting)
     world.runner.waiting.clear()
+    uploads = world.tier.list_uploads()
     world.store.delete(TOPIC)
     world.run()
     assert life.records()["deletes"]
+    assert world.tier.list_uploads() == uploads != ()
+    world.run_late()
+    assert life.records()["deletes"]
+    assert world.tier.list_uploads() == uploads
     world.runner.waiting.extend(waiting)
     world.run()
     world.clock.advance(120)
@@ -213,8 +242,7 @@ def test_a_topic_created_anew_keeps_nothing_of_its_earlier_life() -> None:
     life.world.append(life.world.open(), b"new")
     life.world.service.offload_prefix(TOPIC, LATEST)
     life.world.run()
-    life.world.clock.advance(120)
-    life.world.run()
+    life.world.run_late()
     assert life.entries()[0].endswith(b"new")
     assert len(life.world.objects()) == 2
     assert not before & set(life.world.objects())
@@ -244,6 +272,7 @@ def test_records_stay_until_the_store_has_let_go_of_the_objects() -> None:
 def delete(life: Life) -> None:
     life.world.store.delete(TOPIC)
     life.world.run()
+    life.world.run_late()
 
 
 def retain(life: Life) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import Fenced, StoreUnavailable
+from afterglow.errors import CorruptIndex, Fenced, MetadataUnavailable, PartMismatch, StoreUnavailable, WrongLength
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import Position
@@ -15,7 +16,10 @@ from afterglow.metadata.faults import FaultRule as MetadataRule
 from afterglow.metadata.faults import FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.offload.segments import records
-from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream
+from afterglow.offload.segments.cutting import Sizes
+from afterglow.offload.segments.node import UploadNode
+from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream, run_between
+from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.read.inspect import inspect_object
 from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashPoint
@@ -357,6 +361,153 @@ def test_an_upload_that_was_begun_and_not_heard_of_goes_though_one_part_is_enoug
     assert good.list_uploads() == ()
 
 
+def uploaded(world: StreamWorld, *entries: bytes) -> Upload:
+    """Have all parts of a segment uploaded, so that the next step completes it; returns its upload."""
+    world.append(*entries)
+    world.advance()
+    world.run()
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.advance()
+    world.run()
+    (upload,) = world.store.list_uploads()
+    return upload
+
+
+def test_a_commit_of_unknown_outcome_gives_nothing_up_and_is_settled_later() -> None:
+    """What the list may name already must not be deleted."""
+    for fault in (MetadataFault.LOST, MetadataFault.ERROR_AFTER):
+        faulty = FaultyMetadataStore(MemoryMetadataStore())
+        config = streaming(max_offload_segment_size_in_bytes=10_000)
+        world = StreamWorld(config, World(config, faulty))
+        key = uploaded(world, *map(payload, range(20))).key
+        sound = faulty._choose
+        path = "/managed-ledgers/*"
+        rules = [
+            MetadataRule(fault, frozenset({"put"}), path),
+            MetadataRule(MetadataFault.LOST, frozenset({"put"}), path, times=None),
+            MetadataRule(
+                MetadataFault.ERROR_BEFORE, frozenset({"get"}), path, times=fault is MetadataFault.ERROR_AFTER
+            ),
+        ]
+        faulty._choose = FaultyMetadataStore(faulty.inner, rules)._choose  # type: ignore[method-assign]  # from now on
+        world.advance()
+        assert world.stream.error is not None
+        assert world.given_up == {}
+        assert [found.key for found in world.store.list()] == [key, key + INDEX_SUFFIX]
+        assert world.world.metadata.children(world.paths.uploads(world.ledger.name)) == (key,)
+        faulty._choose = sound  # type: ignore[method-assign]  # from now on
+        world.world.clock.advance(60)
+        world.settle()
+        assert world.covered() == ["1:19"]
+        assert world.given_up == {}
+        assert held(world) == world.entries()
+
+
+def test_a_segment_is_forgotten_only_once_it_is_on_record_that_its_objects_are_to_go() -> None:
+    world = StreamWorld()
+    world.append(b"a")
+    world.settle()
+    (upload,) = world.stream.uploads
+    path = world.paths.upload(world.ledger.name, upload.uuid)
+
+    def unavailable(*_: object) -> None:
+        raise MetadataUnavailable("no connection")
+
+    node = UploadNode(world.world.metadata, path, world.ledger.owner_epoch)
+    assert node.take_over()
+    with pytest.raises(MetadataUnavailable):
+        SegmentUpload(replace(world.room(world.ledger), give_up=unavailable), node).give_up("for a test")
+    assert world.world.metadata.get(path) is not None
+
+
+def test_a_part_that_the_store_holds_with_other_bytes_is_uploaded_again() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    upload = uploaded(world, *map(payload, range(30)))
+    first, *others = world.store.list_parts(upload)
+    assert others
+    world.store.upload_part(upload, first.number, b"x" * first.size_bytes)
+    world.advance()
+    assert type(world.stream.error) is PartMismatch
+    world.world.clock.advance(60)
+    assert world.advance() == 1
+    assert [task.number for task in world.tasks] == [first.number]
+    world.settle()
+    assert world.covered() == ["1:29"]
+    assert held(world) == world.entries()
+
+
+def test_an_object_of_another_instance_is_not_taken_for_our_completed_upload() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    upload = uploaded(world, *map(payload, range(30)))
+    size = sum(part.size_bytes for part in world.store.list_parts(upload))
+    world.store.abort_upload(upload)
+    world.store.put(upload.key, b"x" * size, metadata={"afterglowinstance": "them"})
+    world.advance()
+    assert world.covered() == []
+    world.world.clock.advance(60)
+    world.settle()
+    assert world.covered() == ["1:29"]
+    assert held(world) == world.entries()
+
+
+def test_beside_an_object_of_another_length_no_index_is_put() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    upload = uploaded(world, *map(payload, range(30)))
+    size = sum(part.size_bytes for part in world.store.list_parts(upload))
+    world.store.abort_upload(upload)
+    world.store.put(upload.key, b"x" * (size - 1), metadata={"afterglowinstance": "us"})
+    world.advance()
+    assert type(world.stream.error) is WrongLength
+    assert world.covered() == []
+    assert [found.key for found in world.store.list()] == [upload.key]
+
+
+def test_the_entries_of_a_part_are_found_again_in_every_ledger_that_it_touches() -> None:
+    world = StreamWorld(streaming(streaming_offload_enabled=False))
+    for _ in range(3):
+        world.append(b"a", b"b", b"c")
+        world.ledger.roll()
+    run = run_between(world.ledger.layout, Position(1, 1), Position(3, 1))
+    assert [(each.ledger_id, each.first, each.last) for each in run.stretches] == [(1, 1, 2), (2, 0, 2), (3, 0, 1)]
+
+
+def test_a_segment_whose_index_another_wrote_is_not_committed() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    upload = uploaded(world, *map(payload, range(30)))
+    world.store.put(upload.key + INDEX_SUFFIX, b"not ours")
+    world.advance()
+    assert type(world.stream.error) is CorruptIndex
+    assert world.covered() == []
+    assert world.given_up == {}
+
+
+def test_a_resumed_segment_is_cut_by_the_sizes_that_it_began_with() -> None:
+    """Whoever reads its index may rely on one size, and its parts are restored from what is recorded."""
+    config = streaming(max_offload_segment_size_in_bytes=10_000, broker_entry_metadata_interceptors=())
+    world = StreamWorld(config)
+    entry = b"x" * 31
+    frame_bytes = len(entry) + 12
+    room_bytes = world.sizes.block_bytes - 128  # beside a block's header
+    assert (room_bytes + 1) % frame_bytes == 0, "a block that is longer by a byte holds one entry more"
+    world.append(*[entry] * 30)
+    world.advance()
+    world.run(1)
+    world.advance()
+    assert world.stream.uploads[0].record.done
+    world.sizes = Sizes(1000, 2000)
+    world.crash()
+    world.append(*[entry] * 30)
+    world.settle()
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    (key, _) = [found.key for found in world.store.list()]
+    groups = decode_index(world.store.get(key + INDEX_SUFFIX)).groups
+    assert [group.ledger_id for group in groups] == [1, 2]
+    for group in groups:
+        assert group.statistics is not None
+        assert max(block.entries for block in group.statistics) == room_bytes // frame_bytes
+
+
 def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     world.append(*map(payload, range(30)))
@@ -371,6 +522,36 @@ def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> 
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.last_confirmed)
     world.settle()
+    assert held(world) == world.entries()
+    assert world.store.list_uploads() == ()
+
+
+def test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segment_its_results() -> None:
+    metadata = FaultyMetadataStore(MemoryMetadataStore())
+    config = streaming(streaming_offload_enabled=False, max_offload_segment_size_in_bytes=1200)
+    world = StreamWorld(config, World(config, metadata))
+    world.append(*map(payload, range(60)))
+    world.ledger.roll()
+    world.change(streaming_offload_enabled=True)
+    world.advance()
+    begun = world.stream.uploads
+    assert len(begun) == MOST_AT_ONCE
+    first_two = {upload.key for upload in begun[:2]}
+    for upload in world.store.list_uploads():
+        if upload.key in first_two:
+            world.store.abort_upload(upload)
+    world.run()
+    out = MetadataRule(MetadataFault.ERROR_BEFORE, times=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "_choose", FaultyMetadataStore(metadata.inner, [out])._choose)
+        world.advance()
+    assert [upload.in_flight for upload in begun] == [0] * MOST_AT_ONCE, "no task runs any more"
+    for _ in range(3):  # one lost upload is found at a time
+        world.world.clock.advance(60)
+        world.settle()
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.stream.idle
     assert held(world) == world.entries()
     assert world.store.list_uploads() == ()
 
@@ -391,6 +572,25 @@ def test_a_zombie_changes_nothing_once_another_owner_has_taken_over() -> None:
     world.settle()
     assert held(world) == world.entries()
     assert world.given_up == {}
+
+
+def test_a_fenced_owner_neither_creates_an_upload_nor_aborts_that_of_the_next_owner() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    good, world.store = world.store, FaultyStore(world.store, [FaultRule(Fault.ERROR_BEFORE, times=None)])
+    world.append(*map(payload, range(30)))
+    world.advance()
+    zombie = world.stream
+    assert isinstance(zombie.error, StoreUnavailable), "it could not create its upload, and will try again"
+    world.store = good
+    world.world.boot()  # another process, over the same hot log
+    world.open()
+    world.advance()
+    of_the_owner = good.list_uploads()
+    assert len(of_the_owner) == 1
+    world.world.clock.advance(60)
+    with pytest.raises(Fenced):
+        zombie.advance()
+    assert good.list_uploads() == of_the_owner
 
 
 def script(world: StreamWorld) -> None:

@@ -308,4 +308,6 @@ def test_a_segment_on_record_that_no_list_names_is_given_up_though_the_topic_doe
         world.clock.advance(world.config.retention_check_interval_in_seconds)
         world.run()
     assert world.metadata.children(AfterglowPaths().uploads(TOPIC)) == ()
+    assert len(world.intents()) == 1, "a request under way may still create an upload"
+    world.run_late()
     assert world.intents() == ()

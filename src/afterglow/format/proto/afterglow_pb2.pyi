@@ -553,6 +553,7 @@ class DeleteRecord(_message.Message):
     INSTANCE_FIELD_NUMBER: _builtins.int
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     DRIVER_METADATA_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     uuid: _builtins.str
@@ -564,6 +565,8 @@ class DeleteRecord(_message.Message):
     """of the engine that wrote the object"""
     ledger_id: _builtins.int
     """present: the ledger whose own object it is (format V1)"""
+    unfinished: _builtins.bool
+    """it was not committed: a request under way may still create an upload of its key"""
     @_builtins.property
     def place(self) -> Global___Place: ...
     @_builtins.property
@@ -581,10 +584,11 @@ class DeleteRecord(_message.Message):
         instance: _builtins.str = ...,
         ledger_id: _builtins.int | None = ...,
         driver_metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        unfinished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "ledger_id", b"ledger_id", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "driver_metadata", b"driver_metadata", "instance", b"instance", "ledger_id", b"ledger_id", "place", b"place", "reason", b"reason", "recorded_ms", b"recorded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "driver_metadata", b"driver_metadata", "instance", b"instance", "ledger_id", b"ledger_id", "place", b"place", "reason", b"reason", "recorded_ms", b"recorded_ms", "unfinished", b"unfinished", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
     _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015

@@ -467,7 +467,8 @@ class TopicStream:
         try:
             return work()
         except UploadLost as error:
-            assert self._uploads is not None
+            if self._uploads is None:
+                raise  # another one could not start again: once all are loaded anew, a part of this one finds it lost
             _log.warning("segment %s of %s starts again: %s", upload.uuid, self._room.ledger.topic, error)
             with self._reloaded_after_failure():
                 self._uploads[self._uploads.index(upload)] = upload.start_again()

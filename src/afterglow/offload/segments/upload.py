@@ -3,8 +3,9 @@
 1. Put the upload record: UUID, place and key, begin, and the end where it is known. *Crash: no list names the segment;
    whoever opens the topic gives the record up.*
 2. Commit a stub to the list of ledgers, in the ledger where the segment begins. *Crash: the next owner resumes it.*
-3. Create the multipart upload where there is more than one part, and record its id. *Crash in between: the next owner
-   aborts every upload of the key that is not recorded.*
+3. Where there is more than one part, check that the topic is still owned here, create the multipart upload, and record
+   its id. *Crash in between: the next owner aborts every upload of the key that is not recorded. One that the store
+   creates only later goes with the segment: what is given up stays on record while a request may be under way.*
 4. Record parts as planned, have tasks upload them, record them as done. *Crash: planned parts that are not recorded as
    done are uploaded again, with the same bytes under the same numbers.*
 5. Record the end, together with the last parts. From here on the record alone decides. *Crash: as 4.*
@@ -461,6 +462,9 @@ class SegmentUpload:
 
     def _create_upload(self) -> None:
         store = self._room.open_store(place_of_record(self.record.place))
+        # The last change of metadata may be long ago. An owner that was fenced since must neither abort the upload of
+        # the next one nor leave one of its own.
+        self._room.ledger.check_owner()
         if self._unsure:
             self._abort_unrecorded(store)
         self._unsure = True

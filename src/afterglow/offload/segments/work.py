@@ -276,7 +276,7 @@ class StreamWork:
             driver_task=lambda record, part: self._driver_task(record, part, extra),
             open_copy=lambda located, ledger_id: open_driver_copy(located, ledger_id, self._policy, env.tiers),
             user_metadata=lambda role: object_metadata(role, extra),
-            give_up=lambda uuid, place, reason: env.deletions.record(self._name, Doomed(uuid, place), reason),
+            give_up=self._give_up_segment,
             new_uuid=env.new_uuid,
             remote=env.remote,
         )
@@ -315,6 +315,9 @@ class StreamWork:
             ledgers=part.ledgers,
             remote=env.remote(),
         )
+
+    def _give_up_segment(self, uuid: UUID, place: TierPlace, reason: str) -> None:
+        self._env.deletions.record(self._name, Doomed(uuid, place, unfinished=True), reason)
 
     def _give_up_ledger(self, ledger_id: int) -> None:
         assert self._ledger is not None

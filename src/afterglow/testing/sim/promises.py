@@ -29,7 +29,8 @@ _FOREIGN: Final = "foreign"
 
 def come_to_rest(world: SimWorld) -> list[str]:
     """Let the owner do all that is due until nothing is, past every back-off and lag; returns why it does not end."""
-    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10):
+    # After the longest lag all is offloaded and freed; then what was given up meanwhile stays on record for 600 s.
+    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10, 600, 31):
         world.clock.advance(seconds)
         for _ in range(_MOST_ROUNDS):
             world.act(world.owner, world.owner.tick)

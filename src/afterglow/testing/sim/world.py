@@ -148,6 +148,9 @@ class SimWorld:
         Raises:
             Crashed: It does not come to that.
         """
+        if process is self.actor and not process.alive:
+            # It was killed while others acted. The request that it had sent by then has come; nothing else does.
+            raise Crashed(f"{process} had ended before {name}")
         if self.verbose:
             self.note(f"      {process} {name}")
         if changes:

@@ -1,0 +1,89 @@
+"""Pending deletes by themselves: what is on record is carried out when nothing speaks against it, and only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from afterglow.format.proto.afterglow_pb2 import DeleteRecord
+from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload.deletion import CarriedOut, Deletions
+from afterglow.offload.doomed import Doomed
+from afterglow.testing.ledgers import TOPIC
+from afterglow.testing.offloads import INSTANCE, OffloadWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from afterglow.metadata.store import MetadataStore
+
+PATHS = AfterglowPaths()
+
+
+def deletions(
+    world: OffloadWorld,
+    *,
+    metadata: MetadataStore | None = None,
+    writing: Callable[[str, UUID], bool] = lambda *_: False,
+) -> Deletions:
+    return Deletions(
+        metadata=metadata or world.metadata,
+        paths=PATHS,
+        policies=world.policies,
+        tiers=world.tiers,
+        clock=world.clock,
+        instance=INSTANCE,
+        writing=writing,
+    )
+
+
+def doomed_object(world: OffloadWorld) -> Doomed:
+    """A segment's object that no list names, in the tier."""
+    doomed = Doomed(uuid4(), world.own, None)
+    world.tier.put(doomed.key, b"data")
+    return doomed
+
+
+def test_an_object_that_a_task_still_writes_is_deleted_only_afterwards(new_world: Callable[..., OffloadWorld]) -> None:
+    """A part that came after the deletion would be left over, and named by nothing."""
+    world = new_world()
+    world.topic(1)
+    doomed = doomed_object(world)
+    written = {doomed.uuid}
+    found = deletions(world, writing=lambda _, uuid: uuid in written)
+    found.record(TOPIC, doomed, "for a test")
+    assert found.carry_out(TOPIC) == CarriedOut(waiting=1)
+    assert world.objects() == [doomed.key]
+    written.clear()
+    assert found.carry_out(TOPIC) == CarriedOut(done=1)
+    assert world.objects() == []
+
+
+def test_an_intent_of_unknown_outcome_is_on_record_in_the_end(new_world: Callable[..., OffloadWorld]) -> None:
+    for fault in (Fault.LOST, Fault.ERROR_AFTER):
+        world = new_world()
+        world.topic(1)
+        doomed = Doomed(uuid4(), world.own, None)
+        faulty = FaultyMetadataStore(world.metadata, [FaultRule(fault, frozenset({"put"}))])
+        deletions(world, metadata=faulty).record(TOPIC, doomed, "for a test")
+        assert world.intents() == (str(doomed.uuid),)
+
+
+def test_an_intent_that_names_the_key_of_another_object_deletes_nothing() -> None:
+    world = OffloadWorld()  # not checked at the end: the intent stays
+    world.topic(1)
+    other = doomed_object(world)
+    doomed = Doomed(uuid4(), world.own, None)
+    found = deletions(world)
+    found.record(TOPIC, doomed, "for a test")
+    path = PATHS.delete(TOPIC, doomed.uuid)
+    node = world.metadata.get(path)
+    assert node is not None
+    record = DeleteRecord.FromString(node.value)
+    record.place.key = other.key
+    world.metadata.put(path, record.SerializeToString(), node.version)
+    assert found.carry_out(TOPIC) == CarriedOut(failed=1)
+    assert world.objects() == [other.key]
+    assert world.intents() == (str(doomed.uuid),)
