@@ -23,7 +23,11 @@ that it may have happened. Code that meets an unknown outcome re-reads and decid
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final, Self
+
+DISTRIBUTION: Final = "pulsar-afterglow"
+"""Name of the package in indexes and wheels. ``afterglow`` alone is the package of another project there."""
 
 
 class AfterglowError(Exception):
@@ -54,6 +58,31 @@ class InvalidName(AfterglowError, ValueError):
 
 class MissingDependency(AfterglowError):
     """An optional package is not installed; the message gives the pip command."""
+
+    @classmethod
+    def of_extra(cls, problem: str, extra: str) -> Self:
+        """Make the error for a package that an extra of this distribution brings.
+
+        The command installs what the extra asks for, by the metadata of the installed package. It works wherever
+        Afterglow itself came from: an index, a wheel or a clone.
+
+        Args:
+            problem: What is missing, or what fails without it.
+            extra: Name of the extra in ``pyproject.toml``.
+        """
+        from importlib import metadata  # noqa: PLC0415 - takes longer to import than all else here
+
+        try:
+            lines = metadata.requires(DISTRIBUTION) or []
+        except metadata.PackageNotFoundError:  # run from its sources
+            lines = []
+        asked = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+        wanted = [line.partition(";")[0].strip() for line in lines if asked.search(line)]
+        named = f"{DISTRIBUTION}[{extra}]"
+        if not wanted:
+            return cls(f"{problem}; install {named}, from its wheel or a clone")
+        command = " ".join(f"'{name}'" for name in wanted)
+        return cls(f"{problem}; install what {named} asks for: pip install {command}")
 
 
 class NotSupported(AfterglowError):

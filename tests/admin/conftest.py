@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.admin.app import admin_app
-from afterglow.admin.server import serve_http
+from afterglow.admin.server import HttpLimits, serve_http
 from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
@@ -356,7 +356,7 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
             offloading.service if offloading else None,
             offloading.checks if offloading else None,
         )
-        server = admin.run(serve_http(app, "127.0.0.1", 0))
+        server = admin.run(serve_http(app, "127.0.0.1", 0, HttpLimits.of(config)))
         stack.callback(lambda: admin.run(server.stop()))
         admin.port = server.port
         yield admin

@@ -158,13 +158,6 @@ def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog
     assert caplog.records == []
 
 
-def test_a_body_that_takes_for_ever_is_refused(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afterglow.admin.call._BODY_S", 0.05)
-    with socket.create_connection(("127.0.0.1", admin.port), timeout=30) as caller:
-        caller.sendall(f"POST {TTL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n5".encode())
-        assert caller.recv(1000).startswith(b"HTTP/1.1 408 ")
-
-
 def test_a_call_that_waits_for_metadata_holds_up_no_other(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, go_on = threading.Event(), threading.Event()
     children = MemoryMetadataStore.children

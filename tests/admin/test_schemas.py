@@ -93,13 +93,33 @@ def test_a_pair_of_key_and_value_comes_back(admin: Admin) -> None:
         (400, {"type": "STRING", "definition": ""}),
         (400, {"type": "KEY_VALUE", "schema": "no json"}),
         (409, {"type": "AVRO", "schema": "no json"}),
-        (422, {"type": "BYTES", "schema": ""}),
     ],
 )
 def test_a_schema_that_is_none_is_refused(admin: Admin, status: int, body: object) -> None:
     before = admin.state()
     admin.refused(status, "POST", f"{PATH}/schema", body)
     assert admin.state() == before
+
+
+@pytest.mark.parametrize("name", ["BYTES", "NONE"])
+def test_raw_bytes_are_a_schema_as_in_pulsar(admin: Admin, name: str) -> None:
+    assert post(admin, {"type": name, "schema": "", "properties": {}}) == 0
+    assert admin.get(f"{PATH}/schema")["type"] == "NONE"
+
+
+def test_uploads_are_held_to_the_strategy_and_not_to_the_ban_on_updates(admin: Admin) -> None:
+    admin.do("POST", "namespaces/public/default/isAllowAutoUpdateSchema", body=False)
+    assert post(admin, avro("x")) == 0
+    client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer("other", schema=StringSchema())
+    client.close()
+    admin.do("PUT", "namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    admin.refused(409, "POST", f"{PATH}/schema", avro("x", "y"))
+    answer = admin.call("POST", f"{PATH}/compatibility", avro("x", "y"))
+    assert answer.json == {"compatibility": False, "schemaCompatibilityStrategy": "ALWAYS_INCOMPATIBLE"}
+    admin.do("PUT", "namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    assert [post(admin, avro("x", "y")), post(admin, STRING)] == [1, 2]
 
 
 def test_a_schema_that_does_not_follow_is_refused(admin: Admin) -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import signal
+import socket
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -18,13 +20,28 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from afterglow.admin.server import serve_http
+from afterglow.admin.server import HttpLimits, serve_http
+from afterglow.broker.connection_slots import ConnectionSlots
+from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from starlette.requests import Request
+
+
+LIMITS = HttpLimits.of(BrokerConfig())
+
+
+def limits(*, total: int = 0, per_address: int = 0, timeout_s: float = 60.0) -> HttpLimits:
+    return HttpLimits(ConnectionSlots(total, per_address, "total", "perAddress"), timeout_s, timeout_s)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the server says nothing when a connection ends
+        await asyncio.sleep(0.01)
 
 
 async def hello(_request: Request) -> PlainTextResponse:
@@ -46,7 +63,7 @@ def fetch(port: int, context: ssl.SSLContext | None = None) -> bytes:
 
 def test_it_answers_until_it_is_stopped() -> None:
     async def scenario() -> None:
-        server = await serve_http(Starlette(routes=[Route("/", hello)]), "127.0.0.1", 0)
+        server = await serve_http(Starlette(routes=[Route("/", hello)]), "127.0.0.1", 0, LIMITS)
         assert await asyncio.to_thread(fetch, server.port) == b"hello"
         await server.stop()
         await server.stop()
@@ -65,7 +82,7 @@ def test_a_call_under_way_is_answered_before_it_stops() -> None:
         return PlainTextResponse("late")
 
     async def scenario() -> None:
-        server = await serve_http(Starlette(routes=[Route("/", slow)]), "127.0.0.1", 0)
+        server = await serve_http(Starlette(routes=[Route("/", slow)]), "127.0.0.1", 0, LIMITS)
         answer = asyncio.create_task(asyncio.to_thread(fetch, server.port))
         await begun.wait()
         stopping = asyncio.create_task(server.stop())
@@ -86,7 +103,7 @@ def test_a_call_that_never_ends_does_not_keep_it_from_stopping() -> None:
         return PlainTextResponse("never")
 
     async def scenario() -> None:
-        server = await serve_http(Starlette(routes=[Route("/", endless)]), "127.0.0.1", 0, grace_s=1)
+        server = await serve_http(Starlette(routes=[Route("/", endless)]), "127.0.0.1", 0, LIMITS, grace_s=1)
         answer = asyncio.create_task(asyncio.to_thread(fetch, server.port))
         await begun.wait()
         await server.stop()
@@ -98,7 +115,7 @@ def test_a_call_that_never_ends_does_not_keep_it_from_stopping() -> None:
 def test_signals_stay_with_the_process() -> None:
     async def scenario() -> None:
         before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-        server = await serve_http(Starlette(), "127.0.0.1", 0)
+        server = await serve_http(Starlette(), "127.0.0.1", 0, LIMITS)
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
         await server.stop()
 
@@ -107,12 +124,12 @@ def test_signals_stay_with_the_process() -> None:
 
 def test_a_port_that_is_taken_is_named() -> None:
     async def scenario() -> None:
-        server = await serve_http(Starlette(), "127.0.0.1", 0)
+        server = await serve_http(Starlette(), "127.0.0.1", 0, LIMITS)
         with pytest.raises(ConfigError, match=f"webServicePort.*{server.port}"):
-            await serve_http(Starlette(), "127.0.0.1", server.port)
+            await serve_http(Starlette(), "127.0.0.1", server.port, LIMITS)
         await server.stop()
         with pytest.raises(ConfigError, match="webServicePort"):
-            await serve_http(Starlette(), "no.such.host.invalid", 0)
+            await serve_http(Starlette(), "no.such.host.invalid", 0, LIMITS)
 
     asyncio.run(scenario())
 
@@ -141,11 +158,16 @@ def certificate(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_answers_over_tls(certificate: Path) -> None:
+@pytest.fixture
+def context(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_it_answers_over_tls(certificate: Path, context: ssl.SSLContext) -> None:
     async def scenario() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server = await serve_http(Starlette(routes=[Route("/", hello)]), "127.0.0.1", 0, context)
+        server = await serve_http(Starlette(routes=[Route("/", hello)]), "127.0.0.1", 0, LIMITS, context)
         trusting = ssl.create_default_context(cafile=str(certificate))
         assert await asyncio.to_thread(fetch, server.port, trusting) == b"hello"
         with pytest.raises((http.client.HTTPException, OSError)):
@@ -153,3 +175,132 @@ def test_it_answers_over_tls(certificate: Path) -> None:
         await server.stop()
 
     asyncio.run(scenario())
+
+
+# --- clients that cost more than they should -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "part"),
+    [
+        (b"", b"the headers of a request took longer"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", b"the headers of a request took longer"),
+        (b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1234", b"the body took longer"),
+    ],
+    ids=["nothing", "half of the headers", "half of the body"],
+)
+@pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+def test_300_requests_that_never_end_are_closed_with_408(
+    certificate: Path, context: ssl.SSLContext, sent: bytes, part: bytes, *, secure: bool
+) -> None:
+    """Each byte that arrives must not give the client new time: half of the clients go on sending."""
+    number = 40 if secure else 300
+    bound = limits(timeout_s=1.0)
+
+    async def read(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async def half_open(port: int, *, drip: bool) -> bytes:
+        trusting = ssl.create_default_context(cafile=str(certificate)) if secure else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        writer.write(sent)
+        answer = asyncio.create_task(reader.read())
+        while drip and sent and not answer.done():
+            await asyncio.wait({answer}, timeout=0.4)
+            if part.startswith(b"the headers"):
+                writer.write(b"X: y\r\n")
+        found = await answer
+        writer.close()
+        return found
+
+    async def scenario() -> None:
+        app = Starlette(routes=[Route("/read", read, methods=["POST"])])
+        server = await serve_http(app, "127.0.0.1", 0, bound, context if secure else None)
+        clients = [half_open(server.port, drip=bool(each % 2)) for each in range(number)]
+        answers = await asyncio.gather(*clients, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, bytes) and answer.startswith(b"HTTP/1.1 408 ")]
+        # A client that sends at the moment of the end may meet a reset in place of the answer.
+        assert len(refused) >= number // 2
+        assert all(part in answer for answer in refused)
+        await until(lambda: len(bound.slots) == 0)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
+    bound = limits(timeout_s=0.5)
+
+    async def large(_request: Request) -> PlainTextResponse:
+        return PlainTextResponse("x" * (32 << 20))
+
+    async def scenario() -> None:
+        server = await serve_http(Starlette(routes=[Route("/", large)]), "127.0.0.1", 0, bound)
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: len(bound.slots) == 1)
+            await until(lambda: len(bound.slots) == 0)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_call_that_takes_longer_than_a_request_may_is_answered() -> None:
+    async def slow(_request: Request) -> PlainTextResponse:
+        await asyncio.sleep(0.5)
+        return PlainTextResponse("late")
+
+    async def scenario() -> None:
+        server = await serve_http(Starlette(routes=[Route("/", slow)]), "127.0.0.1", 0, limits(timeout_s=0.2))
+        assert await asyncio.to_thread(fetch, server.port) == b"late"
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize(("total", "per_address"), [(3, 0), (0, 3)], ids=["in all", "per address"])
+def test_connections_are_limited_over_both_ports_from_before_the_tls_handshake(
+    certificate: Path, context: ssl.SSLContext, caplog: pytest.LogCaptureFixture, total: int, per_address: int
+) -> None:
+    bound = limits(total=total, per_address=per_address)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    app = Starlette(routes=[Route("/", hello)])
+
+    async def scenario() -> None:
+        plain = await serve_http(app, "127.0.0.1", 0, bound)
+        secure = await serve_http(app, "127.0.0.1", 0, bound, context)
+        held = [await asyncio.open_connection("127.0.0.1", port) for port in (plain.port, secure.port, secure.port)]
+        await until(lambda: len(bound.slots) == 3)
+        for port, client in ((plain.port, None), (secure.port, trusting)):
+            with pytest.raises((http.client.HTTPException, OSError)):
+                await asyncio.to_thread(fetch, port, client)
+        assert len(bound.slots) == 3
+        held[1][1].close()
+        await until(lambda: len(bound.slots) == 2)
+        assert await asyncio.to_thread(fetch, secure.port, trusting) == b"hello"
+        for _, writer in held:
+            writer.close()
+        await plain.stop()
+        await secure.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    setting = "total" if total else "perAddress"
+    (line,) = [line for line in caplog.messages if "was refused" in line]
+    assert line == f"connection from 127.0.0.1 was refused: {setting} is 3"
+
+
+def test_a_tls_handshake_that_never_ends_is_closed(context: ssl.SSLContext, caplog: pytest.LogCaptureFixture) -> None:
+    bound = limits(timeout_s=0.3)
+
+    async def scenario() -> None:
+        server = await serve_http(Starlette(), "127.0.0.1", 0, bound, context)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"\x16\x03\x01")  # the beginning of a record
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert len(bound.slots) == 0
+        writer.close()
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert any("it took too long" in line for line in caplog.messages)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,36 @@ def test_a_namespace_is_created_with_what_the_stock_client_sends(admin: Admin) -
     assert "clusterThatCanDeleteNamespace" not in policies
 
 
+def test_a_namespace_is_created_with_permissions_that_are_shown_and_not_enforced(
+    admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the set-ups of the Go and the Python client's own tests do."""
+    body = {
+        "auth_policies": {
+            "namespace_auth": {"anonymous": ["produce", "consume"]},
+            "destination_auth": {"persistent://public/new/t": {"anonymous": ["functions"], "dev": ["produce"]}},
+            "subscription_auth_roles": {"s": ["dev"]},
+        },
+        "replication_clusters": ["standalone"],
+    }
+    with caplog.at_level(logging.WARNING):
+        admin.do("PUT", "namespaces/public/new", body)
+    (warning,) = (record.getMessage() for record in caplog.records if "auth_policies" in record.getMessage())
+    assert "not enforced" in warning
+    assert "public/new" in warning
+    assert admin.get("namespaces/public/new")["auth_policies"] == body["auth_policies"]
+    assert admin.get("namespaces/public/new/permissions") == {"anonymous": ["produce", "consume"]}
+    assert admin.get("namespaces/public/new/permissions/subscription") == {"s": ["dev"]}
+    admin.do("PUT", "persistent/public/new/t")
+    found = admin.get("persistent/public/new/t/permissions")
+    assert found == {"anonymous": ["produce", "consume", "functions"], "dev": ["produce"]}
+    admin.do("PUT", "persistent/public/new/u")
+    assert admin.get("persistent/public/new/u/permissions") == {"anonymous": ["produce", "consume"]}
+    admin.do("POST", "namespaces/public/new/messageTTL", 5)
+    assert admin.get("namespaces/public/new/permissions") == {"anonymous": ["produce", "consume"]}
+    assert "not enforced" in admin.refused(412, "POST", "namespaces/public/new/permissions/dev", ["produce"])
+
+
 def test_policies_that_cannot_be_taken_create_no_namespace(admin: Admin) -> None:
     before = admin.state()
     for status, body in (
@@ -98,6 +129,10 @@ def test_policies_that_cannot_be_taken_create_no_namespace(admin: Admin) -> None
         (400, ["not", "an", "object"]),
         (400, {"message_ttl_in_seconds": "5"}),
         (412, {"message_ttl_in_seconds": -5}),
+        (400, {"auth_policies": {"namespace_auth": {"dev": ["own"]}}}),
+        (400, {"auth_policies": {"namespace_auth": ["dev"]}}),
+        (400, {"auth_policies": {"destination_auth": {"t": ["dev"]}}}),
+        (400, {"auth_policies": {"topics": {}}}),
         (403, {"replication_clusters": ["mars"]}),
         (400, {"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}}),
         (412, {"bundles": {"numBundles": 1_000_000}}),

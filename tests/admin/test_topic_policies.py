@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from pulsar.schema import Double, JsonSchema, Record, StringSchema
 
 from afterglow.broker.policies import resolve
 from afterglow.ledger.retention import Retention
@@ -25,6 +26,10 @@ PERSISTENCE = {
     "bookkeeperAckQuorum": 1,
     "managedLedgerMaxMarkDeleteRate": 0.5,
 }
+
+
+class Reading(Record):  # type: ignore[misc]
+    celsius = Double()
 
 
 @pytest.fixture
@@ -62,7 +67,12 @@ def stored(admin: Admin) -> dict[str, bytes]:
         ("maxSubscriptionsPerTopic", 3, 0),
         ("maxUnackedMessagesOnConsumer", 3, 50_000),
         ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}, None),
-        ("subscriptionTypesEnabled", ["Shared"], ["Exclusive", "Shared"]),
+        ("subscriptionTypesEnabled", ["Shared"], ["Exclusive", "Shared", "Failover"]),
+        (
+            "delayedDelivery",
+            {"tickTime": 2000, "active": False, "maxDeliveryDelayInMillis": 10},
+            {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0},
+        ),
     ],
 )
 def test_a_policy_is_set_shown_and_removed(admin: Admin, path: str, value: object, applied: object) -> None:
@@ -174,7 +184,9 @@ def test_open_topics_obey_at_once(admin: Admin, client: pulsar.Client) -> None:
         (400, "maxProducers", "3"),
         (400, "autoSubscriptionCreation", {}),
         (400, "subscriptionTypesEnabled", ["Exclusive", "Sideways"]),
-        (412, "subscriptionTypesEnabled", ["Failover"]),
+        (412, "subscriptionTypesEnabled", ["Key_Shared"]),
+        (400, "delayedDelivery", {"active": "perhaps"}),
+        (412, "delayedDelivery", {"active": True, "maxDeliveryDelayInMillis": -1}),
         (412, "retention?isGlobal=true", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
     ],
 )
@@ -184,16 +196,49 @@ def test_a_policy_that_cannot_hold_is_refused(admin: Admin, status: int, path: s
     assert admin.state() == before
 
 
-def test_schemas_are_held_to_one_strategy(admin: Admin) -> None:
-    path = f"{TOPIC}/schemaCompatibilityStrategy"
-    admin.do("GET", path)
-    assert admin.get(f"{path}?applied=true") == "FULL"
-    admin.do("PUT", path, "FULL")
-    assert admin.get(path) == "FULL"
-    assert "always FULL" in admin.refused(412, "PUT", path, "BACKWARD")
-    admin.do("DELETE", path)
-    assert admin.get(f"{NAMESPACE}/schemaCompatibilityStrategy") == "UNDEFINED"
-    admin.refused(412, "PUT", f"{NAMESPACE}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+def test_the_strategy_of_schemas_is_the_topics_or_the_namespaces_or_the_brokers(admin: Admin) -> None:
+    mine, of_all = f"{TOPIC}/schemaCompatibilityStrategy", f"{NAMESPACE}/schemaCompatibilityStrategy"
+    older = f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy"
+
+    def held() -> object:
+        return admin.get(f"{mine}?applied=true")
+
+    admin.do("GET", mine)
+    assert (admin.get(of_all), held()) == ("UNDEFINED", "FULL")
+    for word, strategy in (("Forward", "FORWARD"), ("AutoUpdateDisabled", "ALWAYS_INCOMPATIBLE")):
+        admin.do("PUT", older, word)
+        assert (admin.get(older), held()) == (word, strategy)
+    admin.do("PUT", of_all, "BACKWARD_TRANSITIVE")
+    assert held() == "BACKWARD_TRANSITIVE"
+    admin.do("PUT", mine, "FORWARD_TRANSITIVE")
+    assert (admin.get(mine), held()) == ("FORWARD_TRANSITIVE", "FORWARD_TRANSITIVE")
+    admin.do("PUT", mine, "UNDEFINED")
+    admin.do("PUT", of_all, "UNDEFINED")
+    assert (admin.get(of_all), held()) == ("UNDEFINED", "ALWAYS_INCOMPATIBLE")
+    for path in (mine, of_all, older):
+        assert "there is no" in admin.refused(400, "PUT", path, "SIDEWAYS")
+
+
+def test_an_open_topic_obeys_another_strategy_at_once(admin: Admin, client: pulsar.Client) -> None:
+    client.create_producer(NAME, schema=StringSchema())
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(NAME, schema=JsonSchema(Reading))
+    admin.do("PUT", f"{TOPIC}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    client.create_producer(NAME, schema=JsonSchema(Reading))
+
+
+@pytest.mark.parametrize("path", [TOPIC, NAMESPACE])
+def test_a_topic_with_a_schema_can_refuse_producers_without(admin: Admin, client: pulsar.Client, path: str) -> None:
+    assert admin.get(f"{path}/schemaValidationEnforced") is False
+    admin.do("POST", f"{path}/schemaValidationEnforced", body=True)
+    assert admin.get(f"{path}/schemaValidationEnforced") is True
+    assert admin.get(f"{TOPIC}/schemaValidationEnforced?applied=true") is True
+    client.create_producer(NAME)
+    client.create_producer(NAME, schema=JsonSchema(Reading))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(NAME)
+    admin.do("POST", f"{path}/schemaValidationEnforced", body=False)
+    client.create_producer(NAME)
 
 
 # --- limits, at each level ---
@@ -355,3 +400,19 @@ def test_clients_make_no_more_partitions_than_a_topic_may_have(
     assert admin.state() == before
     admin.do("POST", f"{NAMESPACE}/autoTopicCreation", {**creation, "defaultNumPartitions": 2})
     assert admin.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")["partitions"] == 2
+
+
+def test_a_topic_keeps_the_only_cluster_that_there_is(admin: Admin) -> None:
+    assert admin.call("GET", f"{TOPIC}/replication").status == 204
+    assert admin.get(f"{TOPIC}/replication?applied=true") == ["standalone"]
+    admin.do("POST", f"{TOPIC}/replication", ["standalone"])
+    assert admin.get(f"{TOPIC}/replication") == ["standalone"]
+    before = admin.state()
+    assert "replicated" in admin.refused(403, "POST", f"{TOPIC}/replication", ["standalone", "other"])
+    assert "'standalone'" in admin.refused(412, "POST", f"{TOPIC}/replication", ["other"])
+    admin.refused(412, "POST", f"{TOPIC}/replication", [])
+    admin.refused(412, "POST", f"{TOPIC}/replication?isGlobal=true", ["standalone"])
+    assert admin.state() == before
+    admin.do("DELETE", f"{TOPIC}/replication")
+    assert admin.call("GET", f"{TOPIC}/replication").status == 204
+    admin.refused(404, "GET", f"{TOPIC}-absent/replication")

@@ -102,7 +102,9 @@ def test_partitions_come_as_an_object_too(admin: Admin) -> None:
     admin.refused(412, "PUT", f"{NAMESPACE}/r/partitions", {**body, "properties": {"index": "b"}})
 
 
-@pytest.mark.parametrize(("status", "count"), [(406, 0), (406, -1), (406, 5), (400, "3"), (400, None), (412, 2**40)])
+@pytest.mark.parametrize(
+    ("status", "count"), [(406, 0), (406, -1), (406, 5), (400, "three"), (406, "0"), (400, None), (412, 2**40)]
+)
 def test_a_number_of_partitions_that_cannot_be_is_refused(
     start: Callable[..., Admin], status: int, count: object
 ) -> None:
@@ -270,3 +272,19 @@ def test_a_client_finds_the_broker_over_http(admin: Admin) -> None:
     client.create_producer("t").send(b"x")
     assert admin.get(f"{NAMESPACE}/t/internalStats")["numberOfEntries"] == 1
     client.close()
+
+
+def test_a_number_of_partitions_may_be_in_quotes(admin: Admin) -> None:
+    admin.do("PUT", "persistent/public/default/quoted/partitions", "3")
+    assert admin.get("persistent/public/default/quoted/partitions")["partitions"] == 3
+    admin.do("POST", "persistent/public/default/quoted/partitions", "4")
+    assert admin.get("persistent/public/default/quoted/partitions")["partitions"] == 4
+
+
+def test_a_listener_that_the_broker_does_not_have_is_refused(admin: Admin) -> None:
+    path = "/lookup/v2/topic/persistent/public/default/t"
+    assert "does not have the listener 'external'" in admin.refused(503, "GET", f"{path}?listenerName=external")
+
+
+def test_there_is_no_coordinator_of_transactions(admin: Admin) -> None:
+    assert admin.get("persistent/pulsar/system/transaction_coordinator_assign/partitions")["partitions"] == 0

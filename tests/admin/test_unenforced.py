@@ -18,11 +18,8 @@ SHOWN = {
     f"{NAMESPACE}/backlogQuotaMap": {},
     f"{NAMESPACE}/subscriptionAuthMode": "None",
     f"{NAMESPACE}/encryptionRequired": False,
-    f"{NAMESPACE}/isAllowAutoUpdateSchema": True,
-    f"{NAMESPACE}/schemaValidationEnforced": False,
     f"{NAMESPACE}/dispatcherPauseOnAckStatePersistent": False,
     f"{TOPIC}/backlogQuotaMap": {},
-    f"{TOPIC}/schemaValidationEnforced": False,
     f"{TOPIC}/dispatcherPauseOnAckStatePersistent": False,
 }
 """What is shown of policies that nobody has set; all others have no content."""
@@ -51,7 +48,6 @@ def test_all_read_as_if_nobody_had_set_them_and_none_can_be_set(admin: Admin, re
 
 def test_a_value_that_says_what_holds_anyway_is_taken(admin: Admin) -> None:
     admin.do("POST", f"{NAMESPACE}/encryptionRequired", body=False)
-    admin.do("POST", f"{NAMESPACE}/isAllowAutoUpdateSchema", body=True)
     admin.do("POST", f"{NAMESPACE}/subscriptionAuthMode", "None")
     admin.do("POST", f"{NAMESPACE}/deduplicationSnapshotInterval", None)
 
@@ -67,7 +63,6 @@ def test_what_holds_is_shown_to_those_who_ask(admin: Admin) -> None:
     assert admin.get(f"{TOPIC}/deduplicationEnabled?applied=true") is False
     assert admin.get(f"{TOPIC}/compactionThreshold?applied=true") == 0
     assert admin.get(f"{TOPIC}/dispatchRate?applied=true")["dispatchThrottlingRateInMsg"] == 0
-    assert admin.get(f"{TOPIC}/delayedDelivery?applied=true")["active"] is False
     assert admin.get(f"{TOPIC}/inactiveTopicPolicies?applied=true")["deleteWhileInactive"] is False
     assert admin.get(f"{TOPIC}/backlogQuotaMap?applied=true")["destination_storage"]["limitSize"] == -1
 
@@ -77,9 +72,7 @@ def test_a_namespace_is_not_created_with_what_would_not_be_obeyed(admin: Admin) 
     for body in (
         {"deduplicationEnabled": True},
         {"topicDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 5}}},
-        {"auth_policies": {"namespace_auth": {"dev": ["produce"]}}},
         {"encryption_required": True},
-        {"schema_compatibility_strategy": "BACKWARD"},
         {"bundles": {"boundaries": ["0x0", "0xffffffff"]}},
         {"bundles": {"boundaries": ["0x00000000", "0x90000000", "0x80000000", "0xffffffff"]}},
     ):

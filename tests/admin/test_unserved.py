@@ -14,16 +14,12 @@ def test_what_is_not_done_looks_as_if_nobody_had_set_it(admin: Admin) -> None:
     admin.do("PUT", f"{TOPIC}/subscription/s")
     assert admin.get(f"{TOPIC}/permissions") == {}
     assert admin.get(f"{TOPIC}/compaction") == {"status": "NOT_RUN", "lastError": ""}
-    assert admin.get(f"{TOPIC}/replication?applied=true") == ["standalone"]
     status = admin.get(f"{TOPIC}/subscription/s/replicatedSubscriptionStatus")
     assert status == {"persistent://public/default/t": False}
     assert admin.get(f"{TOPIC}/shadowTopics") == []
-    assert admin.call("GET", f"{TOPIC}/replication").status == 204
-    for path in ("replication", "shadowTopics"):
-        admin.do("DELETE", f"{TOPIC}/{path}")
-    admin.do("POST", f"{TOPIC}/replication", ["standalone"])
+    admin.do("DELETE", f"{TOPIC}/shadowTopics")
     admin.do("POST", f"{TOPIC}/subscription/s/replicatedSubscriptionStatus", body=False)
-    for path in ("permissions", "compaction", "replication", "shadowTopics"):
+    for path in ("permissions", "compaction", "shadowTopics"):
         admin.refused(404, "GET", f"{NAMESPACE}/nothing/{path}")
 
 
@@ -31,9 +27,8 @@ def test_setting_what_is_not_done_is_refused_with_the_reason(admin: Admin) -> No
     admin.do("PUT", TOPIC)
     admin.do("PUT", f"{TOPIC}/subscription/s")
     before = admin.state()
-    assert "superUserRoles" in admin.refused(405, "POST", f"{TOPIC}/permissions/someone", ["produce"])
+    assert "authorizationEnabled=true" in admin.refused(412, "POST", f"{TOPIC}/permissions/someone", ["produce"])
     assert "compacted" in admin.refused(405, "PUT", f"{TOPIC}/compaction")
-    assert "cluster" in admin.refused(405, "POST", f"{TOPIC}/replication", ["standalone", "other"])
     assert "shadow" in admin.refused(405, "PUT", f"{TOPIC}/shadowTopics", ["persistent://public/default/u"])
     replicated = f"{TOPIC}/subscription/s/replicatedSubscriptionStatus"
     assert "replicated" in admin.refused(405, "POST", replicated, body=True)

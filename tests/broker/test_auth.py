@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from afterglow.broker.auth import Authenticator, Principal, bearer, check_exposure
+from afterglow.broker.auth import Authenticator, Principal, bearer, check_exposure, is_loopback
 from afterglow.broker.replies import Refused
 from afterglow.broker.tokens import MAX_TOKEN_BYTES
 from afterglow.config import AuthenticationProvider, BrokerConfig
@@ -340,6 +340,11 @@ def test_garbage_is_refused_and_not_repeated(text: str) -> None:
     assert len(message) < 200
 
 
+def test_a_token_beyond_any_sensible_size_is_refused_though_it_is_good() -> None:
+    """Before anything of it is decoded: whoever has no key could make the broker work for nothing."""
+    assert str(MAX_TOKEN_BYTES) in refused(with_secret(), token(note="x" * MAX_TOKEN_BYTES))
+
+
 def test_a_header_nested_without_end_is_refused() -> None:
     deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 20_000).rstrip(b"=").decode()
     refused(with_secret(), f"{deep}.e30.AAAA")
@@ -424,6 +429,11 @@ def test_a_host_name_is_judged_by_all_its_addresses(monkeypatch: pytest.MonkeyPa
     addresses[:] = ["127.0.0.1", "192.0.2.1"]
     with pytest.raises(ConfigError, match="my-host"):
         check_exposure(BrokerConfig(bind_address="my-host"), insecure=False)
+
+
+def test_no_host_name_stands_for_every_address() -> None:
+    assert not is_loopback("")
+    assert is_loopback("127.0.0.1")
 
 
 def test_a_host_name_that_nobody_knows_is_an_error() -> None:

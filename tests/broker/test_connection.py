@@ -50,6 +50,9 @@ class Recorder:
             raise self.principal
         return self.principal
 
+    def can_act_for(self, role: str | None, original: str) -> bool:
+        return role == original
+
     def command(self, connection: Connection, command: wire.BaseCommand, payload: memoryview) -> None:
         self.commands.append(command.type)
         self.changed.set()
@@ -62,9 +65,8 @@ class Recorder:
     def writable(self, connection: Connection) -> None:
         self.readable_again.set()
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: Connection) -> None:
         self.connections.append(connection)
-        return True
 
 
 class Client:
@@ -122,6 +124,17 @@ async def fill(connection: Connection, condition: Callable[[], bool]) -> None:
     while not condition():
         connection.send_bytes(bytes(50_000))
         await asyncio.sleep(0)
+
+
+async def closed_though_it_pings(client: Client) -> bool:
+    """Whether the broker closes the connection of a client that is never silent, within 20 intervals of 0.2 s."""
+    closed = asyncio.create_task(client.is_closed())
+    for _ in range(80):
+        if closed.done():
+            return True
+        client.writer.write(encode_command(Kind(type=Kind.PING, ping=wire.CommandPing())))
+        await asyncio.sleep(0.05)
+    return False
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -219,6 +232,15 @@ def test_a_client_without_a_handshake_is_closed() -> None:
     run(test())
 
 
+def test_a_client_that_sends_pings_in_place_of_a_handshake_is_closed() -> None:
+    async def test() -> None:
+        async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.2)) as port:
+            client = await connect(port)
+            assert await closed_though_it_pings(client)
+
+    run(test())
+
+
 def test_a_silent_client_is_asked_and_then_closed() -> None:
     async def test() -> None:
         async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.1)) as port:
@@ -279,9 +301,16 @@ def test_a_client_that_asks_on_and_on_without_reading_is_closed() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with listening(recorder, replace(LIMITS, write_buffer_bytes=100_000)) as port:
-            await (await connect(port)).handshake()
+            client = await connect(port)
+            await client.handshake()
             (connection,) = recorder.connections
-            await fill(connection, lambda: connection.closing)
+            for _ in range(1000):  # far more than the buffers of both sockets take
+                if connection.closing:
+                    break
+                connection.send_bytes(bytes(50_000))
+                await asyncio.sleep(0)
+            assert connection.closing
+            client.writer.close()  # not before: it would be closed for that
 
     run(test())
 
@@ -358,6 +387,49 @@ def test_a_client_that_cannot_renew_its_token_is_closed_when_it_runs_out() -> No
         async with listening(Recorder(Principal("me", time.time() + 0.1))) as port:
             client = await connect(port)
             await client.handshake(refresh=False)
+            assert await client.is_closed()
+
+    run(test())
+
+
+def test_a_client_that_could_renew_its_token_and_does_not_is_closed() -> None:
+    async def test() -> None:
+        limits = replace(LIMITS, keep_alive_s=0.2)
+        async with listening(Recorder(Principal("me", time.time() + 0.05)), limits) as port:
+            client = await connect(port)
+            await client.handshake(refresh=True)
+            assert (await client.receive()).type == Kind.AUTH_CHALLENGE
+            assert await closed_though_it_pings(client)
+
+    run(test())
+
+
+def test_a_new_token_of_another_role_closes_the_connection() -> None:
+    async def test() -> None:
+        recorder = Recorder(Principal("me", time.time() + 0.1))
+        async with listening(recorder) as port:
+            client = await connect(port)
+            await client.handshake(refresh=True)
+            assert (await client.receive()).type == Kind.AUTH_CHALLENGE
+            recorder.principal = Principal("somebody else", None)
+            answer = wire.BaseCommand(type=Kind.AUTH_RESPONSE)
+            answer.authResponse.response.auth_method_name = "token"
+            answer.authResponse.response.auth_data = b"new"
+            client.writer.write(encode_command(answer))
+            assert await client.is_closed()
+
+    run(test())
+
+
+def test_a_client_that_may_not_act_for_another_role_is_told_and_closed() -> None:
+    async def test() -> None:
+        async with listening(Recorder(Principal("proxy", None))) as port:
+            client = await connect(port)
+            connecting = wire.BaseCommand(type=Kind.CONNECT)
+            connecting.connect.client_version = "raw"
+            connecting.connect.original_principal = "root"
+            client.writer.write(encode_command(connecting))
+            assert (await client.receive()).error.error == wire.AuthorizationError
             assert await client.is_closed()
 
     run(test())

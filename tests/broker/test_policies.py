@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from afterglow.broker.policies import resolve, resolve_namespace
+from afterglow.broker.policies import SUBSCRIPTION_TYPES, SchemaPolicies, resolve, resolve_namespace
 from afterglow.config import BrokerConfig
-from afterglow.config.choices import TopicType
+from afterglow.config.choices import SchemaCompatibilityStrategy, TopicType
 from afterglow.ledger.retention import Retention
 
 CONFIG = BrokerConfig(
@@ -31,7 +32,7 @@ def test_what_is_not_set_is_the_brokers_default() -> None:
     assert found.ttl_ms == 9_000
     assert found.max_producers == 3
     assert not found.auto_subscription_creation
-    assert found.subscription_types == {"Exclusive", "Shared"}
+    assert found.subscription_types == set(SUBSCRIPTION_TYPES)
 
 
 def test_what_the_namespace_sets_wins() -> None:
@@ -59,7 +60,7 @@ def test_what_the_topic_sets_wins_over_its_namespace() -> None:
 
 
 def test_a_namespace_that_names_no_types_takes_all() -> None:
-    assert resolve(CONFIG, {"subscription_types_enabled": []}, {}).subscription_types == {"Exclusive", "Shared"}
+    assert resolve(CONFIG, {"subscription_types_enabled": []}, {}).subscription_types == set(SUBSCRIPTION_TYPES)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,32 @@ def test_a_namespace_decides_what_is_created_by_naming_it(
     config = BrokerConfig(allow_auto_topic_creation_type=TopicType.PARTITIONED, default_num_partitions=5)
     found = resolve_namespace(config, {"autoTopicCreationOverride": override})
     assert (found.auto_topic_creation, found.auto_partitions) == (allowed, partitions)
+
+
+def test_the_older_word_for_a_strategy_counts_where_the_newer_says_nothing() -> None:
+    older = {"schema_auto_update_compatibility_strategy": "BackwardTransitive"}
+    assert resolve(CONFIG, older, {}).schemas.strategy == "BACKWARD_TRANSITIVE"
+    assert resolve(CONFIG, {**older, "schema_compatibility_strategy": "FORWARD"}, {}).schemas.strategy == "FORWARD"
+    topic = {"schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"}
+    assert resolve(CONFIG, older, topic).schemas.strategy == "ALWAYS_COMPATIBLE"
+
+
+def test_the_brokers_settings_hold_for_schemas_where_no_policy_does() -> None:
+    config = replace(
+        CONFIG,
+        schema_compatibility_strategy=SchemaCompatibilityStrategy.BACKWARD,
+        is_allow_auto_update_schema_enabled=False,
+        is_schema_validation_enforced=True,
+    )
+    assert resolve(config, {}, {}).schemas == SchemaPolicies(
+        SchemaCompatibilityStrategy.BACKWARD, updates=False, validation=True
+    )
+    assert resolve(config, {"is_allow_auto_update_schema": True}, {}).schemas.updates
+    undefined = replace(CONFIG, schema_compatibility_strategy=SchemaCompatibilityStrategy.UNDEFINED)
+    assert resolve(undefined, {}, {}).schemas == SchemaPolicies(SchemaCompatibilityStrategy.FULL)
+
+
+def test_what_the_broker_validates_no_policy_switches_off() -> None:
+    config = replace(CONFIG, is_schema_validation_enforced=True)
+    for namespace, topic in (({"schema_validation_enforced": False}, {}), ({}, {"schemaValidationEnforced": False})):
+        assert resolve(config, namespace, topic).schemas.validation

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.broker import avro_rules
+from afterglow.broker.policies import SchemaPolicies
 from afterglow.broker.replies import Refused
 from afterglow.broker.schemas import (
     MAX_SCHEMA_BYTES,
@@ -17,6 +18,7 @@ from afterglow.broker.schemas import (
     decode_version,
     encode_version,
 )
+from afterglow.config.choices import SchemaCompatibilityStrategy as Strategy
 from afterglow.errors import CommitUnknown, CorruptMetadata
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.memory import MemoryMetadataStore
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 S = wire.Schema
 TOPIC = TopicName.parse("acme/sales/orders")
 PATHS = AfterglowPaths()
+NO_UPDATES = SchemaPolicies(Strategy.ALWAYS_COMPATIBLE, updates=False)
 NODE = PATHS.schemas(TOPIC.managed_ledger_name)
 
 
@@ -140,10 +143,17 @@ def test_partitions_share_the_schema_of_their_topic(registry: SchemaRegistry) ->
     assert registry.get(TopicName.parse("acme/sales/others")) is None
 
 
-def test_bytes_and_the_wish_for_any_schema_are_not_stored(registry: SchemaRegistry) -> None:
-    for kind in (S.Type.Value("None"), S.AutoConsume):
-        assert registry.get_or_create(TOPIC, raw(b"", kind)) == NO_VERSION
-        assert registry.check_consumer(TOPIC, raw(b"", kind)) == NO_VERSION
+def test_raw_bytes_have_a_version_as_in_pulsar(registry: SchemaRegistry) -> None:
+    bare = raw(b"", S.Type.Value("None"))
+    assert registry.get_or_create(TOPIC, bare) == registry.get_or_create(TOPIC, bare) == encode_version(0)
+    assert registry.check_consumer(TOPIC, bare) == encode_version(0)
+    refused(lambda: registry.get_or_create(TOPIC, schema(record())))
+
+
+def test_the_wish_for_any_schema_is_a_consumers_and_is_not_stored(registry: SchemaRegistry) -> None:
+    wish = raw(b"", S.AutoConsume)
+    assert registry.check_consumer(TOPIC, wish) == NO_VERSION
+    assert "AUTO_CONSUME" in refused(lambda: registry.get_or_create(TOPIC, wish))
     assert registry.get(TOPIC) is None
 
 
@@ -207,7 +217,20 @@ COMPATIBLE = {
         record(field("next", ["null", "Order"]), field("a", default=0)),
     ),
     "a class in a class": (record(name="Shop$Order"), record(field("a", default=0), name="Shop$Order")),
-    "a default of another type": (record(), record(field("a", ["null", "string"], default="x"))),
+    "a default that is not needed": (
+        record(field("a", ["null", "string"])),
+        record(field("a", ["null", "string"], default="x")),
+    ),
+    "another name": (record(name="Order"), record(name="Invoice")),
+    "another name of a record in a union": tuple(
+        record(field("a", ["null", record(field("x"), name=name)])) for name in ("In", "Other")
+    ),
+    "a symbol comes": tuple(
+        record(field("a", {"type": "enum", "name": "E", "symbols": symbols})) for symbols in (["A"], ["A", "B"])
+    ),
+    "a symbol goes": tuple(
+        record(field("a", {"type": "enum", "name": "E", "symbols": symbols})) for symbols in (["A", "B"], ["A"])
+    ),
 }
 INCOMPATIBLE = {
     "a field without a default comes": (record(field("a")), record(field("a"), field("b"))),
@@ -215,15 +238,16 @@ INCOMPATIBLE = {
     "another type": (record(field("a", "int")), record(field("a", "string"))),
     "a wider type": (record(field("a", "int")), record(field("a", "long"))),
     "a narrower type": (record(field("a", "long")), record(field("a", "int"))),
-    "another name": (record(name="Order"), record(name="Invoice")),
+    "another name of an enum": tuple(
+        record(field("a", {"type": "enum", "name": name, "symbols": ["A"]})) for name in ("E", "Other")
+    ),
+    "a default of another type": (record(), record(field("a", ["null", "string"], default="x"))),
+    "a default that lacks a field": (
+        record(),
+        record(field("a", record(field("x"), field("y"), name="In"), default={"x": 1})),
+    ),
     "null comes": (record(field("a", "int")), record(field("a", ["null", "int"]))),
     "null goes": (record(field("a", ["null", "int"])), record(field("a", "int"))),
-    "a symbol comes": tuple(
-        record(field("a", {"type": "enum", "name": "E", "symbols": symbols})) for symbols in (["A"], ["A", "B"])
-    ),
-    "a symbol goes": tuple(
-        record(field("a", {"type": "enum", "name": "E", "symbols": symbols})) for symbols in (["A", "B"], ["A"])
-    ),
     "another size": tuple(record(field("a", {"type": "fixed", "name": "F", "size": size})) for size in (4, 8)),
     "items": tuple(record(field("a", {"type": "array", "items": items})) for items in ("int", "string")),
     "values": tuple(record(field("a", {"type": "map", "values": values})) for values in ("int", "string")),
@@ -301,6 +325,61 @@ def test_the_root_message_of_a_protobuf_must_stay(registry: SchemaRegistry) -> N
     registry.get_or_create(TOPIC, native("acme.Order", "AAAA"))
     assert registry.get_or_create(TOPIC, native("acme.Order", "BBBB")) == encode_version(1)
     assert "acme.Invoice" in refused(lambda: registry.get_or_create(TOPIC, native("acme.Invoice", "AAAA")))
+
+
+# --- strategies ---
+
+
+@pytest.mark.parametrize("policies", [SchemaPolicies(Strategy.ALWAYS_INCOMPATIBLE), NO_UPDATES])
+@pytest.mark.parametrize(
+    "same",
+    [
+        schema(record(field("a")), __jsr310ConversionEnabled="false"),
+        schema(record(field("a"), doc="An order.", aliases=["Purchase"])),
+        schema(record(field("a", doc="A number.", aliases=["b"]))),
+    ],
+)
+def test_where_nothing_may_follow_the_same_definition_is_still_known(
+    registry: SchemaRegistry, policies: SchemaPolicies, same: S
+) -> None:
+    assert registry.get_or_create(TOPIC, schema(record(field("a")))) == encode_version(0)
+    assert registry.get_or_create(TOPIC, same, policies) == encode_version(0)
+    refused(lambda: registry.get_or_create(TOPIC, schema(record(field("b", default=0))), policies))
+    assert len(registry.versions(TOPIC)) == 1
+
+
+def test_a_default_with_words_of_documentation_is_part_of_the_definition(registry: SchemaRegistry) -> None:
+    first, second = (
+        schema(record(field("a", {"type": "map", "values": "string"}, default={"doc": text}))) for text in ("x", "y")
+    )
+    registry.get_or_create(TOPIC, first)
+    refused(lambda: registry.get_or_create(TOPIC, second, NO_UPDATES))
+
+
+def test_without_updates_not_even_the_first_schema_comes_from_a_client(registry: SchemaRegistry) -> None:
+    assert "isAllowAutoUpdateSchema" in refused(lambda: registry.get_or_create(TOPIC, schema(record()), NO_UPDATES))
+    refused(lambda: registry.check_consumer(TOPIC, schema(record()), NO_UPDATES))
+    assert registry.get(TOPIC) is None
+
+
+def test_strategies_start_again_where_schemas_were_cleared(registry: SchemaRegistry) -> None:
+    never = SchemaPolicies(Strategy.ALWAYS_INCOMPATIBLE)
+    registry.get_or_create(TOPIC, schema(record()))
+    registry.clear(TOPIC)
+    assert registry.get_or_create(TOPIC, raw(b"", S.String), never) == encode_version(1)
+    transitive = SchemaPolicies(Strategy.FULL_TRANSITIVE)
+    assert registry.get_or_create(TOPIC, raw(b"", S.String), transitive) == encode_version(1)
+
+
+def test_definitions_that_lead_from_record_to_record_too_deep_are_refused(registry: SchemaRegistry) -> None:
+    def chain(name: str) -> S:
+        # Each record names the one before: the definition is flat, and what it describes is not.
+        links = [field(f"l{at}", record(field("next", f"R{at - 1}"), name=f"R{at}")) for at in range(1, 1200)]
+        everything = record(field("l0", record(name="R0")), *links, name="All")
+        return schema(record(field(name, ["null", everything], default=None), field("last", "R1199")))
+
+    registry.get_or_create(TOPIC, chain("old"))
+    assert "too deep" in refused(lambda: registry.get_or_create(TOPIC, chain("new")))
 
 
 # --- consumers ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import TopicName
+from afterglow.testing.certificates import write_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -281,3 +283,40 @@ def test_one_address_gets_only_so_many_connections(tmp_path: Path) -> None:
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_tls_handshakes_count_as_connections_and_end_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """On both ports together: a handshake holds the place of a client, until its time is over."""
+    certificate, key = write_certificate(tmp_path)
+
+    async def test() -> None:
+        config = BrokerConfig(
+            broker_service_port=0,
+            broker_service_port_tls=0,
+            broker_max_connections=3,
+            tls_handshake_timeout_seconds=2,
+            tls_certificate_file_path=str(certificate),
+            tls_key_file_path=str(key),
+        )
+        server = await Server.start(tmp_path / "home", config)
+        plain, secure = (listening.sockets[0].getsockname()[1] for listening in server.service._servers)
+        opened = [await asyncio.open_connection("127.0.0.1", port) for port in (plain, secure, secure)]
+        for port in (plain, secure):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(1), 1.5) == b""  # before any handshake has ended
+            writer.close()
+        for reader, _ in opened[1:]:
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(1), 10) == b""
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        opened.append(await asyncio.open_connection("127.0.0.1", secure, ssl=trusting, server_hostname="localhost"))
+        while len(server.service.connections) < 2:  # noqa: ASYNC110 - a client's side of a handshake ends first
+            await asyncio.sleep(0.01)
+        for _, writer in opened:
+            writer.close()
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    assert "connection from 127.0.0.1 was refused: brokerMaxConnections is 3" in caplog.messages
+    assert any("failed on brokerServicePortTls: it took too long" in line for line in caplog.messages)

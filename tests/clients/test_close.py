@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import count
 from typing import TYPE_CHECKING
 
 from afterglow.format.entry import encode_entry
@@ -27,6 +29,31 @@ def test_a_producer_is_closed_after_the_receipts_of_all_that_it_sent(served: Ser
         answers = [client.next(lambda _frame: True).command.type for _ in range(SENT + 1)]
     assert answers == [Kind.SEND_RECEIPT] * SENT + [Kind.SUCCESS]
     assert served.admin("GET", f"persistent/{topic.removeprefix('persistent://')}/stats")["msgInCounter"] == SENT
+
+
+def test_producers_of_a_terminated_topic_are_closed_before_a_message_is_refused(served: Served, topic: str) -> None:
+    """Go's client waits until its messages time out where the refusal comes first."""
+    ends = (Kind.CLOSE_PRODUCER, Kind.SEND_ERROR)
+    seen = []
+    with RawClient(served.service_url) as client:
+        for number in range(5):
+            name = f"{topic}-{number}"
+            producer = client.open_producer(name)
+            path = f"persistent/{name.removeprefix('persistent://')}/terminate"
+            ending = threading.Thread(target=served.admin, args=("POST", path))
+            ending.start()
+            for sequence in count():  # SENDs arrive at every stage of the end
+                client.write(encode_send(producer, sequence, ENTRY))
+                answer = client.next(lambda _frame: True).command
+                if answer.type in ends:
+                    break
+            seen.append(answer.type)
+            ending.join()
+            client.lookup(name)
+            refusals = [frame.command.send_error for frame in client._arrived if frame.command.type == Kind.SEND_ERROR]
+            assert {refusal.error for refusal in refusals} <= {wire.TopicTerminatedError}
+            client._arrived.clear()
+    assert seen == [Kind.CLOSE_PRODUCER] * 5
 
 
 def test_the_end_of_a_terminated_topic_is_told_when_all_is_acknowledged(served: Served, topic: str) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from afterglow.testing.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 CONF = """
 managedLedgerMaxEntriesPerLedger=25

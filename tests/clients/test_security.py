@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import random
+import re
 import socket
 import ssl
 import struct
@@ -200,6 +201,37 @@ def test_a_client_without_tls_gets_nowhere_on_a_tls_port(
         assert not answer.startswith(b"\0")
     with stock_client(secured.service_url, certificate[0], token()) as client:
         round_trip(client, topic, b"others are served")
+
+
+def wait_for_line(served: Served, pattern: str, timeout_s: float = 20) -> str:
+    """The first line of the broker's output that matches; printed by another process, hence polled."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := next((line for line in list(served.lines) if re.search(pattern, line)), None):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{pattern} is not in the log:\n" + "\n".join(served.lines))
+
+
+def test_a_failed_handshake_is_in_the_log_with_address_port_and_reason(
+    secured: Served, tmp_path: Path, topic: str
+) -> None:
+    stranger, _ = write_certificate(tmp_path)
+    with (
+        stock_client(secured.service_url, stranger, token(), timeout_s=1) as client,
+        pytest.raises(pulsar.PulsarException),
+    ):
+        client.create_producer(topic)
+    wait_for_line(secured, r"WARNING .*TLS handshake with 127\.0\.0\.1 failed on brokerServicePortTls: the client")
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        admin(secured, stranger, "tenants")
+    wait_for_line(secured, r"failed on webServicePortTls: the client does not accept .* \(TLSV1_ALERT_UNKNOWN_CA\)")
+    for url, port in ((secured.service_url, "brokerServicePortTls"), (secured.admin_url, "webServicePortTls")):
+        with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), 20) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            closes(plain)
+        wait_for_line(secured, rf"failed on {port}: the client does not speak TLS; .* \(HTTP_REQUEST\)")
+    assert not any("Traceback" in line for line in secured.lines)
 
 
 def serve_until_it_ends(home: Path, *options: str) -> subprocess.CompletedProcess[str]:

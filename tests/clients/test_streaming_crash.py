@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from afterglow.testing.servers import S3Server
     from afterglow.testing.serving import Served
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 log = logging.getLogger(__name__)
 

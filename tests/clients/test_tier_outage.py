@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from afterglow.testing.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 TOPIC = "persistent://public/default/out"
 PATH = "persistent/public/default/out"
@@ -120,7 +120,7 @@ def test_an_outage_is_seen_within_seconds_and_over_as_soon_as_the_store_is_back(
             assert time.monotonic() - back_s < 30  # most of it Spark's, on a loaded machine
             assert [row["error"] for row in served.admin("GET", f"{PATH}/segments")] == [None, None]
             assert served.admin("GET", "afterglow/tiers") == [
-                {"location": tier, "available": True, "since_ms": None, "error": None}
+                {"location": tier, "available": True, "since_ms": None, "error": None, "cure": None}
             ]
             assert len(lines(served, "unavailable since")) == len(lines(served, "is available again after")) == 1
             assert lines(served, "goes on in a while") == []

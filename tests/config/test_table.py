@@ -147,6 +147,10 @@ def test_a_configuration_shows_what_differs_from_the_defaults_and_no_secret() ->
         ({"broker_service_port_tls": 6651}, "^brokerServicePortTls .* needs both tlsCertificateFilePath and"),
         ({"web_service_port_tls": 8443, "tls_key_file_path": "k"}, "^webServicePortTls .* needs both"),
         ({"authorization_enabled": True}, "^authorizationEnabled .* needs authenticationEnabled=true"),
+        (
+            {"authorization_enabled": True, "authorization_provider": "org.example.Mine"},
+            "^authorizationProvider .* is not supported: org.example.Mine; leave it unset",
+        ),
         ({"authentication_enabled": True}, "^authenticationEnabled .* needs authenticationProviders"),
     ],
 )

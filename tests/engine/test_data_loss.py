@@ -126,7 +126,7 @@ def planned(home: Path, *filters: Filter, **options: str) -> int:
 
 
 def test_a_batch_warns_of_what_was_trimmed(home: tuple[Path, int, int], caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
     path, second, third = home
     with caplog.at_level(logging.WARNING):
         assert planned(path) == planned(path, start=f"{second}:0", end=f"{third}:3", failOnDataLoss="true") == 6
@@ -143,7 +143,7 @@ def test_a_batch_warns_of_what_was_trimmed(home: tuple[Path, int, int], caplog: 
 
 @pytest.mark.parametrize("start", ["0:1", "99:0"])
 def test_a_batch_fails_where_that_is_asked_for(home: tuple[Path, int, int], start: str) -> None:
-    pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
     with pytest.raises(EntriesMissing, match=f"{TOPIC} from {start} to latest"):
         planned(home[0], start=start, failOnDataLoss="true")
 
@@ -151,7 +151,7 @@ def test_a_batch_fails_where_that_is_asked_for(home: tuple[Path, int, int], star
 def test_filters_ask_for_nothing_that_could_be_missing(
     home: tuple[Path, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    pyspark = pytest.importorskip("pyspark.sql.datasource", reason="the extra afterglow[spark] is not installed")
+    pyspark = pytest.importorskip("pyspark.sql.datasource", reason="the extra pulsar-afterglow[spark] is not installed")
     path, second, _ = home
     bounds = (pyspark.GreaterThanOrEqual(("ledger_id",), 0), pyspark.LessThan(("ledger_id",), second))
     with caplog.at_level(logging.WARNING):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
+import jwt
 import pytest
 
-from afterglow.config import BrokerConfig, parse_conf
+from afterglow.config import AuthenticationProvider, BrokerConfig, parse_conf
 from afterglow.engine.reach import TaskReach
 from afterglow.engine.tiering import spark_properties
 from afterglow.errors import ConfigError
@@ -110,6 +112,31 @@ def test_tasks_that_would_not_be_let_in_are_refused_at_the_start() -> None:
     TaskReach(parse_conf(secured), BUCKET)
     TaskReach(parse_conf(f"{secured}{master}anonymousUserRole=nobody\n"), BUCKET)
     TaskReach(parse_conf(f"{secured}{master}brokerClientAuthenticationParameters=token:x\n"), BUCKET)
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ("root", None),
+        ("offloader", "as the role 'offloader', which is not among superUserRoles: grant it consume"),
+        (None, "offload tasks cannot read topics: brokerClientAuthenticationParameters"),
+    ],
+)
+def test_a_role_that_authorization_may_keep_out_is_warned_about(
+    caplog: pytest.LogCaptureFixture, given: str | None, warning: str | None
+) -> None:
+    secret = bytes(range(32))
+    token = "x" if given is None else jwt.encode({"sub": given}, secret, "HS256")
+    reach(
+        authentication_enabled=True,
+        authentication_providers=(AuthenticationProvider.TOKEN,),
+        token_secret_key=base64.b64encode(secret).decode(),
+        authorization_enabled=True,
+        super_user_roles=("root",),
+        broker_client_authentication_parameters=f"token:{token}",
+    )
+    assert warning in caplog.text if warning else not caplog.records
+    assert token not in caplog.text or given is None
 
 
 def test_only_tokens_are_understood() -> None:

@@ -69,7 +69,7 @@ def s3() -> Iterator[S3Server]:
 @pytest.fixture(scope="module")
 def spark(cluster: Cluster) -> Iterator[SparkSession]:
     """Its workers have the credentials of the cluster's bucket in their environment."""
-    pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
     with local_session() as session:
         yield session
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from afterglow.testing.fault_proxy import Moment
     from afterglow.testing.serving import Served
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 TOPIC: Final = TopicName.parse("public/default/t")
 MIB: Final = 1 << 20

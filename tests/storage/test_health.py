@@ -237,7 +237,12 @@ def test_a_probe_without_an_answer_has_failed_and_another_is_made() -> None:
         watch.health.tick()
         assert len(watch.probes) == 1
         assert watch.is_out() is (second >= 4)
-    assert watch.outage() == Outage(TIER, START_MS + 1500, "a probe got no answer within 2.5 s")
+    assert watch.outage() == Outage(
+        TIER,
+        START_MS + 1500,
+        "a probe got no answer within 2.5 s",
+        "check endpoint and network; if the store is slow, raise read_timeout_s",
+    )
     watch.clock.advance(2)
     watch.health.tick()
     assert len(watch.probes) == 2
@@ -326,3 +331,57 @@ def test_a_pickled_copy_is_the_store_alone(tmp_path: Path) -> None:
     assert isinstance(copy, LocalStore)
     assert isinstance(store, MonitoredStore)
     assert copy.url == store.url
+
+
+def test_a_required_tier_is_probed_before_anything_is_asked_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch()
+    watch.front.inner = LocalStore(tmp_path / "absent")
+    watch.health.require(TIER)
+    assert not watch.is_out()  # nobody waits for the probe
+    watch.probes.run_all()
+    assert "create the bucket or directory" in watch.outage().cure
+    for _ in range(30):
+        watch.tick()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.endswith("; create the bucket or directory, or correct the tier's address, endpoint and region")
+    watch.repair()
+    watch.tick()
+    assert not watch.is_out()
+    assert [record.getMessage() for record in caplog.records[1:]] == [
+        f"the tier {TIER} is available again after 31.0 s"
+    ]
+
+
+def test_a_required_tier_that_fails_is_never_forgotten_and_probed_less_often_once_idle() -> None:
+    watch = Watch()
+    watch.break_down()
+    watch.health.require(TIER)
+    watch.probes.run_all()
+    for _ in range(400):
+        watch.tick()
+    assert watch.is_out()
+    assert TIER in watch.health.all()
+    before = watch.health._tiers[TIER].probe
+    for _ in range(60):
+        watch.tick()
+    assert watch.health._tiers[TIER].probe - before == 2
+    watch.repair()
+    for _ in range(30):
+        watch.tick()
+    assert not watch.is_out()
+
+
+def test_a_required_tier_that_never_answers_is_unavailable_after_fifteen_seconds() -> None:
+    watch = Watch()
+    watch.health.require(TIER)  # and the probe does not come to its end
+    for _ in range(14):
+        watch.clock.advance(1)
+        watch.health.tick()
+    assert not watch.is_out()
+    watch.clock.advance(1)
+    watch.health.tick()
+    assert watch.outage().error == "a probe got no answer within 15 s"
+    watch.probes.run_all()
+    assert not watch.is_out()

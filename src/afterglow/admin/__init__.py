@@ -13,4 +13,4 @@ from afterglow.errors import MissingDependency
 
 for _library in ("starlette", "uvicorn", "prometheus_client"):
     if find_spec(_library) is None:
-        raise MissingDependency(f"the admin API needs {_library}: pip install 'afterglow[serve]'")
+        raise MissingDependency.of_extra(f"the admin API needs {_library}", "serve")

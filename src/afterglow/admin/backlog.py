@@ -29,7 +29,7 @@ _READ_ENTRIES: Final = 100
 _READ_BYTES: Final = 4 << 20
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages/{seconds}", Access.TENANT)
+@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
 async def expire(call: Call) -> None:
     """Acknowledge what is older than some seconds, on all partitions."""
     name = call.segment("subscription")
@@ -38,7 +38,7 @@ async def expire(call: Call) -> None:
     await _expire(call, found, f"subscription {name!r}")
 
 
-@RESOURCES.on("POST", "/all_subscription/expireMessages/{seconds}", Access.TENANT)
+@RESOURCES.on("POST", "/all_subscription/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
 async def expire_for_all(call: Call) -> None:
     """Acknowledge what is older than some seconds, for all subscriptions, on all partitions."""
     target = await targets.find(call.service, call.topic)
@@ -46,7 +46,7 @@ async def expire_for_all(call: Call) -> None:
     await _expire(call, found, "any subscription")
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages", Access.TENANT)
+@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages", Access.CHANGE_SUBSCRIPTION)
 async def expire_to_message(call: Call) -> None:
     """Acknowledge everything up to a message."""
     body = await call.body()
@@ -63,7 +63,7 @@ async def expire_to_message(call: Call) -> None:
     targets.settle(subscription)
 
 
-@RESOURCES.on("PUT", "/backlogSize", Access.KNOWN)
+@RESOURCES.on("PUT", "/backlogSize", Access.PEEK)
 async def backlog_size(call: Call) -> int:
     """Bytes from a message on: those of its ledger by the average size of an entry there."""
     body = await call.body()
@@ -74,7 +74,7 @@ async def backlog_size(call: Call) -> int:
     return ledger_stats.bytes_behind(topic.ledger, position)
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/analyzeBacklog", Access.KNOWN)
+@RESOURCES.on("POST", "/subscription/{subscription}/analyzeBacklog", Access.PEEK)
 async def analyze(call: Call) -> dict[str, Any]:
     """Count entries and messages that are not acknowledged, by reading them: as many, and as long, as settings allow.
 

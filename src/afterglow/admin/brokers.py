@@ -28,13 +28,13 @@ _HEALTH_S: Final = 10.0
 """A broker whose metadata takes longer is not well, whether or not the answer comes."""
 
 
-@RESOURCES.on("GET", "", Access.KNOWN)
+@RESOURCES.on("GET", "", Access.READ_SERVER)
 async def list_brokers(call: Call) -> list[str]:
     """The brokers of this cluster."""
     return [call.broker_id]
 
 
-@RESOURCES.on("GET", "/health", Access.KNOWN)
+@RESOURCES.on("GET", "/health", Access.READ_SERVER)
 async def health(call: Call) -> Response:
     """``ok`` if threads run and metadata can be read."""
     version = call.parameter("topicVersion")
@@ -65,7 +65,7 @@ async def version(_call: Call) -> Response:
     return PlainTextResponse(PULSAR_VERSION)
 
 
-@RESOURCES.on("GET", "/leaderBroker", Access.KNOWN)
+@RESOURCES.on("GET", "/leaderBroker", Access.READ_SERVER)
 async def leader(call: Call) -> dict[str, str]:
     """The broker that decides for all: this one."""
     return {"brokerId": call.broker_id, "serviceUrl": call.web_url}
@@ -125,7 +125,7 @@ async def shutdown(call: Call) -> None:
     asyncio.get_running_loop().call_soon(call.service.on_shutdown)
 
 
-@RESOURCES.on("GET", "/{cluster}/{broker}/ownedNamespaces", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}/{broker}/ownedNamespaces", Access.READ_SERVER)
 async def owned_namespaces(call: Call) -> dict[str, Any]:
     """The bundles that a broker serves: all that have open topics."""
     check_cluster(call)
@@ -135,7 +135,7 @@ async def owned_namespaces(call: Call) -> dict[str, Any]:
     return {f"{name}/{bundle}": status for name, bundle, _ in await by_bundle(call)}
 
 
-@RESOURCES.on("GET", "/{cluster}", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}", Access.READ_SERVER)
 async def list_brokers_of(call: Call) -> list[str]:
     """The brokers of a cluster."""
     check_cluster(call)

@@ -46,18 +46,18 @@ def resources(jobs: CheckJobs | None) -> Resources:
             raise conflict(str(error)) from error
         return json_response(encode(job.view()), HTTPStatus.ACCEPTED)
 
-    @found.on("GET", "", Access.KNOWN)
+    @found.on("GET", "", Access.READ_SERVER)
     async def list_checks(_call: Call) -> list[dict[str, Any]]:
         """The last few, the newest first."""
         return [encode(job.view()) for job in _present(jobs).jobs()]
 
-    @found.on("GET", "/{id}", Access.KNOWN)
+    @found.on("GET", "/{id}", Access.READ_SERVER)
     async def get_check(call: Call) -> dict[str, Any]:
         """One of them, with its first findings."""
         job = _job(call, jobs)
         return {**encode(job.view()), "findings": encode_findings(job.findings(0, _FIRST))}
 
-    @found.on("GET", "/{id}/findings", Access.KNOWN)
+    @found.on("GET", "/{id}/findings", Access.READ_SERVER)
     async def get_findings(call: Call) -> dict[str, Any]:
         """A page of what one found; more may come while it runs."""
         job = _job(call, jobs)

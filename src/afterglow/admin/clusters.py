@@ -69,7 +69,7 @@ async def list_clusters(call: Call) -> list[str]:
     return await call.service.blocking(_records(call).names)
 
 
-@RESOURCES.on("GET", "/{cluster}", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}", Access.READ_SERVER)
 async def get_cluster(call: Call) -> Json:
     """Where a cluster answers."""
     name = call.segment("cluster")
@@ -128,7 +128,7 @@ async def delete_cluster(call: Call) -> None:
 # --- peers ---
 
 
-@RESOURCES.on("GET", "/{cluster}/peers", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}/peers", Access.READ_SERVER)
 async def get_peers(call: Call) -> list[str] | None:
     """The clusters with which one shares its namespaces; no content where that was not set."""
     found: list[str] | None = (await call.service.blocking(_records(call).get, call.segment("cluster"))).get(_PEERS)
@@ -148,13 +148,13 @@ async def set_peers(call: Call) -> None:
 # --- failure domains ---
 
 
-@RESOURCES.on("GET", "/{cluster}/failureDomains", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}/failureDomains", Access.READ_SERVER)
 async def list_domains(call: Call) -> dict[str, Json]:
     """All failure domains of a cluster."""
     return await call.service.blocking(_records(call).domains, await _known(call))
 
 
-@RESOURCES.on("GET", "/{cluster}/failureDomains/{domain}", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}/failureDomains/{domain}", Access.READ_SERVER)
 async def get_domain(call: Call) -> Json:
     """One failure domain."""
     return await call.service.blocking(_records(call).domain, await _known(call), call.segment("domain"))
@@ -183,8 +183,8 @@ async def delete_domain(call: Call) -> Response:
 # --- isolation ---
 
 
-@RESOURCES.on("GET", "/{cluster}/namespaceIsolationPolicies", Access.KNOWN)
-@RESOURCES.on("GET", "/{cluster}/namespaceIsolationPolicies/{policy}", Access.KNOWN)
+@RESOURCES.on("GET", "/{cluster}/namespaceIsolationPolicies", Access.READ_SERVER)
+@RESOURCES.on("GET", "/{cluster}/namespaceIsolationPolicies/{policy}", Access.READ_SERVER)
 @RESOURCES.on("DELETE", "/{cluster}/namespaceIsolationPolicies/{policy}", Access.SUPER_USER)
 async def no_isolation(call: Call) -> None:
     """Say that there are none."""

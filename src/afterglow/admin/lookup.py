@@ -9,6 +9,7 @@ from starlette.responses import Response
 from afterglow.admin import bundles
 from afterglow.admin.access import Access
 from afterglow.admin.resource import Resources
+from afterglow.broker.requests import check_listener
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/lookup/v2/topic/persistent")
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}", Access.LOOKUP)
 async def lookup(call: Call) -> dict[str, str]:
     """Where a topic is served: here. It need not exist."""
     service, name = call.service, call.topic
     await service.blocking(service.catalog.policies, name.namespace)
+    check_listener(call.parameter("listenerName") or call.header("X-Pulsar-ListenerName") or "")
     return {
         "brokerUrl": service.service_url,
         # Under either name, and empty rather than absent: the C++ client and those built on it crash without.
@@ -31,7 +33,7 @@ async def lookup(call: Call) -> dict[str, str]:
     }
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/bundle", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/bundle", Access.LIST_TOPICS)
 async def bundle_range(call: Call) -> Response:
     """The bundle of its namespace that a topic falls into, by the hash of its name. It need not exist."""
     service, name = call.service, call.topic

@@ -28,7 +28,7 @@ _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
 
 
-@RESOURCES.on("GET", "/subscription/{subscription}/position/{number}", Access.KNOWN)
+@RESOURCES.on("GET", "/subscription/{subscription}/position/{number}", Access.PEEK)
 async def peek(call: Call) -> Response:
     """The n-th entry that a subscription has not acknowledged, from 1; nothing is consumed."""
     number = call.whole_number("number", 1, values.INT_MAX)
@@ -42,7 +42,7 @@ async def peek(call: Call) -> Response:
     raise not_found(f"Message not found: the backlog has fewer than {number} entries")
 
 
-@RESOURCES.on("GET", "/examinemessage", Access.KNOWN)
+@RESOURCES.on("GET", "/examinemessage", Access.PEEK)
 async def examine(call: Call) -> Response:
     """The n-th entry of a topic, from 1, counted from its begin or its end."""
     begin = call.parameter("initialPosition") or _LATEST
@@ -59,7 +59,7 @@ async def examine(call: Call) -> Response:
     return await _entry(topic, layout.at_rank(rank))
 
 
-@RESOURCES.on("GET", "/ledger/{ledger}/entry/{entry}", Access.KNOWN)
+@RESOURCES.on("GET", "/ledger/{ledger}/entry/{entry}", Access.PEEK)
 async def get_by_id(call: Call) -> Response:
     """The entry at a position."""
     position = Position(call.whole_number("ledger"), call.whole_number("entry"))
@@ -69,7 +69,7 @@ async def get_by_id(call: Call) -> Response:
     return await _entry(topic, position)
 
 
-@RESOURCES.on("GET", "/messageid/{timestamp}", Access.KNOWN)
+@RESOURCES.on("GET", "/messageid/{timestamp}", Access.PEEK)
 async def find_by_time(call: Call) -> dict[str, int] | None:
     """The first message at or after a moment; where all are older, the one that comes next."""
     time_ms = call.whole_number("timestamp")

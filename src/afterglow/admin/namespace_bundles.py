@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 
 
-@RESOURCES.on("GET", "/bundles", Access.KNOWN)
+@RESOURCES.on("GET", "/bundles", Access.LIST_TOPICS)
 async def get_bundles(call: Call) -> dict[str, Any]:
     """The bundles of a namespace."""
     return bundles.data(await namespace_policies(call))
@@ -47,7 +47,7 @@ async def split(call: Call) -> None:
     raise precondition_failed("bundles are not split: one broker serves all of them")
 
 
-@RESOURCES.on("GET", "/{bundle}/topicHashPositions", Access.KNOWN)
+@RESOURCES.on("GET", "/{bundle}/topicHashPositions", Access.READ_TENANT)
 async def get_positions(call: Call) -> dict[str, Any]:
     """Where the topics of a bundle stand in the hash range; of all, or of those that ``topics`` names."""
     chosen = await _chosen(call)
@@ -61,10 +61,10 @@ async def get_positions(call: Call) -> dict[str, Any]:
     }
 
 
-@RESOURCES.on("POST", "/clearBacklog", Access.TENANT)
-@RESOURCES.on("POST", "/clearBacklog/{subscription}", Access.TENANT)
-@RESOURCES.on("POST", "/{bundle}/clearBacklog", Access.TENANT)
-@RESOURCES.on("POST", "/{bundle}/clearBacklog/{subscription}", Access.TENANT)
+@RESOURCES.on("POST", "/clearBacklog", Access.CHANGE_SUBSCRIPTIONS)
+@RESOURCES.on("POST", "/clearBacklog/{subscription}", Access.CHANGE_SUBSCRIPTIONS)
+@RESOURCES.on("POST", "/{bundle}/clearBacklog", Access.CHANGE_SUBSCRIPTIONS)
+@RESOURCES.on("POST", "/{bundle}/clearBacklog/{subscription}", Access.CHANGE_SUBSCRIPTIONS)
 async def clear_backlog(call: Call) -> None:
     """Acknowledge everything, for one subscription or for all."""
     only = call.segment("subscription") if call.has("subscription") else None
@@ -75,8 +75,8 @@ async def clear_backlog(call: Call) -> None:
                 targets.settle(subscription)
 
 
-@RESOURCES.on("POST", "/unsubscribe/{subscription}", Access.TENANT)
-@RESOURCES.on("POST", "/{bundle}/unsubscribe/{subscription}", Access.TENANT)
+@RESOURCES.on("POST", "/unsubscribe/{subscription}", Access.CHANGE_SUBSCRIPTIONS)
+@RESOURCES.on("POST", "/{bundle}/unsubscribe/{subscription}", Access.CHANGE_SUBSCRIPTIONS)
 async def unsubscribe(call: Call) -> None:
     """Delete a subscription of every topic that has it; none is deleted where one has consumers connected."""
     name = call.segment("subscription")

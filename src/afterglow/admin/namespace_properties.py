@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 
 
-@RESOURCES.on("GET", "/properties", Access.KNOWN)
+@RESOURCES.on("GET", "/properties", Access.READ_TENANT)
 async def get_all(call: Call) -> dict[str, str]:
     """All properties."""
     return _of(await namespace_policies(call))
@@ -45,7 +45,7 @@ async def remove_all(call: Call) -> None:
     await _change(call, lambda _old: {})
 
 
-@RESOURCES.on("GET", "/property/{key}", Access.KNOWN)
+@RESOURCES.on("GET", "/property/{key}", Access.READ_TENANT)
 async def get_one(call: Call) -> Response | None:
     """One property, as plain text; no content where it is not set."""
     return _text(_of(await namespace_policies(call)).get(call.segment("key")))

@@ -9,6 +9,7 @@ from afterglow.admin import force, policies
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request
 from afterglow.admin.resource import Resources
+from afterglow.broker.authorization import AUTH
 from afterglow.broker.service import log_warnings
 
 if TYPE_CHECKING:
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/namespaces")
 
 
-@RESOURCES.on("GET", "/{tenant}", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}", Access.READ_TENANT)
 async def list_namespaces(call: Call) -> list[str]:
     """The namespaces of a tenant."""
     found = await call.service.blocking(call.service.catalog.namespaces, call.segment("tenant"))
     return sorted(str(namespace) for namespace in found)
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.READ_TENANT)
 async def get_policies(call: Call) -> dict[str, Any]:
     """All policies."""
     return policies.shown(await _stored(call), call.service.config.cluster_name)
@@ -44,6 +45,8 @@ async def create_namespace(call: Call) -> None:
         )
     await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
     call.service.policies_changed(call.namespace)
+    if AUTH in given and not config.authorization_enabled:
+        warnings = (*warnings, policies.AUTH_WARNING)
     log_warnings(f"namespace {call.namespace}", warnings)
 
 
@@ -59,7 +62,7 @@ async def delete_namespace(call: Call) -> None:
     call.service.policies_changed(call.namespace)
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}/topics", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/topics", Access.LIST_TOPICS)
 async def list_topics(call: Call) -> list[str]:
     """The topics of a namespace, each partition by itself."""
     mode = call.parameter("mode") or "PERSISTENT"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/non-persistent")
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.KNOWN)
-@RESOURCES.on("GET", "/{tenant}/{namespace}/partitioned", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.LIST_TOPICS)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/partitioned", Access.LIST_TOPICS)
 async def list_topics(call: Call) -> list[str]:
     """No topics, of a namespace that exists."""
     await call.service.blocking(call.service.catalog.policies, call.namespace)

@@ -37,7 +37,7 @@ async def trigger_offload(call: Call) -> None:
         raise conflict(_IN_PROGRESS) from error
 
 
-@RESOURCES.on("GET", "/offload", Access.KNOWN)
+@RESOURCES.on("GET", "/offload", Access.READ_TENANT)
 async def get_status(call: Call) -> dict[str, Any]:
     """How the last offload that was asked for went."""
     topic = await targets.open_one(call.service, call.topic)
@@ -50,7 +50,7 @@ async def get_status(call: Call) -> dict[str, Any]:
     }
 
 
-@RESOURCES.on("GET", "/explain", Access.KNOWN)
+@RESOURCES.on("GET", "/explain", Access.LOOKUP)
 async def explain(call: Call) -> list[dict[str, Any]]:
     """Why each ledger is where it is, of a topic or of all its partitions."""
     target = await targets.find(call.service, call.topic)
@@ -61,7 +61,7 @@ async def explain(call: Call) -> list[dict[str, Any]]:
     ]
 
 
-@RESOURCES.on("GET", "/segments", Access.KNOWN)
+@RESOURCES.on("GET", "/segments", Access.LOOKUP)
 async def list_segments(call: Call) -> list[dict[str, Any]]:
     """The segments of streaming offload, of a topic or of all its partitions, in the order of positions."""
     target = await targets.find(call.service, call.topic)

@@ -47,7 +47,7 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
     async def remove(call: Call) -> None:
         await level.remove(call)
 
-    resources.on("GET", "/offloadPolicies", Access.KNOWN)(get)
+    resources.on("GET", "/offloadPolicies", Access.READ_TENANT)(get)
     resources.on("POST", "/offloadPolicies", Access.TENANT)(post)
     resources.on("DELETE", removal, Access.TENANT)(remove)
 
@@ -90,7 +90,7 @@ def _single(resources: Resources, level: Level, field: _Field, *, removable: boo
     async def remove(call: Call) -> None:
         await level.unset(call, field.key)
 
-    resources.on("GET", field.path, Access.KNOWN)(get)
+    resources.on("GET", field.path, Access.READ_TENANT)(get)
     resources.on("PUT", field.path, Access.TENANT)(put)
     if removable:
         resources.on("DELETE", field.path, Access.TENANT)(remove)
@@ -105,7 +105,7 @@ _single(NAMESPACES, NAMESPACE, _PRIORITY, removable=True)
 _single(TOPICS, TOPIC, _PRIORITY, removable=True)
 
 
-@TOPICS.on("GET", "/policy", Access.KNOWN)
+@TOPICS.on("GET", "/policy", Access.READ_TENANT)
 async def get_policy(call: Call) -> list[dict[str, Any]]:
     """Every value that holds for a topic, with the level that set it; secrets are masked."""
     return policy_json.described(await TOPIC.effective(call))

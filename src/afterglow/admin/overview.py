@@ -46,7 +46,7 @@ def resources(overview: Overview) -> Resources:
     """The resource that gives what an overview finds."""
     found = Resources("/admin/v2/afterglow")
 
-    @found.on("GET", "/topics", Access.KNOWN)
+    @found.on("GET", "/topics", Access.READ_SERVER)
     async def list_topics(call: Call) -> dict[str, Any]:
         """Topics with their figures, a partitioned one as a whole; with ``partitionsOf`` its partitions.
 
@@ -59,7 +59,7 @@ def resources(overview: Overview) -> Resources:
         page = await call.service.blocking(_page, look, wanted)
         return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
 
-    @found.on("GET", "/tiers", Access.KNOWN)
+    @found.on("GET", "/tiers", Access.READ_SERVER)
     async def list_tiers(call: Call) -> list[dict[str, Any]]:
         """Tiers that this broker uses, and since when one is unavailable."""
         return _tiers(call)
@@ -74,6 +74,7 @@ def _tiers(call: Call) -> list[dict[str, Any]]:
             "available": outage is None,
             "since_ms": None if outage is None else outage.since_ms,
             "error": None if outage is None else outage.error,
+            "cure": None if outage is None else outage.cure,
         }
         for location, outage in (call.offload.tiers() if call.offloads else {}).items()
     ]

@@ -23,6 +23,7 @@ _SUMMED: Final = (
     "storageSize",
     "offloadedStorageSize",
     "backlogSize",
+    "waitingPublishers",
     "nonContiguousDeletedMessagesRanges",
     "nonContiguousDeletedMessagesRangesSerializedSize",
 )

@@ -10,6 +10,7 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request, conflict, not_found, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.broker.policies import most_partitions
+from afterglow.broker.requests import TRANSACTION_COORDINATOR
 from afterglow.errors import NotThere
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/persistent")
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}/partitioned", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/partitioned", Access.LIST_TOPICS)
 async def list_partitioned(call: Call) -> list[str]:
     """The partitioned topics of a namespace."""
     await call.service.blocking(call.service.catalog.policies, call.namespace)
@@ -30,10 +31,12 @@ async def list_partitioned(call: Call) -> list[str]:
     return sorted(str(topic) for topic in found)
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/partitions", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/partitions", Access.LOOKUP)
 async def get_partitions(call: Call) -> dict[str, Any]:
     """How many partitions a topic has; 0 if it is not partitioned, or would not be when a client makes it."""
     name = call.topic
+    if name.base == TRANSACTION_COORDINATOR:
+        return metadata(0)
     creating = call.flag("checkAllowAutoCreation")
     policies = await call.service.blocking(call.service.policies.of_namespace, name.namespace)
     count = await call.service.partitions(name, create=creating)
@@ -135,7 +138,10 @@ def _given(body: object) -> tuple[int, dict[str, str]]:
         fields = values.fields(body, "a partitioned topic", ("partitions", "properties", "deleted"))
         given = properties.given(fields.get("properties"))
         body = fields.get("partitions")
-    return values.integer(body, "the number of partitions", -values.INT_MAX), given
+    name = "the number of partitions"
+    if isinstance(body, str):  # Pulsar's JSON reader takes a number in quotes, as Go's tools send it
+        return values.whole_number(body.strip(), name, -values.INT_MAX, values.INT_MAX), given
+    return values.integer(body, name, -values.INT_MAX), given
 
 
 async def _create_partitions(service: BrokerService, name: TopicName, indexes: range) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.admin import policy_values, values
 from afterglow.admin.errors import bad_request, forbidden, precondition_failed
 from afterglow.broker import policies as held
+from afterglow.broker.authorization import ACTIONS, AUTH, NAMESPACE_AUTH, SUBSCRIPTION_AUTH, TOPIC_AUTH
+from afterglow.config.choices import SchemaCompatibilityStrategy
 from afterglow.offload import policy_json
 from afterglow.offload.policies import NAMESPACE_FIELD
 
@@ -26,7 +28,12 @@ CLUSTERS: Final = "replication_clusters"
 ALLOWED_CLUSTERS: Final = "allowed_clusters"
 OFFLOAD: Final = NAMESPACE_FIELD
 PROPERTIES: Final = "properties"
-SCHEMA_STRATEGY: Final = "schema_compatibility_strategy"
+
+AUTH_WARNING: Final = (
+    f"{AUTH} are kept and shown, not enforced: authorizationEnabled is false, so that every client that may connect "
+    "may use every topic"
+)
+"""Set-ups that are written for Pulsar create namespaces with permissions, and go on where these are taken."""
 
 DEFAULT_BUNDLES: Final = 4
 """Of a namespace that sets no other number."""
@@ -57,7 +64,7 @@ _NULL: Final = (
     "compaction_threshold",
     "deduplicationEnabled",
     "deduplicationSnapshotIntervalSeconds",
-    "delayed_delivery_policies",
+    held.DELAYED_DELIVERY.namespace,
     "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",
     "inactive_topic_policies",
@@ -71,7 +78,7 @@ _NULL: Final = (
     "offload_deletion_lag_ms",
     OFFLOAD,
     "resource_group_name",
-    "schema_auto_update_compatibility_strategy",
+    held.SCHEMA_AUTO_UPDATE.namespace,
     "subscription_expiration_time_minutes",
 )
 """Fields without a default."""
@@ -83,7 +90,7 @@ _DERIVED: Final = ("clusterThatCanDeleteNamespace",)
 def defaults(cluster: str) -> dict[str, Any]:
     """The policies of a namespace for which nothing was set."""
     return {
-        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        AUTH: {NAMESPACE_AUTH: {}, TOPIC_AUTH: {}, SUBSCRIPTION_AUTH: {}},
         CLUSTERS: [cluster],
         ALLOWED_CLUSTERS: [],
         BUNDLES: bundles(DEFAULT_BUNDLES),
@@ -93,10 +100,10 @@ def defaults(cluster: str) -> dict[str, Any]:
         "subscription_auth_mode": "None",
         "offload_threshold": -1,
         "offload_threshold_in_seconds": -1,
-        SCHEMA_STRATEGY: policy_values.UNDEFINED,
-        "is_allow_auto_update_schema": True,
+        held.SCHEMA_STRATEGY.namespace: SchemaCompatibilityStrategy.UNDEFINED,
+        held.SCHEMA_UPDATES.namespace: True,
         "is_allow_auto_update_schema_with_replicator": True,
-        "schema_validation_enforced": False,
+        held.SCHEMA_VALIDATION.namespace: False,
         "subscription_types_enabled": [],
         "migrated": False,
     }
@@ -108,6 +115,12 @@ def shown(stored: dict[str, Any], cluster: str) -> dict[str, Any]:
     if whole.get(OFFLOAD):
         whole[OFFLOAD] = policy_json.shown(whole[OFFLOAD])
     return {name: value for name, value in whole.items() if value is not None}
+
+
+def auth(stored: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """A part of a namespace's permissions."""
+    found: dict[str, Any] = (stored.get(AUTH) or {}).get(part) or {}
+    return found
 
 
 def created(body: object, config: BrokerConfig) -> dict[str, Any]:
@@ -158,6 +171,46 @@ def bundles(count: int) -> dict[str, Any]:
     return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": count}
 
 
+def _auth(body: object) -> dict[str, Any] | None:
+    """Permissions by role, by topic and role, and by subscription; None where nobody has any."""
+    given = values.fields(body, AUTH, (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH))
+    found = {
+        NAMESPACE_AUTH: _permissions(given.get(NAMESPACE_AUTH, {}), NAMESPACE_AUTH),
+        TOPIC_AUTH: {
+            topic: _permissions(roles, f"{TOPIC_AUTH}.{topic}")
+            for topic, roles in _object(given.get(TOPIC_AUTH, {}), TOPIC_AUTH).items()
+        },
+        SUBSCRIPTION_AUTH: {
+            name: values.texts(roles, f"{SUBSCRIPTION_AUTH}.{name}")
+            for name, roles in _object(given.get(SUBSCRIPTION_AUTH, {}), SUBSCRIPTION_AUTH).items()
+        },
+    }
+    return found if any(found.values()) else None
+
+
+def _permissions(body: object, name: str) -> dict[str, list[str]]:
+    return {role: actions(given, f"{name}.{role}") for role, given in sorted(_object(body, name).items())}
+
+
+def actions(body: object, name: str) -> list[str]:
+    """A list of actions that can be granted, each once.
+
+    Raises:
+        AdminError: It is not one.
+    """
+    found = values.texts(body, name)
+    for action in found:
+        if action not in ACTIONS:
+            raise bad_request(f"{name}: no action {values.shown(action)}; there are {', '.join(ACTIONS)}")
+    return found
+
+
+def _object(body: object, name: str) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise bad_request(f"{name} must be an object, not {values.shown(body)}")
+    return body
+
+
 def _bundles(body: object) -> dict[str, Any]:
     given = values.fields(body, BUNDLES, ("boundaries", "numBundles"))
     count = values.integer(given.get("numBundles", 0), "numBundles", 0, _MOST_BUNDLES)
@@ -198,6 +251,7 @@ _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
     held.RETENTION.namespace: policy_values.retention,
     held.PERSISTENCE.namespace: policy_values.persistence,
     held.MESSAGE_TTL.namespace: policy_values.message_ttl,
+    held.DELAYED_DELIVERY.namespace: policy_values.delayed_delivery,
     held.MAX_PRODUCERS.namespace: policy_values.limit("max_producers_per_topic"),
     held.MAX_CONSUMERS.namespace: policy_values.limit("max_consumers_per_topic"),
     held.MAX_CONSUMERS_PER_SUBSCRIPTION.namespace: policy_values.limit("max_consumers_per_subscription"),
@@ -207,8 +261,12 @@ _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
     held.AUTO_TOPIC_CREATION.namespace: policy_values.auto_topic_creation,
     held.AUTO_SUBSCRIPTION_CREATION.namespace: policy_values.auto_subscription_creation,
     held.TYPES_ENABLED.namespace: _types,
-    SCHEMA_STRATEGY: policy_values.schema_strategy,
+    held.SCHEMA_STRATEGY.namespace: policy_values.schema_strategy,
+    held.SCHEMA_AUTO_UPDATE.namespace: policy_values.schema_auto_update,
+    held.SCHEMA_UPDATES.namespace: policy_values.switch("is_allow_auto_update_schema"),
+    held.SCHEMA_VALIDATION.namespace: policy_values.switch("schema_validation_enforced"),
     PROPERTIES: _properties,
+    AUTH: _auth,
     CLUSTERS: _clusters,
     ALLOWED_CLUSTERS: _clusters,
     BUNDLES: _bundles,

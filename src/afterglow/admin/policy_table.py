@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.admin import policies, policy_values, values
+from afterglow.admin import policy_values, values
 from afterglow.admin.access import Access
 from afterglow.admin.policy_levels import change_own, namespace_policies, own_policies
 from afterglow.admin.resource import Resources
 from afterglow.broker import policies as held
-from afterglow.broker.policies import Policy
+from afterglow.config.choices import SchemaCompatibilityStrategy
 from afterglow.ledger.topic_policies import of_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.admin.call import Call
+    from afterglow.broker.policies import Policy
     from afterglow.config import BrokerConfig
 
     Json = dict[str, Any]
@@ -57,6 +58,7 @@ ROWS: Final = (
     Row(held.RETENTION, policy_values.retention, "/retention", "/retention"),
     Row(held.PERSISTENCE, policy_values.persistence, "/persistence", "/persistence"),
     Row(held.MESSAGE_TTL, policy_values.message_ttl, "/messageTTL", "/messageTTL", parameter="messageTTL"),
+    Row(held.DELAYED_DELIVERY, policy_values.delayed_delivery, "/delayedDelivery", "/delayedDelivery"),
     Row(
         held.MAX_PRODUCERS,
         policy_values.limit("the number of producers"),
@@ -109,12 +111,27 @@ ROWS: Final = (
         unset_topic=[],
     ),
     Row(
-        Policy(policies.SCHEMA_STRATEGY, "schemaCompatibilityStrategy", lambda _config: policy_values.FULL),
+        held.SCHEMA_STRATEGY,
         policy_values.schema_strategy,
         "/schemaCompatibilityStrategy",
         "/schemaCompatibilityStrategy",
-        unset=policy_values.UNDEFINED,
+        unset=SchemaCompatibilityStrategy.UNDEFINED,
         method="PUT",
+    ),
+    Row(
+        held.SCHEMA_AUTO_UPDATE,
+        policy_values.schema_auto_update,
+        "/schemaAutoUpdateCompatibilityStrategy",
+        method="PUT",
+    ),
+    Row(held.SCHEMA_UPDATES, policy_values.switch("isAllowAutoUpdateSchema"), "/isAllowAutoUpdateSchema", unset=True),
+    Row(
+        held.SCHEMA_VALIDATION,
+        policy_values.switch("schemaValidationEnforced"),
+        "/schemaValidationEnforced",
+        "/schemaValidationEnforced",
+        unset=False,
+        unset_topic=False,
     ),
 )
 
@@ -134,7 +151,7 @@ def _serve_namespaces(row: Row) -> None:
     async def remove(call: Call) -> None:
         await call.service.update_policies(call.namespace, partial(_with, field, None))
 
-    NAMESPACES.on("GET", row.namespace, Access.KNOWN)(get)
+    NAMESPACES.on("GET", row.namespace, Access.READ_TENANT)(get)
     NAMESPACES.on(row.method, row.namespace, Access.TENANT)(put)
     NAMESPACES.on("DELETE", row.namespace, Access.TENANT)(remove)
 
@@ -154,7 +171,7 @@ def _serve_topics(row: Row, path: str, field: str) -> None:
     async def remove(call: Call) -> None:
         await change_own(call, partial(_with, field, None))
 
-    TOPICS.on("GET", path, Access.KNOWN)(get)
+    TOPICS.on("GET", path, Access.READ_TENANT)(get)
     TOPICS.on(row.method, path, Access.TENANT)(put)
     TOPICS.on("DELETE", path, Access.TENANT)(remove)
 

@@ -6,18 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request, precondition_failed
-from afterglow.broker.policies import SUBSCRIPTION_TYPES, most_partitions
-from afterglow.config.choices import TopicType
+from afterglow.broker.policies import AUTO_UPDATE_STRATEGIES, SUBSCRIPTION_TYPES, most_partitions
+from afterglow.config.choices import SchemaCompatibilityStrategy, TopicType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.config import BrokerConfig
-
-FULL: Final = "FULL"
-"""The one way in which schemas are held to be compatible here."""
-UNDEFINED: Final = "UNDEFINED"
-"""How Pulsar says that a level sets none."""
 
 _ALL_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
@@ -67,6 +62,21 @@ def message_ttl(body: object) -> int:
         AdminError: It is no number from 0.
     """
     return values.integer(body, "the message TTL in seconds", 0)
+
+
+def delayed_delivery(body: object) -> dict[str, Any]:
+    """Whether delivery times of messages are obeyed, and the longest delay that a producer may set.
+
+    Raises:
+        AdminError: A field has a value that cannot be taken.
+    """
+    active, tick, longest = "active", "tickTime", "maxDeliveryDelayInMillis"
+    given = values.fields(body, "delayedDelivery", (active, tick, longest))
+    return {
+        tick: values.integer(given.get(tick, 0), tick, 0, values.LONG_MAX),
+        active: values.boolean(given.get(active, False), active),
+        longest: values.integer(given.get(longest, 0), longest, 0, values.LONG_MAX),
+    }
 
 
 def limit(name: str) -> Callable[[object], int]:
@@ -137,11 +147,28 @@ def schema_strategy(body: object) -> str | None:
     """How schemas of a topic must be compatible; None where that is left to others.
 
     Raises:
-        AdminError: It is another way than the one that is enforced.
+        AdminError: There is no such strategy.
     """
     given = values.text(body, "the schema compatibility strategy")
-    if given not in {FULL, UNDEFINED}:
-        raise precondition_failed(
-            f"the schema compatibility strategy {values.shown(given)} is not enforced here: it is always {FULL}"
-        )
-    return FULL if given == FULL else None
+    if given not in set(SchemaCompatibilityStrategy):
+        words = ", ".join(SchemaCompatibilityStrategy)
+        raise bad_request(f"there is no schema compatibility strategy {values.shown(given)}: give {words}")
+    return None if given == SchemaCompatibilityStrategy.UNDEFINED else given
+
+
+def schema_auto_update(body: object) -> str:
+    """The same in the older words of Pulsar.
+
+    Raises:
+        AdminError: There is no such strategy.
+    """
+    given = values.text(body, "the strategy of schema updates")
+    if given not in AUTO_UPDATE_STRATEGIES:
+        words = ", ".join(AUTO_UPDATE_STRATEGIES)
+        raise bad_request(f"there is no strategy of schema updates {values.shown(given)}: give {words}")
+    return given
+
+
+def switch(name: str) -> Callable[[object], bool]:
+    """A check of what is on or off."""
+    return lambda body: values.boolean(body, name)

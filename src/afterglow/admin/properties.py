@@ -10,7 +10,7 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.ledger.durable_cursor import DurableCursor
-from afterglow.ledger.properties import INDEX, check_given, set_text
+from afterglow.ledger.properties import INDEX, TOPIC_EPOCH, check_given, set_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ def put(properties: Mapping[str, str | None], info: ManagedLedgerInfo) -> None:
         check_given(_of_people(info))
 
 
-@RESOURCES.on("GET", "/properties", Access.KNOWN)
+@RESOURCES.on("GET", "/properties", Access.LOOKUP)
 async def get_of_topic(call: Call) -> dict[str, str]:
     """The properties of a topic; a partitioned one has its own, beside those of its partitions."""
     service, name = call.service, call.topic
@@ -98,7 +98,7 @@ async def _change(call: Call, properties: dict[str, str | None]) -> None:
     await service.blocking(topic.ledger.update, partial(put, properties))
 
 
-@RESOURCES.on("GET", "/subscription/{subscription}/properties", Access.KNOWN)
+@RESOURCES.on("GET", "/subscription/{subscription}/properties", Access.PEEK)
 async def get_of_subscription(call: Call) -> dict[str, str]:
     """The properties of a subscription, over all partitions."""
     found: dict[str, str] = {}
@@ -107,7 +107,7 @@ async def get_of_subscription(call: Call) -> dict[str, str]:
     return found
 
 
-@RESOURCES.on("PUT", "/subscription/{subscription}/properties", Access.TENANT)
+@RESOURCES.on("PUT", "/subscription/{subscription}/properties", Access.CHANGE_SUBSCRIPTION)
 async def replace_of_subscription(call: Call) -> None:
     """Replace the properties of a subscription, on all partitions."""
     properties = values.text_map(await call.body(), "properties")
@@ -125,4 +125,4 @@ def _of_people(info: ManagedLedgerInfo) -> dict[str, str]:
 
 
 def _is_own(key: str) -> bool:
-    return key == INDEX or key.startswith(_OWN_PREFIX)
+    return key in {INDEX, TOPIC_EPOCH} or key.startswith(_OWN_PREFIX)

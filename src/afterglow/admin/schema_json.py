@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from afterglow.broker.schemas import StoredSchema
 
 _NAMES: Final = {
-    wire.Schema.Type.Value("None"): "BYTES",
+    wire.Schema.Type.Value("None"): "NONE",
     wire.Schema.String: "STRING",
     wire.Schema.Json: "JSON",
     wire.Schema.Protobuf: "PROTOBUF",
@@ -42,7 +42,7 @@ _NAMES: Final = {
     wire.Schema.LocalDateTime: "LOCAL_DATE_TIME",
     wire.Schema.ProtobufNative: "PROTOBUF_NATIVE",
 }
-_TYPES: Final = {name: number for number, name in _NAMES.items()} | {"NONE": wire.Schema.Type.Value("None")}
+_TYPES: Final = {name: number for number, name in _NAMES.items()} | {"BYTES": wire.Schema.Type.Value("None")}
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -56,7 +56,7 @@ def encode_schema(stored: StoredSchema) -> dict[str, Any]:
     data = schema.schema_data
     return {
         "version": decode_version(stored.version),
-        "type": _NAMES.get(schema.type, "BYTES"),
+        "type": _NAMES.get(schema.type, "NONE"),
         "timestamp": stored.created_ms,
         "data": _split(data) if schema.type == wire.Schema.KeyValue else data.decode(errors="replace"),
         "properties": {pair.key: pair.value for pair in schema.properties},

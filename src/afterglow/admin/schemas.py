@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import targets
 from afterglow.admin.access import Access
-from afterglow.admin.errors import AdminError, conflict, not_found
-from afterglow.admin.policy_values import FULL
+from afterglow.admin.errors import conflict, not_found
 from afterglow.admin.resource import Resources, json_response
 from afterglow.admin.schema_json import decode_schema, encode_schema
 from afterglow.broker.replies import Refused
-from afterglow.broker.schemas import MAX_SCHEMA_BYTES, NO_VERSION, decode_version, encode_version
+from afterglow.broker.schemas import MAX_SCHEMA_BYTES, decode_version, encode_version
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from afterglow.admin.call import Call
+    from afterglow.broker.policies import SchemaPolicies
     from afterglow.metadata.names import TopicName
 
 RESOURCES = Resources("/admin/v2/schemas/{tenant}/{namespace}/{topic}")
@@ -27,7 +28,7 @@ _MOST_BYTES: Final = 4 * MAX_SCHEMA_BYTES
 """Of a body: a definition is JSON within a string, and that of a key or a value within two."""
 
 
-@RESOURCES.on("GET", "/schema", Access.KNOWN)
+@RESOURCES.on("GET", "/schema", Access.LOOKUP)
 async def newest_schema(call: Call) -> dict[str, Any]:
     """The newest version."""
     name = await _topic(call)
@@ -37,7 +38,7 @@ async def newest_schema(call: Call) -> dict[str, Any]:
     return encode_schema(found)
 
 
-@RESOURCES.on("GET", "/schema/{version}", Access.KNOWN)
+@RESOURCES.on("GET", "/schema/{version}", Access.LOOKUP)
 async def schema_version(call: Call) -> dict[str, Any]:
     """One version, by its number from 0."""
     name, version = await _topic(call), call.whole_number("version")
@@ -47,21 +48,21 @@ async def schema_version(call: Call) -> dict[str, Any]:
     return encode_schema(found)
 
 
-@RESOURCES.on("GET", "/schemas", Access.KNOWN)
+@RESOURCES.on("GET", "/schemas", Access.LOOKUP)
 async def all_versions(call: Call) -> dict[str, Any]:
     """All versions, oldest first."""
     found = await call.service.blocking(call.service.schemas.versions, await _topic(call))
     return {"getSchemaResponses": [encode_schema(schema) for schema in found]}
 
 
-@RESOURCES.on("POST", "/schema", Access.TENANT)
+@RESOURCES.on("POST", "/schema", Access.CHANGE_SCHEMA)
 async def add_schema(call: Call) -> dict[str, Any]:
     """Add a version, unless there is one with the same content."""
     name = await _topic(call)
     schema = await _given(call, name)
-    version = await call.service.blocking(call.service.schemas.get_or_create, name, schema)
-    if version == NO_VERSION:
-        raise AdminError(HTTPStatus.UNPROCESSABLE_ENTITY, "a schema of this type says nothing and is not stored")
+    # Uploads are how schemas come where clients may bring none.
+    policies = replace(await _policies(call, name), updates=True)
+    version = await call.service.blocking(call.service.schemas.get_or_create, name, schema, policies)
     return {"version": {"version": decode_version(version)}}
 
 
@@ -88,21 +89,22 @@ async def delete_schema(call: Call) -> dict[str, Any]:
 
 @RESOURCES.on("POST", "/compatibility", Access.TENANT)
 async def check_compatibility(call: Call) -> Response:
-    """Whether a schema could follow the newest version; nothing is stored."""
+    """Whether a schema could follow those that the topic has; nothing is stored."""
     name = await _topic(call)
     schema = await _given(call, name)
+    strategy = (await _policies(call, name)).strategy
     try:
-        await call.service.blocking(call.service.schemas.check_follows, name, schema)
+        await call.service.blocking(call.service.schemas.check_follows, name, schema, strategy)
     except Refused as error:
         if error.code != wire.IncompatibleSchema:
             raise
         fits = False
     else:
         fits = True
-    return json_response({"compatibility": fits, "schemaCompatibilityStrategy": FULL}, HTTPStatus.ACCEPTED)
+    return json_response({"compatibility": fits, "schemaCompatibilityStrategy": strategy}, HTTPStatus.ACCEPTED)
 
 
-@RESOURCES.on("POST", "/version", Access.KNOWN)
+@RESOURCES.on("POST", "/version", Access.LOOKUP)
 async def find_version(call: Call) -> dict[str, int]:
     """The version that is the same schema; -1 where there is none."""
     name = await _topic(call)
@@ -111,7 +113,7 @@ async def find_version(call: Call) -> dict[str, int]:
     return {"version": -1 if found is None else decode_version(found)}
 
 
-@RESOURCES.on("GET", "/metadata", Access.KNOWN)
+@RESOURCES.on("GET", "/metadata", Access.LOOKUP)
 async def get_metadata(call: Call) -> dict[str, Any] | None:
     """Where each version is stored; in no ledger of BookKeeper's, so that only the numbers mean something."""
     name = await _topic(call)
@@ -124,6 +126,10 @@ async def get_metadata(call: Call) -> dict[str, Any] | None:
 
 async def _given(call: Call, name: TopicName) -> wire.Schema:
     return decode_schema(await call.body(_MOST_BYTES), name.base.local_name)
+
+
+async def _policies(call: Call, name: TopicName) -> SchemaPolicies:
+    return (await call.service.blocking(call.service.policies.of_topics, [name]))[name].schemas
 
 
 async def _topic(call: Call) -> TopicName:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from afterglow.admin.app import admin_app
-from afterglow.admin.server import serve_http
+from afterglow.admin.server import HttpLimits, serve_http
 from afterglow.engine.server import host_in_address
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ async def start_admin(
     config = service.config
     app = admin_app(service, service.authenticator, offload, checks)
     host = host_in_address(config.advertised_address or config.bind_address)
+    limits = HttpLimits.of(config)
     urls: list[str] = []
     async with AsyncExitStack() as stack:
         for port, scheme, context in (
@@ -45,7 +46,7 @@ async def start_admin(
             (config.web_service_port_tls, "https", tls),
         ):
             if port is not None:
-                running = await serve_http(app, config.bind_address, port, context)
+                running = await serve_http(app, config.bind_address, port, limits, context)
                 stack.push_async_callback(running.stop)
                 urls.append(f"{scheme}://{host}:{running.port}")
         return (urls[0] if urls else "", stack.pop_all().aclose)

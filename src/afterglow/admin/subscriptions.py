@@ -27,7 +27,7 @@ _EXCLUSIVE = wire.CommandSubscribe.Exclusive
 """The type of a subscription until its first consumer brings another."""
 
 
-@RESOURCES.on("GET", "/subscriptions", Access.KNOWN)
+@RESOURCES.on("GET", "/subscriptions", Access.PEEK)
 async def list_subscriptions(call: Call) -> list[str]:
     """The names of a topic's subscriptions, over all partitions."""
     target = await targets.find(call.service, call.topic)
@@ -37,7 +37,7 @@ async def list_subscriptions(call: Call) -> list[str]:
     return sorted(found)
 
 
-@RESOURCES.on("PUT", "/subscription/{subscription}", Access.TENANT)
+@RESOURCES.on("PUT", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
 async def create_subscription(call: Call) -> None:
     """Create a subscription, on all partitions; the topic is created with it where clients may create topics.
 
@@ -58,7 +58,7 @@ async def create_subscription(call: Call) -> None:
         raise conflict(f"{call.topic} has a subscription {subscription!r} already")
 
 
-@RESOURCES.on("DELETE", "/subscription/{subscription}", Access.TENANT)
+@RESOURCES.on("DELETE", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
 async def delete_subscription(call: Call) -> None:
     """Delete a subscription, on all partitions; with ``force`` also one whose consumers are connected."""
     force = call.flag("force")
@@ -71,7 +71,7 @@ async def delete_subscription(call: Call) -> None:
         await subscription.topic.unsubscribe(subscription)
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor/{timestamp}", Access.TENANT)
+@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor/{timestamp}", Access.CHANGE_SUBSCRIPTION)
 async def reset_to_time(call: Call) -> None:
     """Make the first message at or after a moment the next that is sent, on all partitions."""
     time_ms = call.whole_number("timestamp")
@@ -80,7 +80,7 @@ async def reset_to_time(call: Call) -> None:
         _reset(subscription, position)
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor", Access.TENANT)
+@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor", Access.CHANGE_SUBSCRIPTION)
 async def reset_to_message(call: Call) -> None:
     """Make a message the next that is sent."""
     place = message_ids.decode(await call.body())
@@ -89,7 +89,7 @@ async def reset_to_message(call: Call) -> None:
     _reset(subscription, position, ack_set)
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.TENANT)
+@RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.CHANGE_SUBSCRIPTION)
 async def skip_all(call: Call) -> None:
     """Acknowledge everything, on all partitions."""
     for subscription in await targets.subscriptions(call):
@@ -97,7 +97,7 @@ async def skip_all(call: Call) -> None:
         targets.settle(subscription)
 
 
-@RESOURCES.on("POST", "/subscription/{subscription}/skip/{count}", Access.TENANT)
+@RESOURCES.on("POST", "/subscription/{subscription}/skip/{count}", Access.CHANGE_SUBSCRIPTION)
 async def skip(call: Call) -> None:
     """Acknowledge the next entries that are not acknowledged yet."""
     count = call.whole_number("count", high=values.INT_MAX)

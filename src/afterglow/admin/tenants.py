@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/tenants")
 
 
-@RESOURCES.on("GET", "", Access.KNOWN)
+@RESOURCES.on("GET", "", Access.READ_SERVER)
 async def list_tenants(call: Call) -> list[str]:
     """The names of all tenants."""
     return sorted(await call.service.blocking(call.service.catalog.tenants))
 
 
-@RESOURCES.on("GET", "/{tenant}", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}", Access.READ_TENANT)
 async def get_tenant(call: Call) -> dict[str, Any]:
     """A tenant's settings."""
     return await call.service.blocking(call.service.catalog.tenant, call.segment("tenant"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 
-@RESOURCES.on("GET", "/log", Access.KNOWN)
+@RESOURCES.on("GET", "/log", Access.LOOKUP)
 async def get_log(call: Call) -> dict[str, Any]:
     """The log of one topic; with ``from`` only ledgers from that one on, and what holds entries of these."""
     first = _ledger(call)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 
-@RESOURCES.on("GET", "/stats", Access.KNOWN)
+@RESOURCES.on("GET", "/stats", Access.LOOKUP)
 async def get_stats(call: Call) -> dict[str, Any]:
     """Statistics of one topic."""
     return await _stats(call, await targets.open_one(call.service, call.topic))
 
 
-@RESOURCES.on("GET", "/partitioned-stats", Access.KNOWN)
+@RESOURCES.on("GET", "/partitioned-stats", Access.LOOKUP)
 async def get_partitioned_stats(call: Call) -> dict[str, Any]:
     """Statistics of a partitioned topic, and with ``perPartition`` of each partition."""
     target = await _partitioned(call)
@@ -36,14 +36,14 @@ async def get_partitioned_stats(call: Call) -> dict[str, Any]:
     return partitioned_stats(found, target.partitions, each=each)
 
 
-@RESOURCES.on("GET", "/internalStats", Access.KNOWN)
+@RESOURCES.on("GET", "/internalStats", Access.LOOKUP)
 async def get_internal_stats(call: Call) -> dict[str, Any]:
     """Ledgers and cursors of one topic."""
     call.flag("metadata")  # that of BookKeeper's ledgers, which there are none of
     return _inside(await targets.open_one(call.service, call.topic))
 
 
-@RESOURCES.on("GET", "/partitioned-internalStats", Access.KNOWN)
+@RESOURCES.on("GET", "/partitioned-internalStats", Access.LOOKUP)
 async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
     """Ledgers and cursors of each partition."""
     target = await _partitioned(call)
@@ -51,7 +51,7 @@ async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
     return {"metadata": metadata(target.partitions), "partitions": found}
 
 
-@RESOURCES.on("GET", "/internal-info", Access.KNOWN)
+@RESOURCES.on("GET", "/internal-info", Access.LOOKUP)
 async def get_internal_info(call: Call) -> dict[str, Any]:
     """The metadata of a topic, or of each partition; with ``afterglow`` all that readers elsewhere must know."""
     for_readers = call.flag("afterglow")

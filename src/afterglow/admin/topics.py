@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/persistent")
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}", Access.LIST_TOPICS)
 async def list_topics(call: Call) -> list[str]:
     """The topics of a namespace, each partition by itself."""
     await call.service.blocking(call.service.catalog.policies, call.namespace)
@@ -99,7 +99,7 @@ async def truncate_topic(call: Call) -> None:
             targets.settle(subscription)
 
 
-@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/lastMessageId", Access.KNOWN)
+@RESOURCES.on("GET", "/{tenant}/{namespace}/{topic}/lastMessageId", Access.PEEK)
 async def last_message_id(call: Call) -> dict[str, int]:
     """The last message of a topic."""
     topic = await targets.open_one(call.service, call.topic)
@@ -109,8 +109,7 @@ async def last_message_id(call: Call) -> dict[str, int]:
 
 async def _terminate(topic: Topic) -> dict[str, int]:
     last = await topic.service.blocking(topic.ledger.terminate)
-    for producer in list(topic.producers.values()):
-        topic.disconnect_producer(producer)
+    topic.disconnect_producers()
     return message_ids.encode(last, topic.partition)
 
 

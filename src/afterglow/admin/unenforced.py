@@ -60,7 +60,6 @@ _NEVER_INACTIVE: Final = {
     "maxInactiveDurationSeconds": 60,
     "deleteWhileInactive": False,
 }
-_NOT_DELAYED: Final = {"tickTime": 1000, "active": False, "maxDeliveryDelayInMillis": 0}
 
 _BOTH: Final = (
     Row("/backlogQuotaMap", "a backlog quota", {}, dict.fromkeys(("destination_storage", "message_age"), _NO_QUOTA),
@@ -71,10 +70,8 @@ _BOTH: Final = (
     Row("/replicatorDispatchRate", "a dispatch rate of replication", applied=_RATE),
     Row("/subscribeRate", "a subscribe rate",
         applied={"subscribeThrottlingRatePerConsumer": 0, "ratePeriodInSecond": 30}),
-    Row("/delayedDelivery", "delayed delivery", applied=_NOT_DELAYED),
     Row("/inactiveTopicPolicies", "the deletion of inactive topics", applied=_NEVER_INACTIVE),
     Row("/deduplicationSnapshotInterval", "an interval of deduplication snapshots"),
-    Row("/schemaValidationEnforced", "the validation of schemas", unset=False),
     Row("/entryFilters", "entry filters", applied={"entryFilterNames": ""}),
     Row("/dispatcherPauseOnAckStatePersistent", "a pause of dispatch while acknowledgements are persisted",
         unset=False, bare=True),
@@ -88,8 +85,6 @@ _NAMESPACE_ROWS: Final = (
     Row("/encryptionRequired", "required encryption", unset=False),
     Row("/maxUnackedMessagesPerSubscription", "a limit of unacknowledged messages per subscription"),
     Row("/compactionThreshold", "a threshold of compaction", method="PUT"),
-    Row("/schemaAutoUpdateCompatibilityStrategy", "a strategy of schema updates", method="PUT"),
-    Row("/isAllowAutoUpdateSchema", "a ban on schema updates", unset=True),
     Row("/resourcegroup", "a resource group", set_at="/resourcegroup/{value}"),
     Row("/antiAffinity", "an anti-affinity group"),
     Row("/persistence/bookieAffinity", "a bookie affinity group"),
@@ -122,7 +117,7 @@ def _serve(resources: Resources, row: Row, look: Callable[[Call], Awaitable[obje
         await look(call)
 
     if row.shown:
-        resources.on("GET", row.path, Access.KNOWN)(get)
+        resources.on("GET", row.path, Access.READ_TENANT)(get)
     resources.on(row.method, row.set_at or row.path, Access.TENANT)(put)
     resources.on("DELETE", row.removed_at or row.path, Access.TENANT)(remove)
 

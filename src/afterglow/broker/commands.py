@@ -20,6 +20,7 @@ from afterglow.errors import AfterglowError
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from google.protobuf.message import Message
@@ -41,6 +42,8 @@ class Session:
 
     producers: dict[int, Producer] = field(default_factory=dict)
     consumers: dict[int, Consumer] = field(default_factory=dict)
+    opening: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    """The requests that open producers, by the producers' ids, until they are answered for good."""
     closed_producers: set[int] = field(default_factory=set)
     """Closed by the broker: what the client had sent meanwhile is passed over."""
 
@@ -68,6 +71,10 @@ class Commands:
             Refused: It has proved nothing that counts.
         """
         return self._service.authenticator.authenticate(method, data)
+
+    def can_act_for(self, role: str | None, original: str) -> bool:
+        """Whether a client may name another role: with authorization, nobody may, since there are no proxy roles."""
+        return not self._service.authorizer.enabled or role == original
 
     def closed(self, connection: Connection) -> None:
         """The connection is gone: so is everything that was open on it."""
@@ -163,6 +170,8 @@ class Commands:
     def _unknown(connection: Connection, command: wire.BaseCommand) -> None:
         name = Kind.Type.Name(command.type)
         refused = Refused(wire.NotAllowedError, f"{name} is not supported by this broker")
+        if "TXN" in name or name.startswith(("TC_", "WATCH_TC_")):
+            refused = replies.no_transactions()
         request_id = _request_id(command)
         if request_id is None:
             log.info("%s: %s was passed over", connection, name)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from afterglow.broker.auth import Principal
+    from afterglow.broker.connection_slots import ConnectionSlots
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,10 @@ class Handler(Protocol):
         """
         ...
 
+    def can_act_for(self, role: str | None, original: str) -> bool:
+        """Whether a client that proved one role may name another as the one on whose behalf it asks."""
+        ...
+
     def command(self, connection: Connection, command: wire.BaseCommand, payload: memoryview) -> None:
         """Take one command after the handshake. The payload is valid during the call only."""
         ...
@@ -127,12 +132,26 @@ class Handler(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. All methods belong to the event loop's thread."""
+    """One client's connection. All methods belong to the event loop's thread.
 
-    def __init__(self, handler: Handler, limits: ConnectionLimits, opened: Callable[[Connection], bool]) -> None:
+    Args:
+        handler: Takes the commands.
+        limits: What the client may ask for.
+        on_open: Called once the connection counts.
+        slots: Bounds the connections; None where the TLS layer in front has taken the slot.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: ConnectionLimits,
+        on_open: Callable[[Connection], None],
+        slots: ConnectionSlots | None = None,
+    ) -> None:
         self._handler = handler
         self._limits = limits
-        self._opened = opened
+        self._on_open = on_open
+        self._slots = slots
         self._buffer = FrameBuffer(limits.max_message_bytes + COMMAND_ALLOWANCE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
@@ -157,9 +176,10 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
-        if not self._opened(self):
+        if self._slots is not None and not self._slots.acquire(self, transport):
             transport.abort()
             return
+        self._on_open(self)
         self._timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_s, self._keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -174,6 +194,8 @@ class Connection(asyncio.BufferedProtocol):
             task.cancel()
         self._out.clear()
         self._limits.budget.forget(self)
+        if self._slots is not None:
+            self._slots.release(self)
         self._handler.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer knows what it needs
@@ -297,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             pass
         elif kind == wire.BaseCommand.AUTH_RESPONSE:
             response = command.authResponse.response
-            self._prove(response.auth_method_name, response.auth_data)
+            self._refresh(response.auth_method_name, response.auth_data)
         elif self.peer is not None:
             self._handler.command(self, command, payload)
         elif kind == wire.BaseCommand.CONNECT:
@@ -308,6 +330,10 @@ class Connection(asyncio.BufferedProtocol):
     def _connect(self, connect: wire.CommandConnect) -> None:
         principal = self._prove(connect.auth_method_name, connect.auth_data)
         if principal is None:
+            return
+        if connect.original_principal and not self._handler.can_act_for(principal.role, connect.original_principal):
+            self.send(replies.error(replies.NO_REQUEST, replies.Refused(wire.AuthorizationError, "Invalid roles.")))
+            self.fail(f"the role {principal.role!r} may not act for {connect.original_principal!r}")
             return
         assert self._transport is not None
         self.peer = Peer(
@@ -340,6 +366,12 @@ class Connection(asyncio.BufferedProtocol):
             left = max(principal.expires_at - time.time(), 0)
             self._expiry = asyncio.get_running_loop().call_later(left, self._expired)
         return principal
+
+    def _refresh(self, method: str, data: bytes) -> None:
+        """Take a new proof of an open connection, which must be of the same role: what is open was opened by it."""
+        principal = self._prove(method, data)
+        if principal is not None and self.peer is not None and principal.role != self.peer.role:
+            self.fail(f"its role cannot change from {self.peer.role!r} to {principal.role!r}; connect anew")
 
     def _expired(self) -> None:
         """A proof has run out: clients that can are asked for another, and have until the next sign of life for it."""

@@ -71,6 +71,8 @@ class Consumer:
     """Whether it is a reader of the engine itself, as of a job that offloads: limits for clients are not for it."""
     offloads: bool = False
     """Whether it is an offload task's: what it is sent is counted by where it was found."""
+    any_schema: bool = False
+    """Whether it takes messages of any schema."""
     since_ms: int = 0
     """When it was opened, in epoch milliseconds."""
     properties: Mapping[str, str] = field(default_factory=dict)

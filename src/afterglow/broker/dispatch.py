@@ -12,6 +12,7 @@ import bisect
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from afterglow.broker.delayed import DelayedMessages
 from afterglow.broker.outgoing import prepare
 from afterglow.errors import AfterglowError
 
@@ -49,6 +50,10 @@ class Dispatcher(Protocol):
 
     def left(self, consumer: Consumer) -> None:
         """A consumer has left; what it had goes to others."""
+        ...
+
+    def close(self) -> None:
+        """Give up what would wake the task again."""
         ...
 
 
@@ -89,8 +94,11 @@ class DispatchTask:
                 asyncio.get_running_loop().call_later(RETRY_S, self.wake)
 
 
-class ExclusiveDispatcher:
-    """All entries go to the one active consumer, in order."""
+class SingleActiveDispatcher:
+    """All entries go to the one active consumer, in order: for Exclusive and Failover subscriptions.
+
+    Delivery times are ignored, as by Pulsar: holding a message back would break the order.
+    """
 
     def __init__(self, subscription: Subscription, position: Position) -> None:
         self._subscription = subscription
@@ -105,13 +113,13 @@ class ExclusiveDispatcher:
     async def step(self) -> bool:
         """Send one read's worth of entries to the active consumer."""
         subscription = self._subscription
-        consumer = subscription.active
+        consumer = subscription.receiver
         if consumer is None or not consumer.ready:
             return False
         generation = self._generation
         topic = subscription.topic
         reading = await topic.read_over(self._position, min(consumer.permits, READ_ENTRIES), READ_BYTES)
-        if generation != self._generation or consumer is not subscription.active:
+        if generation != self._generation or consumer is not subscription.receiver:
             return True
         if reading.end is None:
             subscription.reached_end()
@@ -148,6 +156,9 @@ class ExclusiveDispatcher:
         """The next consumer starts with what is not acknowledged."""
         self.redeliver(consumer, None)
 
+    def close(self) -> None:
+        """Nothing here wakes the task."""
+
 
 class SharedDispatcher:
     """Each entry goes to one of the consumers that are ready, in turn; what they give back goes to others first."""
@@ -160,6 +171,11 @@ class SharedDispatcher:
         """To be sent again, ascending."""
         self._redeliveries: dict[Position, int] = {}
         self._turn = 0
+        self.delayed = DelayedMessages(
+            subscription.now_ms,
+            subscription.wake,
+            subscription.topic.service.config.max_delayed_messages_per_subscription,
+        )
 
     @property
     def position(self) -> Position:
@@ -173,7 +189,11 @@ class SharedDispatcher:
         if not permits:
             return False
         generation = self._generation
+        if self.delayed:
+            self._take_due()
         resent = bool(self._again)
+        if self.delayed.is_full and not resent:
+            return False
         if resent:
             start, count = self._next_run(min(permits, READ_ENTRIES))
             reading = await subscription.topic.read_over(start, count, READ_BYTES)
@@ -206,6 +226,10 @@ class SharedDispatcher:
                 subscription.acknowledge_marker(position)
                 self._forget(position, again=again)
                 continue
+            if outgoing.deliver_at_ms > now_ms and subscription.topic.policies.delayed_delivery:
+                self.delayed.add(position, outgoing.deliver_at_ms)
+                self._forget(position, again=again)
+                continue
             consumer = self._choose()
             if consumer is None:
                 return True
@@ -226,6 +250,7 @@ class SharedDispatcher:
         self._position = position
         self._again.clear()
         self._redeliveries.clear()
+        self.delayed.clear()
         self._generation += 1
         for consumer in self._subscription.consumers:
             consumer.pending.clear()
@@ -242,6 +267,17 @@ class SharedDispatcher:
     def left(self, consumer: Consumer) -> None:
         """What a consumer had goes to others; the last one leaves everything to the next to come."""
         self.redeliver(consumer, None)
+
+    def close(self) -> None:
+        """No delayed message wakes the task any more."""
+        self.delayed.clear()
+
+    def _take_due(self) -> None:
+        """Send messages next whose delivery time has come."""
+        self.delayed.discard_through(self._subscription.cursor.mark_delete)
+        if len(self._again) < READ_ENTRIES:
+            for position in self.delayed.pop_due(READ_ENTRIES):
+                bisect.insort(self._again, position)
 
     def _wants(self, consumer: Consumer) -> bool:
         limit = self._subscription.max_unacknowledged

@@ -32,6 +32,10 @@ class Obedience:
         """Policies of a namespace or of its topics have changed; to be called as soon as that is stored."""
         self._changes[namespace] += 1
 
+    def changes_of(self, namespace: NamespaceName) -> int:
+        """How many changes were counted."""
+        return self._changes[namespace]
+
     async def policies_of(self, name: TopicName) -> TopicPolicies:
         """What holds for a topic now; who opens it by that without waiting in between misses no change.
 

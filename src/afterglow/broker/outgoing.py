@@ -24,6 +24,8 @@ class Outgoing:
     """Permits that it takes: the size of the batch, or 1."""
     marker: bool
     """Written by a broker for brokers: never sent, and counted as acknowledged."""
+    deliver_at_ms: int = 0
+    """Epoch milliseconds before which a shared subscription does not deliver it; 0: at once."""
 
 
 def prepare(entry: StoredEntry, *, expose_broker_metadata: bool) -> Outgoing:
@@ -40,4 +42,5 @@ def prepare(entry: StoredEntry, *, expose_broker_metadata: bool) -> Outgoing:
         data if expose_broker_metadata else stripped,
         max(messages, 1),
         metadata.HasField("marker_type"),
+        metadata.deliver_at_time,
     )

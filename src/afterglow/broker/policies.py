@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from afterglow.broker.replies import Refused
-from afterglow.config.choices import TopicType
+from afterglow.config.choices import SchemaCompatibilityStrategy, TopicType
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.retention import Retention
 from afterglow.ledger.topic_policies import effective
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DELETED: Final = "deleted"
 """Field of the policies of a namespace that is being deleted, with all it has."""
 
-SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared")
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover")
 """The types of subscriptions that are served."""
 
 _MOST_PARTITIONS: Final = 10_000
@@ -98,6 +98,16 @@ MAX_UNACKED_PER_CONSUMER: Final = Policy(
     "maxUnackedMessagesOnConsumer",
     lambda config: config.max_unacked_messages_per_consumer,
 )
+DELAYED_DELIVERY: Final = Policy(
+    "delayed_delivery_policies",
+    "delayedDeliveryPolicies",
+    # Deliveries are exact: the tick is kept for tools that set and read it.
+    lambda config: {
+        "tickTime": 1000,
+        "active": config.delayed_delivery_enabled,
+        "maxDeliveryDelayInMillis": config.delayed_delivery_max_delay_in_millis,
+    },
+)
 AUTO_SUBSCRIPTION_CREATION: Final = Policy(
     "autoSubscriptionCreationOverride",
     "autoSubscriptionCreationOverride",
@@ -115,6 +125,47 @@ AUTO_TOPIC_CREATION: Final = Policy(
         "defaultNumPartitions": config.default_num_partitions,
     },
 )
+SCHEMA_VALIDATION: Final = Policy(
+    "schema_validation_enforced", "schemaValidationEnforced", lambda config: config.is_schema_validation_enforced
+)
+SCHEMA_UPDATES: Final = Policy(
+    "is_allow_auto_update_schema", None, lambda config: config.is_allow_auto_update_schema_enabled
+)
+SCHEMA_AUTO_UPDATE: Final = Policy("schema_auto_update_compatibility_strategy", None, lambda _config: None)
+AUTO_UPDATE_STRATEGIES: Final = {
+    "AutoUpdateDisabled": SchemaCompatibilityStrategy.ALWAYS_INCOMPATIBLE,
+    "Backward": SchemaCompatibilityStrategy.BACKWARD,
+    "Forward": SchemaCompatibilityStrategy.FORWARD,
+    "Full": SchemaCompatibilityStrategy.FULL,
+    "AlwaysCompatible": SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE,
+    "BackwardTransitive": SchemaCompatibilityStrategy.BACKWARD_TRANSITIVE,
+    "ForwardTransitive": SchemaCompatibilityStrategy.FORWARD_TRANSITIVE,
+    "FullTransitive": SchemaCompatibilityStrategy.FULL_TRANSITIVE,
+}
+"""The older words of Pulsar for strategies, which only namespaces have."""
+
+
+class _SchemaStrategy(Policy):
+    """A namespace has two fields for it, of which the older one counts where the newer one says nothing."""
+
+    __slots__ = ()
+
+    def held(self, config: BrokerConfig, namespace: Stored, topic: Stored) -> Any:
+        """What holds for a topic, by what its namespace and it itself have stored."""
+        older = AUTO_UPDATE_STRATEGIES.get(namespace.get(SCHEMA_AUTO_UPDATE.namespace, ""))
+        own = effective(topic).get("schemaCompatibilityStrategy")
+        return str(own or namespace.get(self.namespace) or older or self.broker(config))
+
+
+def _broker_strategy(config: BrokerConfig) -> str:
+    given = config.schema_compatibility_strategy
+    is_undefined = given is SchemaCompatibilityStrategy.UNDEFINED
+    return SchemaCompatibilityStrategy.FULL if is_undefined else given
+
+
+SCHEMA_STRATEGY: Final[Policy] = _SchemaStrategy(
+    "schema_compatibility_strategy", "schemaCompatibilityStrategy", _broker_strategy
+)
 MAX_TOPICS: Final = Policy("max_topics_per_namespace", None, lambda config: config.max_topics_per_namespace)
 
 
@@ -130,12 +181,28 @@ class TopicPolicies:
     max_consumers_per_subscription: int
     max_subscriptions: int
     max_unacked_per_consumer: int
+    delayed_delivery: bool
+    """Whether shared subscriptions hold messages back until their delivery time."""
+    max_delivery_delay_ms: int
     auto_subscription_creation: bool
     """Whether a subscription is created when a consumer first names it."""
     subscription_types: frozenset[str]
     """The types that consumers may bring."""
     mark_delete_rate: float
     """States of a cursor that are persisted per second; 0: as many as come."""
+    schemas: SchemaPolicies
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicies:
+    """What holds for the schemas of one topic."""
+
+    strategy: SchemaCompatibilityStrategy
+    """Never UNDEFINED."""
+    updates: bool = True
+    """Whether clients bring new schemas."""
+    validation: bool = False
+    """Whether producers without a schema are refused once the topic has one."""
 
 
 def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPolicies:
@@ -151,6 +218,7 @@ def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPoli
         return policy.held(config, namespace, topic)
 
     retention, rate = held(RETENTION), held(PERSISTENCE).get("managedLedgerMaxMarkDeleteRate", -1)
+    delayed = held(DELAYED_DELIVERY)
     return TopicPolicies(
         retention=Retention.of(retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]),
         ttl_ms=1000 * held(MESSAGE_TTL),
@@ -159,10 +227,18 @@ def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> TopicPoli
         max_consumers_per_subscription=held(MAX_CONSUMERS_PER_SUBSCRIPTION),
         max_subscriptions=held(MAX_SUBSCRIPTIONS),
         max_unacked_per_consumer=held(MAX_UNACKED_PER_CONSUMER),
+        delayed_delivery=delayed["active"],
+        max_delivery_delay_ms=delayed["maxDeliveryDelayInMillis"],
         auto_subscription_creation=held(AUTO_SUBSCRIPTION_CREATION)["allowAutoSubscriptionCreation"],
         subscription_types=frozenset(held(TYPES_ENABLED)),
         # A policy that is only about copies carries no rate, or a negative one.
         mark_delete_rate=rate if rate >= 0 else config.managed_ledger_default_mark_delete_rate_limit,
+        schemas=SchemaPolicies(
+            SchemaCompatibilityStrategy(held(SCHEMA_STRATEGY)),
+            updates=held(SCHEMA_UPDATES),
+            # What the broker enforces no namespace and no topic can switch off.
+            validation=held(SCHEMA_VALIDATION) or config.is_schema_validation_enforced,
+        ),
     )
 
 

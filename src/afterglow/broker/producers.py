@@ -15,8 +15,8 @@ from afterglow.broker import replies
 from afterglow.broker.rates import Meter
 from afterglow.broker.replies import Refused
 from afterglow.broker.traffic import Traffic
-from afterglow.errors import TopicTerminated
-from afterglow.format.entry import CHECKSUM_MAGIC
+from afterglow.errors import CorruptEntry, TopicTerminated
+from afterglow.format.entry import CHECKSUM_MAGIC, decode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_command
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from afterglow.broker.connection import Connection
+    from afterglow.broker.producer_access import AccessMode
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
 
@@ -42,9 +43,11 @@ class Producer:
     """Chosen by the client, unique on its connection."""
     name: str
     epoch: int
-    exclusive: bool
+    access_mode: AccessMode
     topic: Topic
     connection: Connection
+    topic_epoch: int | None = None
+    """The topic's epoch that it was let in with before, where its client comes back."""
     schema_version: bytes = b""
     since_ms: int = 0
     """When it was opened, in epoch milliseconds."""
@@ -67,6 +70,8 @@ class Producer:
         """
         sequence_id, highest = command.sequence_id, command.highest_sequence_id
         problem = check_payload(payload)
+        if problem is None and self.topic.policies.max_delivery_delay_ms:
+            problem = check_delay(payload, self.topic.policies.max_delivery_delay_ms)
         if problem is not None:
             self.connection.send(replies.send_error(self.producer_id, sequence_id, problem))
             return
@@ -94,6 +99,13 @@ class Producer:
         self._unanswered -= 1
         if not self._unanswered:
             self._all_answered.set()
+        if isinstance(result, TopicTerminated):
+            # CLOSE_PRODUCER goes first, as Pulsar sends it: the client comes back and is told of the end at once. Go's
+            # client does not come back after this error, and waits until its messages time out.
+            self.topic.disconnect_producers()
+            refused = Refused(wire.TopicTerminatedError, str(result))
+            self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
+            return
         if isinstance(result, Position):
             self.topic.entries_added += 1
         if self.closed:
@@ -108,9 +120,6 @@ class Producer:
             message_id.ledgerId = result.ledger_id
             message_id.entryId = result.entry_id
             self.connection.send_bytes(encode_command(self._receipt))
-        elif isinstance(result, TopicTerminated):
-            refused = Refused(wire.TopicTerminatedError, str(result))
-            self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
         else:
             refused = replies.refusal(result)
             self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
@@ -128,4 +137,15 @@ def check_payload(payload: memoryview) -> Refused | None:
     metadata = at + _U32.size
     if size < metadata or _U32.unpack_from(payload, at)[0] > size - metadata:
         return Refused(wire.UnknownError, "the message's metadata reaches beyond its frame")
+    return None
+
+
+def check_delay(payload: memoryview, longest_ms: int) -> Refused | None:
+    """What is wrong with the delivery time of an entry; metadata that does not parse has none."""
+    try:
+        metadata = decode_entry(payload, check=False).metadata
+    except CorruptEntry:
+        return None
+    if metadata.HasField("deliver_at_time") and metadata.deliver_at_time - metadata.publish_time > longest_ms:
+        return Refused(wire.NotAllowedError, f"Exceeds max allowed delivery delay of {longest_ms} milliseconds")
     return None

@@ -18,6 +18,7 @@ from afterglow.errors import (
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
+    from afterglow.broker.producers import Producer
     from afterglow.format.position import Position
 
 PULSAR_VERSION = "4.0.8"
@@ -33,6 +34,11 @@ class Refused(AfterglowError):
     def __init__(self, code: wire.ServerError.ValueType, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def no_transactions() -> Refused:
+    """The answer to all that belongs to transactions."""
+    return Refused(wire.NotAllowedError, "transactions are not supported by this broker")
 
 
 def refusal(error: Exception) -> Refused:
@@ -72,6 +78,22 @@ def success(request_id: int) -> wire.BaseCommand:
     """SUCCESS."""
     command = wire.BaseCommand(type=wire.BaseCommand.SUCCESS)
     command.success.request_id = request_id
+    return command
+
+
+def producer_success(
+    request_id: int, producer: Producer, *, topic_epoch: int | None = None, ready: bool = True
+) -> wire.BaseCommand:
+    """PRODUCER_SUCCESS; a producer that is not ready waits for the topic, and gets a second one when it has it."""
+    command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER_SUCCESS)
+    command.producer_success.request_id = request_id
+    command.producer_success.producer_name = producer.name
+    command.producer_success.last_sequence_id = -1
+    # Java's client reconnects for ever where this is absent; empty means that there is no schema.
+    command.producer_success.schema_version = producer.schema_version
+    command.producer_success.producer_ready = ready
+    if topic_epoch is not None:
+        command.producer_success.topic_epoch = topic_epoch
     return command
 
 

@@ -1,16 +1,19 @@
 """Which schemas are well-formed, the same, and compatible; pure functions over the protocol's ``Schema``.
 
-What is checked where a schema follows another is what Pulsar checks by default (strategy FULL): the type must stay, and
+A schema that follows others is held to the topic's strategy, as in Pulsar. BACKWARD: it must be able to read what they
+wrote; FORWARD: they must be able to read what it writes; FULL: both. Only the newest version counts, with _TRANSITIVE
+all. Under each of these the type must stay, and
 
 =================  =====================================================================================================
-JSON, AVRO         each definition, as reader, must be able to read data of the other: so fields that come or go have
-                   defaults, and types change only where Avro promotes both ways (:mod:`afterglow.broker.avro_rules`)
+JSON, AVRO         one definition, as reader, must resolve the other, as writer (:mod:`afterglow.broker.avro_rules`)
 KEY_VALUE          the types of key and value must stay, and each follows its own type's rule
 PROTOBUF_NATIVE    the root message's name must stay
 all others         nothing more (also PROTOBUF, which Pulsar leaves unchecked unless told otherwise)
 =================  =====================================================================================================
 
-Only the newest version counts, as for FULL; the transitive strategies and those of namespaces are not offered.
+ALWAYS_COMPATIBLE lets everything follow, another type too; ALWAYS_INCOMPATIBLE nothing. A consumer must be able to read
+the newest version whatever the strategy says of producers; under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it is held to
+what producers are, and under ALWAYS_INCOMPATIBLE none that brings a schema is let in, even if it is the topic's own.
 """
 
 from __future__ import annotations
@@ -18,18 +21,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.broker.replies import Refused
+from afterglow.config.choices import SchemaCompatibilityStrategy as Strategy
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     SchemaType = wire.Schema.Type.ValueType
 
 _NONE: Final = wire.Schema.Type.Value("None")
-_UNSTORED: Final = frozenset({_NONE, wire.Schema.AutoConsume})
 _STRUCTS: Final = frozenset({wire.Schema.Json, wire.Schema.Avro, wire.Schema.Protobuf})
 """Types whose definition is one of Avro."""
 _SPELLED: Final = {
@@ -51,9 +56,61 @@ _ADMIN_NAMES: Final = {
 """Types as properties of a KEY_VALUE schema name them."""
 
 
-def is_stored(schema: wire.Schema) -> bool:
-    """Whether a topic remembers such a schema: not raw bytes, and not the wish to take any."""
-    return schema.type not in _UNSTORED
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a schema is held to."""
+
+    reads: bool = False
+    """It must be able to read what was written with the topic's versions."""
+    is_read: bool = False
+    """The topic's versions must be able to read what is written with it."""
+    all_versions: bool = False
+    """Not only the newest counts."""
+
+
+_PRODUCERS: Final = {
+    Strategy.BACKWARD: Rule(reads=True),
+    Strategy.FORWARD: Rule(is_read=True),
+    Strategy.FULL: Rule(reads=True, is_read=True),
+    Strategy.BACKWARD_TRANSITIVE: Rule(reads=True, all_versions=True),
+    Strategy.FORWARD_TRANSITIVE: Rule(is_read=True, all_versions=True),
+    Strategy.FULL_TRANSITIVE: Rule(reads=True, is_read=True, all_versions=True),
+}
+
+
+def rule_for(strategy: Strategy, *, consumer: bool) -> Rule:
+    """Return what the schema of a producer or of a consumer is held to where a topic has other schemas.
+
+    Raises:
+        Refused: The strategy is ALWAYS_INCOMPATIBLE, which lets none in.
+    """
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        raise _incompatible("the topic's schema compatibility strategy is ALWAYS_INCOMPATIBLE: set another one")
+    if consumer and strategy not in {Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE}:
+        return _PRODUCERS[Strategy.BACKWARD]
+    return _PRODUCERS[strategy]
+
+
+def is_any(schema: wire.Schema) -> bool:
+    """Whether it is the wish of a consumer to take any schema."""
+    return schema.type == wire.Schema.AutoConsume
+
+
+def definition_digest(schema: wire.Schema) -> str:
+    """Return what two schemas share if they have one type and one definition; documentation and aliases do not count.
+
+    That is what Pulsar calls the same schema; properties, which may say how a definition is to be read, are left out.
+
+    Raises:
+        Refused: A definition that should be JSON is none.
+    """
+    bare = wire.Schema(name=schema.name, type=schema.type, schema_data=schema.schema_data)
+    if schema.type in _STRUCTS:
+        bare.schema_data = json.dumps(_undocumented(_json(schema.schema_data))).encode()
+    elif schema.type == wire.Schema.KeyValue:
+        # The same bytes mean something else where the types of key and value are others.
+        bare.properties.extend(pair for pair in schema.properties if pair.key.endswith(".schema.type"))
+    return digest(bare)
 
 
 def digest(schema: wire.Schema) -> str:
@@ -84,6 +141,8 @@ def check_valid(schema: wire.Schema) -> None:
         MissingDependency: Avro's library is not installed.
     """
     data = schema.schema_data
+    if schema.type == _NONE:
+        return
     match schema.type:
         case wire.Schema.Json | wire.Schema.Avro | wire.Schema.Protobuf:
             parsed = _avro_schema(schema)
@@ -91,10 +150,7 @@ def check_valid(schema: wire.Schema) -> None:
                 raise _incompatible("an AVRO schema cannot be a union: put the union into a record's field")
         case wire.Schema.KeyValue:
             for side in _sides(schema):
-                if side.type == wire.Schema.AutoConsume:
-                    raise _incompatible("a KEY_VALUE schema cannot hold AUTO_CONSUME, which is no type of data")
-                if is_stored(side):
-                    check_valid(side)
+                check_valid(side)
         case wire.Schema.ProtobufNative:
             _root_message(schema)
         case wire.Schema.String:
@@ -102,40 +158,33 @@ def check_valid(schema: wire.Schema) -> None:
                 raise _incompatible("a STRING schema has no definition: send none")
         case wire.Schema.External:
             pass
+        case wire.Schema.AutoConsume:
+            raise _incompatible("AUTO_CONSUME is a wish of consumers and not a type of data: give another schema")
         case _:
             if data:
                 raise _incompatible(f"a schema of the type {_name(schema)} has no definition: send none")
 
 
-def check_follows(newest: wire.Schema, schema: wire.Schema) -> None:
-    """Check that a schema may become the version after the newest.
+def check_follows(rule: Rule, versions: Iterable[wire.Schema], schema: wire.Schema) -> None:
+    """Check that a schema is what a rule asks for next to versions of a topic's schema.
 
     Raises:
-        Refused: They are not compatible.
+        Refused: It is not.
         MissingDependency: Avro's library is not installed.
     """
-    _compare(newest, schema, mutual=True)
+    for version in versions:
+        _compare(rule, version, schema)
 
 
-def check_reads(newest: wire.Schema, schema: wire.Schema) -> None:
-    """Check that a consumer with a schema can read what was written with the newest.
-
-    Raises:
-        Refused: It cannot.
-        MissingDependency: Avro's library is not installed.
-    """
-    _compare(newest, schema, mutual=False)
-
-
-def _compare(old: wire.Schema, new: wire.Schema, *, mutual: bool, what: str = "schema") -> None:
+def _compare(rule: Rule, old: wire.Schema, new: wire.Schema, what: str = "schema") -> None:
     if old.type != new.type:
         raise _incompatible(f"the topic's {what} is of the type {_name(old)}, not {_name(new)}")
     match new.type:
         case wire.Schema.Json | wire.Schema.Avro:
-            _compare_avro(old, new, mutual=mutual, what=what)
+            _compare_avro(rule, old, new, what)
         case wire.Schema.KeyValue:
             for part, was, is_now in zip(("key", "value"), _sides(old), _sides(new), strict=True):
-                _compare(was, is_now, mutual=mutual, what=f"{part} schema")
+                _compare(rule, was, is_now, f"{part} schema")
         case wire.Schema.ProtobufNative:
             before, after = _root_message(old), _root_message(new)
             if before != after:
@@ -144,18 +193,31 @@ def _compare(old: wire.Schema, new: wire.Schema, *, mutual: bool, what: str = "s
             pass
 
 
-def _compare_avro(old: wire.Schema, new: wire.Schema, *, mutual: bool, what: str) -> None:
+def _compare_avro(rule: Rule, old: wire.Schema, new: wire.Schema, what: str) -> None:
     avro = _avro()
     before, after = _avro_schema(old), _avro_schema(new)
     try:
-        reason = avro.unreadable(after, before)
+        reason = avro.unreadable(after, before) if rule.reads else None
         if reason is not None:
             raise _incompatible(f"the new {what} cannot read what is in the topic: {reason}")
-        reason = avro.unreadable(before, after) if mutual else None
+        reason = avro.unreadable(before, after) if rule.is_read else None
     except avro.TooComplex as error:
         raise _incompatible(str(error)) from error
     if reason is not None:
         raise _incompatible(f"readers with the topic's {what} could not read the new one: {reason}")
+
+
+def _undocumented(definition: Any) -> Any:
+    if isinstance(definition, list):
+        return [_undocumented(each) for each in definition]
+    if not isinstance(definition, dict):
+        return definition
+    return {
+        # A default is data, in which the same words mean something else.
+        key: value if key == "default" else _undocumented(value)
+        for key, value in definition.items()
+        if key not in {"doc", "aliases"}
+    }
 
 
 def _avro() -> ModuleType:

@@ -14,14 +14,18 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from afterglow.broker.policies import SchemaPolicies
 from afterglow.broker.replies import Refused
-from afterglow.broker.schema_rules import check_follows, check_reads, check_valid, digest, is_stored
+from afterglow.broker.schema_rules import check_follows, check_valid, definition_digest, digest, is_any, rule_for
+from afterglow.config.choices import SchemaCompatibilityStrategy as Strategy
 from afterglow.errors import CommitUnknown, CorruptMetadata, ValueTooLarge, VersionConflict
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.clock import wall_clock_ms
 from afterglow.metadata.store import MUST_NOT_EXIST
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from afterglow.metadata.clock import NowMs
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.paths import AfterglowPaths
@@ -38,7 +42,9 @@ MAX_VERSIONS: Final = 1_000
 """Of one topic: who passes it makes a new schema for every message."""
 
 NO_VERSION: Final = b""
-"""The version of what is not stored: raw bytes, and the wish to take any schema."""
+"""The version of what is not stored: no schema, and the wish to take any."""
+
+_BY_DEFAULT: Final = SchemaPolicies(Strategy.FULL)
 
 _ATTEMPTS: Final = 100
 """Each lost race means that another's change was made, so a hundred in a row are a fault."""
@@ -95,15 +101,48 @@ class SchemaRegistry:
         found = (_stored(topic, rows, number) for number in range(len(rows)))
         return tuple(stored for stored in found if stored is not None)
 
-    def get_or_create(self, topic: TopicName, schema: wire.Schema) -> bytes:
+    def get_or_create(self, topic: TopicName, schema: wire.Schema, policies: SchemaPolicies = _BY_DEFAULT) -> bytes:
         """Return the version of a producer's schema, storing it as the newest where the topic does not know it.
 
         Raises:
-            Refused: It is not well-formed, not compatible with the newest, or too large; or there are too many.
+            Refused: It is not well-formed, not what the topic's strategy asks for, or too large; it is new and new
+                ones are not taken; or there are too many.
             MetadataError: It could not be stored.
             MissingDependency: Avro's library is not installed.
         """
-        return self._register(topic, schema, consumer=False)
+        size = schema.ByteSize()
+        if size > MAX_SCHEMA_BYTES:
+            raise Refused(wire.IncompatibleSchema, f"the schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
+        key = digest(schema)
+        for attempt in range(1, _ATTEMPTS + 1):
+            rows, version = self._read(topic)
+            known = _number_of(rows, key)
+            if known is not None:
+                return encode_version(known)
+            if attempt == 1:
+                check_valid(schema)
+            try:
+                _check_new(topic, rows, schema, policies)
+            except Refused:
+                # Properties make another version here, since they say how data is read. That must not keep out who
+                # brings a definition that the topic has.
+                same = _number_of_definition(topic, rows, schema)
+                if same is None:
+                    raise
+                return encode_version(same)
+            if len(rows) >= MAX_VERSIONS:
+                raise Refused(
+                    wire.NotAllowedError, f"{topic} has {MAX_VERSIONS} versions of its schema: make no new one"
+                )
+            try:
+                self._write(topic, [*rows, _row(schema, key, self._now_ms())], version)
+            except (VersionConflict, CommitUnknown):
+                # Read again and decide: our schema may be there, by us or by another, or another one before it.
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            return encode_version(len(rows))
+        raise AssertionError  # the last attempt returns or raises
 
     def find(self, topic: TopicName, schema: wire.Schema) -> bytes | None:
         """Return the version that is the same schema; None where there is none.
@@ -115,30 +154,59 @@ class SchemaRegistry:
         number = _number_of(rows, digest(schema))
         return None if number is None else encode_version(number)
 
-    def check_follows(self, topic: TopicName, schema: wire.Schema) -> None:
+    def check_follows(self, topic: TopicName, schema: wire.Schema, strategy: Strategy = Strategy.FULL) -> None:
         """Check that a schema could be stored as the newest; nothing is.
 
         Raises:
-            Refused: It is not well-formed, or not compatible with the newest.
+            Refused: It is not well-formed, or not what the strategy asks for.
             MissingDependency: Avro's library is not installed.
         """
         rows, _ = self._read(topic)
         check_valid(schema)
-        newest = _stored(topic, rows, len(rows) - 1)
-        if newest is not None:
-            check_follows(newest.schema, schema)
+        _check_new(topic, rows, schema, SchemaPolicies(strategy))
 
-    def check_consumer(self, topic: TopicName, schema: wire.Schema) -> bytes:
-        """Return the newest version if a consumer's schema can read it; the first schema of a topic is stored.
+    def check_consumer(
+        self,
+        topic: TopicName,
+        schema: wire.Schema,
+        policies: SchemaPolicies = _BY_DEFAULT,
+        *,
+        is_idle: bool = True,
+    ) -> bytes:
+        """Return the newest version if a consumer's schema can read it; the first schema of an idle topic is stored.
 
         A consumer brings no data, so its schema need not be readable by others, and none but the first is stored.
+
+        Args:
+            topic: Which.
+            schema: The consumer's.
+            policies: What holds for the topic.
+            is_idle: Whether nobody is connected to the topic and it has no messages. A topic in use that has no schema
+                has raw bytes, which no schema describes.
 
         Raises:
             Refused: The consumer could not read what is in the topic, or its schema is not well-formed.
             MetadataError: The first schema could not be stored.
             MissingDependency: Avro's library is not installed.
         """
-        return self._register(topic, schema, consumer=True)
+        if is_any(schema):
+            return NO_VERSION
+        rows, _ = self._read(topic)
+        newest = _stored(topic, rows, len(rows) - 1)
+        if newest is None and is_idle:
+            return self.get_or_create(topic, schema, policies)
+        check_valid(schema)
+        if policies.strategy is Strategy.ALWAYS_COMPATIBLE:
+            return NO_VERSION if newest is None else newest.version
+        if newest is None:
+            raise Refused(
+                wire.IncompatibleSchema,
+                f"{topic} is in use without a schema: have a producer bring one, or upload one",
+            )
+        rule = rule_for(policies.strategy, consumer=True)
+        if rule.all_versions or digest(newest.schema) != digest(schema):
+            check_follows(rule, _versions(topic, rows, all_versions=rule.all_versions), schema)
+        return newest.version
 
     def clear(self, topic: TopicName) -> None:
         """Forget a topic's schemas while the topic lives: any schema may follow, under the next number.
@@ -177,40 +245,6 @@ class SchemaRegistry:
             return
         raise VersionConflict(f"the schemas of {topic} change all the time; delete the topic again")
 
-    def _register(self, topic: TopicName, schema: wire.Schema, *, consumer: bool) -> bytes:
-        if not is_stored(schema):
-            return NO_VERSION
-        size = schema.ByteSize()
-        if size > MAX_SCHEMA_BYTES:
-            raise Refused(wire.IncompatibleSchema, f"the schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
-        key = digest(schema)
-        for attempt in range(1, _ATTEMPTS + 1):
-            rows, version = self._read(topic)
-            known = _number_of(rows, key)
-            if known is not None:
-                return encode_version(known)
-            if attempt == 1:
-                check_valid(schema)
-            newest = _stored(topic, rows, len(rows) - 1)
-            if newest is not None:
-                if consumer:
-                    check_reads(newest.schema, schema)
-                    return newest.version
-                check_follows(newest.schema, schema)
-            if len(rows) >= MAX_VERSIONS:
-                raise Refused(
-                    wire.NotAllowedError, f"{topic} has {MAX_VERSIONS} versions of its schema: make no new one"
-                )
-            try:
-                self._write(topic, [*rows, _row(schema, key, self._now_ms())], version)
-            except (VersionConflict, CommitUnknown):
-                # Read again and decide: our schema may be there, by us or by another, or another one before it.
-                if attempt == _ATTEMPTS:
-                    raise
-                continue
-            return encode_version(len(rows))
-        raise AssertionError  # the last attempt returns or raises
-
     def _path(self, topic: TopicName) -> str:
         return self._paths.schemas(topic.base.managed_ledger_name)
 
@@ -237,6 +271,38 @@ class SchemaRegistry:
                 f"the versions of the schema of {topic} have no room in the metadata store "
                 f"({self._metadata.max_value_bytes} bytes): make no new one",
             ) from error
+
+
+def _check_new(topic: TopicName, rows: Rows, schema: wire.Schema, policies: SchemaPolicies) -> None:
+    """Check that a schema may become the newest version.
+
+    Raises:
+        Refused: It may not.
+    """
+    if not policies.updates:
+        raise Refused(
+            wire.IncompatibleSchema,
+            f"{topic} takes no new schema from clients (isAllowAutoUpdateSchema): upload it, or use one that it has",
+        )
+    if policies.strategy is Strategy.ALWAYS_COMPATIBLE or not any(rows):
+        return
+    rule = rule_for(policies.strategy, consumer=False)
+    check_follows(rule, _versions(topic, rows, all_versions=rule.all_versions), schema)
+
+
+def _versions(topic: TopicName, rows: Rows, *, all_versions: bool) -> Iterator[wire.Schema]:
+    """The versions that a new schema is compared with, newest first: most faults show there."""
+    for number in range(len(rows) - 1, -1 if all_versions else len(rows) - 2, -1):
+        stored = _stored(topic, rows, number)
+        if stored is not None:
+            yield stored.schema
+
+
+def _number_of_definition(topic: TopicName, rows: Rows, schema: wire.Schema) -> int | None:
+    wanted = definition_digest(schema)
+    stored = (_stored(topic, rows, number) for number in range(len(rows)))
+    same = (each for each in stored if each is not None and definition_digest(each.schema) == wanted)
+    return next((decode_version(each.version) for each in same), None)
 
 
 def _number_of(rows: Rows, key: str) -> int | None:

@@ -7,13 +7,17 @@ import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from afterglow.broker import requests
+from afterglow.broker.authorization import Authorizer
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
+from afterglow.broker.connection_slots import ConnectionSlots
 from afterglow.broker.creation import Creation
+from afterglow.broker.handshakes import over_tls
 from afterglow.broker.obedience import TOPICS_AT_ONCE, Obedience
 from afterglow.broker.policies import PolicyReader
 from afterglow.broker.raw_reads import OriginBytes
 from afterglow.broker.replies import Refused
+from afterglow.broker.revocation import disconnect_unauthorized
 from afterglow.broker.topic import Topic
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -72,6 +76,7 @@ class BrokerService:
         self.store = store
         self.catalog = catalog
         self.policies = PolicyReader(config, catalog)
+        self.authorizer = Authorizer(config, catalog)
         self.creation = Creation(self)
         self.schemas = schemas
         self.instance = instance
@@ -106,6 +111,12 @@ class BrokerService:
         self.policy_changes = PolicyChanges(config, catalog)
         self._changing_policies = asyncio.Lock()
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
+        self._slots = ConnectionSlots(
+            config.broker_max_connections,
+            config.broker_max_connections_per_ip,
+            "brokerMaxConnections",
+            "brokerMaxConnectionsPerIp",
+        )
         self._limits = ConnectionLimits(
             max_message_bytes=config.max_message_size,
             keep_alive_s=config.keep_alive_interval_seconds,
@@ -118,7 +129,11 @@ class BrokerService:
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Accept clients; returns the port."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._connection, host, port, ssl=tls, backlog=1024)
+        make: Callable[[], asyncio.BaseProtocol] = self._connection
+        if tls is not None:
+            timeout_s = self.config.tls_handshake_timeout_seconds
+            make = over_tls(self._tls_connection, tls, "brokerServicePortTls", self._slots, timeout_s)
+        server = await loop.create_server(make, host, port, backlog=1024)
         self._servers.append(server)
         found: int = server.sockets[0].getsockname()[1]
         return found
@@ -136,19 +151,10 @@ class BrokerService:
         await asyncio.gather(*self._background, return_exceptions=True)
 
     def _connection(self) -> Connection:
-        return Connection(self._commands, self._limits, self._admit)
+        return Connection(self._commands, self._limits, self.connections.add, self._slots)
 
-    def _admit(self, connection: Connection) -> bool:
-        most = self.config.broker_max_connections
-        if most and len(self.connections) >= most:
-            log.warning("%s was refused: brokerMaxConnections is %s", connection, most)
-            return False
-        most = self.config.broker_max_connections_per_ip
-        if most and sum(other.host == connection.host for other in self.connections) >= most:
-            log.warning("%s was refused: brokerMaxConnectionsPerIp is %s", connection, most)
-            return False
-        self.connections.add(connection)
-        return True
+    def _tls_connection(self) -> Connection:
+        return Connection(self._commands, self._limits, self.connections.add)
 
     @property
     def authenticator(self) -> Authenticator:
@@ -224,6 +230,8 @@ class BrokerService:
         log_warnings(f"namespace {namespace}", warnings)
         self.policies_changed(namespace)
         await self._obedience.enforce(namespace, lambda name: name.namespace == namespace)
+        if self.authorizer.enabled:
+            await disconnect_unauthorized(self, namespace)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic.
@@ -241,7 +249,13 @@ class BrokerService:
         """Forget what is kept by a topic's name, after the topic is gone; a partition has nothing of its own."""
         await self.blocking(self.schemas.delete, name)
         await self.blocking(self.catalog.delete_topic_policies, name)
+        if self.authorizer.enabled:
+            await self.blocking(self.authorizer.forget_topic, name)
         self.policies_changed(name.namespace)
+
+    def policy_changes_of(self, namespace: NamespaceName) -> int:
+        """How often policies of a namespace or its topics have changed since the start."""
+        return self._obedience.changes_of(namespace)
 
     def policies_changed(self, namespace: NamespaceName) -> None:
         """Tell whoever keeps policies of a namespace or its topics that they are others now."""

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from afterglow.broker import replies
 from afterglow.broker.consumers import ConsumerTimes
-from afterglow.broker.dispatch import DispatchTask, ExclusiveDispatcher, SharedDispatcher
+from afterglow.broker.dispatch import DispatchTask, SharedDispatcher, SingleActiveDispatcher
+from afterglow.broker.failover import choose_active
 from afterglow.broker.in_order import InOrder
 from afterglow.broker.rates import Meter
 from afterglow.broker.replies import Refused, signed
 from afterglow.broker.traffic import Traffic, total
+from afterglow.broker.unreadable import UnreadableMessages
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.durable_cursor import DurableCursor
@@ -58,11 +60,12 @@ class Subscription:
         """When an acknowledgement last moved the mark-delete position, in epoch milliseconds; 0: not yet."""
         self.now_ms = topic.service.store.clock.now_ms
         self._told_end: set[Consumer] = set()
+        self._unreadable = UnreadableMessages(self)
         self._persisted = InOrder(asyncio.get_running_loop())
-        start = cursor.read_position
-        self._dispatcher: ExclusiveDispatcher | SharedDispatcher = (
-            SharedDispatcher(self, start) if kind == SubType.Shared else ExclusiveDispatcher(self, start)
-        )
+        self._active: Consumer | None = None
+        self._takeover: asyncio.TimerHandle | None = None
+        """Lets the active consumer of a Failover subscription have messages, a while after it became that."""
+        self._dispatcher = self._new_dispatcher(cursor.read_position)
         self._task = DispatchTask(self, self._dispatcher)
 
     def __str__(self) -> str:
@@ -75,8 +78,18 @@ class Subscription:
 
     @property
     def active(self) -> Consumer | None:
-        """The consumer that an exclusive subscription sends to."""
-        return self.consumers[0] if self.consumers else None
+        """The one consumer that messages go to; None where there is none, or where they go to all."""
+        return self._active
+
+    @property
+    def receiver(self) -> Consumer | None:
+        """The active consumer, once it may have messages: not while it waits for the last one to acknowledge."""
+        return self._active if self._takeover is None else None
+
+    @property
+    def delayed(self) -> int:
+        """Messages that are held back until their delivery time."""
+        return len(self._dispatcher.delayed) if isinstance(self._dispatcher, SharedDispatcher) else 0
 
     @property
     def out(self) -> Traffic:
@@ -126,12 +139,15 @@ class Subscription:
         if kind != self.kind:
             self._change_kind(kind)
         self.consumers.append(consumer)
+        if not self._choose_active() and kind == SubType.Failover:
+            self._notify_active(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """Take a consumer out; what it has not acknowledged goes to others."""
         if consumer not in self.consumers:
             return
         self._take_out(consumer)
+        self._choose_active()
         self._told_end.discard(consumer)
         self.wake()
         self.topic.consumer_left(self)
@@ -142,19 +158,65 @@ class Subscription:
             consumer.connection.send(replies.close_consumer(consumer.consumer_id))
             consumer.connection.session.consumers.pop(consumer.consumer_id, None)
             self._take_out(consumer)
+        self._choose_active()
         self._told_end.clear()
 
     def _take_out(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._past_out.add(consumer.messages_out, consumer.bytes_out)
         self._past_times = self._past_times.or_later(consumer.times)
-        self._dispatcher.left(consumer)
+        if self._active is None or consumer is self._active:
+            self._dispatcher.left(consumer)
 
     def _change_kind(self, kind: SubTypeValue) -> None:
+        self._dispatcher.close()
         self.kind = kind
-        start = self.cursor.mark_delete.next()
-        self._dispatcher = SharedDispatcher(self, start) if kind == SubType.Shared else ExclusiveDispatcher(self, start)
+        self._dispatcher = self._new_dispatcher(self.cursor.mark_delete.next())
         self._task.replace(self._dispatcher)
+
+    def _new_dispatcher(self, start: Position) -> SharedDispatcher | SingleActiveDispatcher:
+        return SharedDispatcher(self, start) if self.kind == SubType.Shared else SingleActiveDispatcher(self, start)
+
+    def _choose_active(self) -> bool:
+        """Choose the active consumer where there is one; True if it is another than before."""
+        chosen: Consumer | None = None
+        if self.kind == SubType.Failover and self.consumers:
+            chosen = choose_active(
+                self.consumers,
+                str(self.topic.name),
+                self.topic.partition,
+                consistent_hashing=self.topic.service.config.active_consumer_failover_consistent_hashing,
+            )
+        elif self.kind == SubType.Exclusive and self.consumers:
+            chosen = self.consumers[0]
+        if chosen is self._active:
+            return False
+        self._active = chosen
+        if chosen is None and self._takeover is not None:
+            self._takeover.cancel()
+            self._takeover = None
+        if self.kind == SubType.Failover and chosen is not None and self._takeover is None:
+            # What the last consumer acknowledges in this time need not be sent twice.
+            delay_s = self.topic.service.config.active_consumer_failover_delay_time_millis / 1000
+            self._takeover = asyncio.get_running_loop().call_later(delay_s, self._take_over)
+        return True
+
+    def _take_over(self) -> None:
+        """Have the active consumer begin with the first entry that is not acknowledged."""
+        self._takeover = None
+        self._dispatcher.rewind(self.cursor.mark_delete.next())
+        for consumer in self.consumers:
+            self._notify_active(consumer)
+        self.wake()
+
+    def _notify_active(self, consumer: Consumer) -> None:
+        """Tell a consumer of a Failover subscription whether it is the active one; clients before v12 do not ask."""
+        peer = consumer.connection.peer
+        if peer is not None and peer.protocol_version >= 12:
+            command = wire.BaseCommand(type=wire.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+            command.active_consumer_change.consumer_id = consumer.consumer_id
+            command.active_consumer_change.is_active = consumer is self._active
+            consumer.connection.send(command)
 
     # --- what consumers ask ---
 
@@ -175,7 +237,7 @@ class Subscription:
             Refused: Messages of a shared subscription cannot be acknowledged cumulatively.
         """
         if ack.HasField("validation_error"):
-            log.warning("%s: consumer %s could not read %s", self, consumer.name, ack.message_id)
+            self._unreadable.report(consumer, ack)
         before = self.cursor.mark_delete
         self._acknowledge(consumer, ack)
         consumer.times.last_acked_ms = self.now_ms()
@@ -231,7 +293,9 @@ class Subscription:
             self.cursor.ack_spans([span])
 
     def redeliver(self, consumer: Consumer, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
-        """Send messages again."""
+        """Send messages again. Of a Failover subscription only the active consumer has any."""
+        if self.kind == SubType.Failover and consumer is not self._active:
+            return
         positions = [position_of(message_id) for message_id in request.message_ids] or None
         if request.HasField("consumer_epoch"):
             consumer.epoch = request.consumer_epoch
@@ -264,4 +328,7 @@ class Subscription:
 
     async def close(self) -> None:
         """Stop sending. The cursor stays."""
+        if self._takeover is not None:
+            self._takeover.cancel()
+        self._dispatcher.close()
         await self._task.stop()

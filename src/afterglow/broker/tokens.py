@@ -27,7 +27,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 except ImportError as error:
-    raise MissingDependency("token authentication needs pyjwt[crypto]: pip install 'afterglow[serve]'") from error
+    raise MissingDependency.of_extra("token authentication needs pyjwt[crypto]", "serve") from error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

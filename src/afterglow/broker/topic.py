@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.broker import replies
 from afterglow.broker.in_order import InOrder
+from afterglow.broker.producer_access import ProducerAccess
 from afterglow.broker.rates import Meter
 from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
@@ -49,6 +50,7 @@ class Topic:
         self.ledger = ledger
         self.partition = -1 if name.partition_index is None else name.partition_index
         self.producers: dict[str, Producer] = {}
+        self.access = ProducerAccess(self)
         self.subscriptions: dict[str, Subscription] = {}
         self.past_in = Traffic()
         self.past_out = Traffic()
@@ -61,6 +63,7 @@ class Topic:
         self._receipts = InOrder(self._loop)
         self._waking = False
         self._named = 0
+        self._closed = False
         self._far = asyncio.Semaphore(FAR_READS)
         ledger.on_append(self._appended)
         for cursor in ledger.cursors():
@@ -77,7 +80,15 @@ class Topic:
     @property
     def in_use(self) -> bool:
         """Whether clients are connected to it."""
-        return bool(self.producers) or any(found.consumers for found in self.subscriptions.values())
+        consuming = any(found.consumers for found in self.subscriptions.values())
+        return consuming or bool(self.producers) or self.access.is_held
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no messages and no client that would mind which schema it gets first."""
+        consumers = (consumer for found in self.subscriptions.values() for consumer in found.consumers)
+        minded = any(not consumer.any_schema and not consumer.own for consumer in consumers)
+        return not self.producers and not minded and not self.ledger.number_of_entries
 
     # --- what has passed ---
 
@@ -104,26 +115,50 @@ class Topic:
 
     # --- producing ---
 
-    def add_producer(self, producer: Producer) -> None:
-        """Add a producer under its name.
+    async def add_producer(self, producer: Producer, on_queued: Callable[[], None]) -> int | None:
+        """Add a producer under its name; returns the topic's epoch, None where it has none.
+
+        Args:
+            producer: Who asks. One with the access mode WaitForExclusive waits here for its turn.
+            on_queued: Called once where it has to wait.
 
         Raises:
-            Refused: The name is taken, another producer has the topic for itself, or there are enough.
+            Refused: The name is taken, the access mode does not go with other producers, there are enough, or the topic
+                takes no more.
+            MetadataError: The topic's epoch could not be kept.
         """
         other = self.producers.get(producer.name)
-        if other is not None:
-            if other.connection is producer.connection or producer.epoch <= other.epoch:
-                raise Refused(
-                    wire.ProducerBusy, f"Producer with name {producer.name!r} is already connected to {self.name}"
-                )
+        if other is not None and other.connection is not producer.connection and producer.epoch > other.epoch:
             # The same client again, after a connection that the broker has not missed yet.
             self.disconnect_producer(other)
-        if self.producers and (producer.exclusive or any(rival.exclusive for rival in self.producers.values())):
-            raise Refused(wire.ProducerFenced, f"{self.name} has an exclusive producer, or another one is connected")
         most = self.policies.max_producers
         if most and len(self.producers) >= most:
             raise Refused(wire.ProducerBusy, f"{self.name} has {most} producers (maxProducersPerTopic), its most")
+        epoch = await self.access.acquire(producer, on_queued)
+        try:
+            self._check_taking(producer)
+        except Refused:
+            self.access.release(producer)
+            raise
         self.producers[producer.name] = producer
+        return epoch
+
+    def _check_taking(self, producer: Producer) -> None:
+        """Check that the topic takes a producer that its access mode lets in."""
+        if (refused := self._refusal()) is not None:
+            raise refused
+        if producer.name in self.producers:
+            raise Refused(
+                wire.ProducerBusy, f"Producer with name {producer.name!r} is already connected to {self.name}"
+            )
+
+    def _refusal(self) -> Refused | None:
+        """Why the topic takes no more producers; None where it does."""
+        if self.terminated:
+            return Refused(wire.TopicTerminatedError, f"{self.name} was terminated and takes no more messages")
+        if self._closed:
+            return Refused(wire.ServiceNotReady, f"{self.name} is being closed; open the producer again")
+        return None
 
     def remove_producer(self, producer: Producer) -> None:
         """Take a producer out."""
@@ -131,6 +166,7 @@ class Topic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
             self.past_in.add(producer.messages_in, producer.bytes_in)
+            self.access.release(producer)
 
     def disconnect_producer(self, producer: Producer) -> None:
         """Close a producer from the broker's side."""
@@ -139,6 +175,13 @@ class Topic:
         session.producers.pop(producer.producer_id, None)
         session.closed_producers.add(producer.producer_id)
         producer.connection.send(replies.close_producer(producer.producer_id))
+
+    def disconnect_producers(self) -> None:
+        """Close all producers from the broker's side; those that wait for the topic get it, where it goes on."""
+        if (refused := self._refusal()) is not None:
+            self.access.refuse_waiting(refused)
+        for producer in list(self.producers.values()):
+            self.disconnect_producer(producer)
 
     def next_producer_name(self) -> str:
         """A name that no producer of this topic has."""
@@ -381,8 +424,8 @@ class Topic:
 
     async def close(self) -> None:
         """Disconnect everyone and close the log."""
-        for producer in list(self.producers.values()):
-            self.disconnect_producer(producer)
+        self._closed = True
+        self.disconnect_producers()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_consumers()
             await subscription.close()

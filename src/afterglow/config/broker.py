@@ -22,6 +22,7 @@ from afterglow.config.sections import (
     Tier,
     Topics,
 )
+from afterglow.config.sections.security import PULSAR_AUTHORIZATION
 from afterglow.config.setting import declared
 from afterglow.errors import ConfigError
 
@@ -115,6 +116,11 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
         ):
             if port is not None and not (self.tls_certificate_file_path and self.tls_key_file_path):
                 yield f"{self._name(key)} needs both tlsCertificateFilePath and tlsKeyFilePath"
+        if self.authorization_enabled and self.authorization_provider != PULSAR_AUTHORIZATION:
+            yield (
+                f"{self._name('authorizationProvider')} is not supported: {self.authorization_provider}; "
+                f"leave it unset, or set {PULSAR_AUTHORIZATION}"
+            )
         if self.authorization_enabled and not self.authentication_enabled:
             yield f"{self._name('authorizationEnabled')} needs authenticationEnabled=true"
         if self.authentication_enabled and not self.authentication_providers:

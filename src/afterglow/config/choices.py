@@ -36,6 +36,20 @@ class TopicType(StrEnum):
     NON_PARTITIONED = "non-partitioned"
 
 
+class SchemaCompatibilityStrategy(StrEnum):
+    """What a schema must be able to read, and be read by, to follow those that a topic has."""
+
+    UNDEFINED = "UNDEFINED"
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+
 class InactiveTopicDeleteMode(StrEnum):
     """When a topic without producers and consumers may be deleted."""
 

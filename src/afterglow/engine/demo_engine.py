@@ -26,6 +26,8 @@ LOG_FILE: Final = "serve.log"
 _READY: Final = re.compile(r"ready (pulsar://\S+) (http://\S+)")
 _STOP_S: Final = 30.0
 """To end cleanly: Spark takes some seconds."""
+_INTERRUPTED_S: Final = 1.0
+"""The same where nobody wants to wait."""
 _CALL_S: Final = 30.0
 
 
@@ -90,10 +92,14 @@ def serving(home: Path, conf: Path) -> Iterator[ServedEngine]:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # Ctrl-C reaches us alone: clients are closed before their engine
         )
+    stop_s = _STOP_S
     try:
         yield _ready(process, home / LOG_FILE)
+    except (KeyboardInterrupt, SystemExit):
+        stop_s = _INTERRUPTED_S
+        raise
     finally:
-        _end(process)
+        _end(process, stop_s)
 
 
 def _ready(process: subprocess.Popen[str], log: Path) -> ServedEngine:
@@ -106,10 +112,10 @@ def _ready(process: subprocess.Popen[str], log: Path) -> ServedEngine:
     return ServedEngine(match[1], match[2], process.stdout.readline().strip())
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], stop_s: float) -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(_STOP_S)
+        process.wait(stop_s)
     except BaseException as error:
         with suppress(ProcessLookupError):  # it has ended meanwhile
             os.killpg(process.pid, signal.SIGKILL)  # it leads a group; workers of its Spark end when that does

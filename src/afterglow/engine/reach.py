@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from afterglow.broker.auth import is_loopback
+from afterglow.broker.auth import TOKEN, Authenticator, is_loopback
+from afterglow.broker.replies import Refused
 from afterglow.errors import ConfigError
 from afterglow.hot.pulsar import PulsarAddress
 from afterglow.ledger.offload_buffer import OffloadBuffer
@@ -57,7 +58,7 @@ class TaskReach:
                     "it, or give another --tier",
                     *(place.url, config.spark_master),
                 )
-        _token(config)
+        _check_role(config, _token(config))
         self._trust_certs = _trust_certs(config)
 
     @property
@@ -153,6 +154,24 @@ def _token(config: BrokerConfig) -> str | None:
         return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"brokerClientAuthenticationParameters: {path} cannot be read: {error}") from error
+
+
+def _check_role(config: BrokerConfig, token: str | None) -> None:
+    """Warn where authorization may keep tasks out: what topics there will be, and their grants, nobody knows yet."""
+    if not config.authorization_enabled:
+        return
+    authenticator = Authenticator.from_config(config)
+    try:
+        role = authenticator.authenticate("none" if token is None else TOKEN, token or "").role
+    except Refused as refused:
+        _log.warning("offload tasks cannot read topics: brokerClientAuthenticationParameters: %s", refused)
+        return
+    if not authenticator.is_super_user(role):
+        _log.warning(
+            "offload tasks read topics as the role %r, which is not among superUserRoles: grant it consume on every "
+            "topic that is offloaded, or set brokerClientAuthenticationParameters to a token of a superuser",
+            role,
+        )
 
 
 def _trust_certs(config: BrokerConfig) -> str | None:

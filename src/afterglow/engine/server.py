@@ -15,6 +15,7 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
 from afterglow.broker.tls import server_context
+from afterglow.engine.advertised import with_advertised_address
 from afterglow.engine.announcement import announce, withdraw
 from afterglow.engine.tiering import Tiering
 from afterglow.engine.upkeep import cancel, every, within
@@ -87,6 +88,7 @@ class Server:
             MetadataError: The metadata cannot be read.
             OSError: A port is taken.
         """
+        config = with_advertised_address(config)
         for warning in policy_checks.check(config):
             log.warning("%s", warning)
         loop = asyncio.get_running_loop()
@@ -145,6 +147,7 @@ class Server:
                 admin_url, stop = await admin(service, tiering.offload, tiering.checks, tls)
                 stack.push_async_callback(stop)
             tiering.offload.start()
+            tiering.check_target()
             for interval_s, what, work in _upkeep(service, tiering, config):
                 stack.push_async_callback(cancel, loop.create_task(every(interval_s, what, work)))
             return cls(service, tiering, stack.pop_all(), admin_url)
@@ -194,9 +197,7 @@ async def _open(service: BrokerService, setting: str, port: int, tls: ssl.SSLCon
 
 
 def host_in_address(name: str) -> str:
-    """A host as it stands in an address: the wildcard becomes a name that clients can use."""
-    if name in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-        return os.uname().nodename
+    """A host as it stands in an address."""
     return f"[{name}]" if ":" in name else name
 
 

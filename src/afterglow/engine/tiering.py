@@ -19,7 +19,7 @@ from afterglow.ledger.clock import SystemClock
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.policies import Policies
 from afterglow.offload.service import OffloadService
-from afterglow.read.places import Tiers
+from afterglow.read.places import Tiers, is_built_in
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.spark.offload_jobs import SparkRunner
@@ -70,6 +70,7 @@ class Tiering:
     """What this process has asked of tiers so far, by operation; tasks ask on their own."""
     checks: CheckJobs
     """Hold metadata against the tiers, when somebody asks for it."""
+    _tiers: Tiers
     _tier_source: TierSource
     _stack: ExitStack
 
@@ -101,6 +102,8 @@ class Tiering:
         # A tier or a driver that can never be used is reported now, not at the first offload.
         tiers.store(place, config)
         target = offloader_of(config, place, tiers).place
+        if is_built_in(target.driver):
+            tiers.store(target, config)
         with ExitStack() as stack:
             runner = SparkRunner(
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
@@ -145,10 +148,19 @@ class Tiering:
                 runner.counts,
                 requests.counts,
                 checks,
+                tiers,
                 tier_source,
                 stack.pop_all(),
             )
         raise AssertionError("unreachable: the block returns or raises")
+
+    def check_target(self) -> None:
+        """Have the log say at once where the tier is missing or does not answer; does not wait for it.
+
+        An external driver has a store of its own, which nothing here can ask.
+        """
+        if is_built_in(self.target.driver):
+            self._tiers.health.require(str(self.target))
 
     def drop_idle(self) -> None:
         """Let go of what nobody has read for a while."""

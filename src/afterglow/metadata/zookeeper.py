@@ -53,7 +53,7 @@ try:
     )
     from kazoo.handlers.threading import KazooTimeoutError
 except ImportError as error:
-    raise MissingDependency("metadata in ZooKeeper needs kazoo: pip install 'afterglow[zookeeper]'") from error
+    raise MissingDependency.of_extra("metadata in ZooKeeper needs kazoo", "zookeeper") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

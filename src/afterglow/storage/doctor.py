@@ -13,18 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afterglow.errors import (
-    AccessDenied,
     AfterglowError,
     BucketMissing,
-    ChecksumMismatch,
-    NotSupported,
     ObjectExists,
     ObjectMissing,
-    StorageError,
     StoreThrottled,
-    StoreTimeout,
     StoreUnavailable,
 )
+from afterglow.storage.cures import cure_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +86,7 @@ def check_store(store: ObjectStore) -> list[StoreCheck]:
         except _Wrong as wrong:
             outcome, detail, cure = Outcome.FAILED, str(wrong), "this store cannot serve as a tier; choose another"
         except (AfterglowError, OSError) as error:
-            outcome, detail, cure = Outcome.FAILED, str(error), _cure(error, rights)
+            outcome, detail, cure = Outcome.FAILED, str(error), cure_for(error, rights)
             if isinstance(error, BucketMissing | StoreUnavailable) and not isinstance(error, StoreThrottled):
                 hopeless = f"not tried after the failure of {name}"
         checks.append(StoreCheck(name, outcome, (time.perf_counter() - began) * 1_000, detail, cure))
@@ -205,25 +201,3 @@ _STEPS: Mapping[str, tuple[Callable[[_Trial], str], str]] = {
     "abort": (_Trial.abort, "s3:AbortMultipartUpload and s3:ListBucketMultipartUploads"),
     "delete": (_Trial.delete, "s3:DeleteObject"),
 }
-
-
-def _cure(error: Exception, rights: str) -> str:
-    match error:
-        case AccessDenied():
-            return f"check access_key and secret_key, and that they may do {rights} (in a directory: may write)"
-        case BucketMissing():
-            return "create the bucket or directory, or correct the tier's address, endpoint and region"
-        case StoreThrottled():
-            return "the store asks for fewer requests: try again later, or lower the load on it"
-        case StoreTimeout():
-            return "check endpoint and network; if the store is slow, raise read_timeout_s"
-        case StoreUnavailable():
-            return "check endpoint (scheme, host, port), network and proxy"
-        case NotSupported():
-            return "this store lacks the operation and cannot serve as a tier; choose another"
-        case ChecksumMismatch():
-            return "something between here and the store changes bytes: check proxies and memory"
-        case StorageError():
-            return "see the store's own message; sse and sse_kms_key_id are refused by stores that lack them"
-        case _:
-            return "see the message"

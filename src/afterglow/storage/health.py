@@ -7,6 +7,8 @@ A tier is *suspect* from the first failed request on. It is *unavailable* when a
 succeeded for a moment: one request that fails in passing is no outage. A probe is one read of a key that does not
 exist. It is made only while a tier is suspect or unavailable, or while something that was asked of it takes long and
 nothing else has been answered: tasks repeat their requests where nobody here can see it. Any answer ends an outage.
+
+A tier that is *required* is also probed once at the start, before anything is asked of it, and for as long as it fails.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from afterglow.errors import AccessDenied, BucketMissing, StorageError, StoreUnavailable
+from afterglow.errors import AccessDenied, BucketMissing, StorageError, StoreTimeout, StoreUnavailable
+from afterglow.storage.cures import cure_for
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -48,10 +51,16 @@ _LONG_S: Final = 1.0
 """A request that takes longer makes a probe worth its price."""
 _SILENCE_S: Final = 2.5
 """A probe without an answer for so long has failed."""
+_FIRST_SILENCE_S: Final = 15.0
+"""The same for the first probe of a required tier, which imports an SDK."""
 _LOST_S: Final = 5.0
 """A probe without an answer for so long is not waited for: on another connection there may be one."""
 _EVERY_S: Final = 1.0
 """Between two probes of a tier that fails."""
+_IDLE_EVERY_S: Final = 30.0
+"""The same, where nothing has been asked of it for long."""
+_RIGHTS: Final = "s3:GetObject and s3:ListBucket"
+"""That a probe needs: without the second, S3 denies access to a key that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,8 @@ class Outage:
     """When the first request failed, epoch milliseconds."""
     error: str
     """Of the last request that failed, probes apart; one line."""
+    cure: str
+    """What to change."""
 
     def sentence(self, now_ms: int) -> str:
         """Which tier fails, and since when."""
@@ -95,6 +106,9 @@ class _Tier:
     failed_ms: int = 0
     """The same, epoch milliseconds."""
     error: str = ""
+    cure: str = ""
+    required: bool = False
+    """Whether failures are never forgotten."""
     unavailable: bool = False
     forgotten: bool = False
     """Whether it failed, and nobody has asked it for anything since."""
@@ -137,7 +151,9 @@ class TierHealth:
         """The outage of a tier; None where it is available, as far as is known."""
         with self._lock:
             known = self._tiers.get(location)
-            return None if known is None or not known.unavailable else Outage(location, known.failed_ms, known.error)
+            if known is None or not known.unavailable:
+                return None
+            return Outage(location, known.failed_ms, known.error, known.cure)
 
     def all(self) -> dict[str, Outage | None]:
         """All tiers that are in use, with their outages."""
@@ -152,6 +168,15 @@ class TierHealth:
         with self._lock:
             self._known(location).store = store
         return MonitoredStore(store, location, self)
+
+    def require(self, location: str) -> None:
+        """Probe a tier now, whose store must have been given, and for as long as it fails. Does not wait for it."""
+        if self._spawn is None:
+            return
+        with self._lock:
+            self._known(location).required = True
+            probe = self._begin_probe(location, self._monotonic())
+        self._spawn(probe)
 
     def began(self, location: str, request: object) -> None:
         """Something was asked of a tier: a request, or a task."""
@@ -180,7 +205,7 @@ class TierHealth:
     def failed(self, location: str, error: StorageError) -> None:
         """A request failed, with one of :data:`FAILURES`."""
         with self._lock:
-            begins = self._fail(self._known(location), str(error), is_probe=False)
+            begins = self._fail(self._known(location), error, is_probe=False)
         if begins:
             self._log_begin(location)
 
@@ -189,12 +214,7 @@ class TierHealth:
         with self._lock:
             now_s = self._monotonic()
             self._forget_idle(now_s)
-            silence = f"a probe got no answer within {_SILENCE_S:g} s"
-            begun = [
-                name
-                for name, tier in self._tiers.items()
-                if self._is_silent(tier, now_s) and self._fail(tier, silence, is_probe=True, ago_s=_SILENCE_S)
-            ]
+            begun = [name for name, tier in self._tiers.items() if self._fail_silent(tier, now_s)]
             due = [name for name, tier in self._tiers.items() if self._is_probe_due(tier, now_s)]
             probes = [self._begin_probe(name, now_s) for name in due]
             recovered, self._recovered = tuple(self._recovered), []
@@ -214,11 +234,13 @@ class TierHealth:
             known = self._tiers[name] = _Tier(now_s, now_s)
         return known
 
-    def _fail(self, tier: _Tier, error: str, *, is_probe: bool, ago_s: float = 0.0) -> bool:
+    def _fail(self, tier: _Tier, error: Exception, *, is_probe: bool, ago_s: float = 0.0) -> bool:
         """Take note of a failure; returns whether an outage begins with it. The lock must be held."""
         now_s = self._monotonic()
         if tier.failed_s is None or not is_probe:  # what was asked for says more than a probe
-            tier.error = (error.splitlines() or [""])[0]
+            words = str(error) if isinstance(error, StorageError) else repr(error)  # of an SDK: its kind says most
+            tier.error = (words.splitlines() or [""])[0]
+            tier.cure = cure_for(error, _RIGHTS)
         if tier.failed_s is None:
             tier.failed_s, tier.failed_ms = now_s - ago_s, self._now_ms() - round(1000 * ago_s)
         begins = not tier.unavailable and (is_probe or now_s - tier.failed_s >= _CONFIRM_S)
@@ -227,11 +249,17 @@ class TierHealth:
 
     def _log_begin(self, name: str) -> None:
         if (outage := self.outage(name)) is not None:
-            _log.warning("the tier %s has been unavailable since %s: %s", name, _at(outage.since_ms), outage.error)
+            at = _at(outage.since_ms)
+            _log.warning("the tier %s has been unavailable since %s: %s; %s", name, at, outage.error, outage.cure)
 
-    @staticmethod
-    def _is_silent(tier: _Tier, now_s: float) -> bool:
-        return tier.probing and tier.has_answered and now_s - tier.probed_s >= _SILENCE_S
+    def _fail_silent(self, tier: _Tier, now_s: float) -> bool:
+        """Take note of a probe without an answer; returns whether an outage begins with it."""
+        limit_s = _SILENCE_S if tier.has_answered else _FIRST_SILENCE_S
+        known_to_answer = tier.has_answered or tier.required
+        if not (tier.probing and known_to_answer and now_s - tier.probed_s >= limit_s):
+            return False
+        silence = StoreTimeout(f"a probe got no answer within {limit_s:g} s")
+        return self._fail(tier, silence, is_probe=True, ago_s=limit_s)
 
     def _is_probe_due(self, tier: _Tier, now_s: float) -> bool:
         if self._spawn is None or tier.store is None:
@@ -240,7 +268,7 @@ class TierHealth:
         if tier.probing:
             return tier.has_answered and since_s >= _LOST_S
         if tier.failed_s is not None:
-            return since_s >= _EVERY_S
+            return since_s >= (_IDLE_EVERY_S if now_s - tier.used_s >= self._idle_s else _EVERY_S)
         oldest_s = min(tier.outstanding.values(), default=now_s)
         return now_s - max(oldest_s, tier.answered_s) >= _LONG_S
 
@@ -253,15 +281,15 @@ class TierHealth:
         number = tier.probe
 
         def probe() -> None:
-            error: str | None = None
+            error: Exception | None = None
             try:
                 store.get(_PROBE_KEY, 0, 1)
             except FAILURES as raised:
-                error = str(raised)
+                error = raised
             except StorageError:
                 pass  # that there is no such object is the answer
             except Exception as raised:  # noqa: BLE001 - of an SDK; the next probe must not wait for this one
-                error = repr(raised)
+                error = raised
             begins = False
             with self._lock:
                 if tier.probe == number:  # else it was lost, and another has its place
@@ -277,7 +305,12 @@ class TierHealth:
     def _forget_idle(self, now_s: float) -> None:
         """Forget failures of tiers that nobody needs: their policies were changed, or their topics are gone."""
         for tier in self._tiers.values():
-            if tier.failed_s is not None and not tier.outstanding and now_s - tier.used_s >= self._idle_s:
+            if (
+                tier.failed_s is not None
+                and not tier.required
+                and not tier.outstanding
+                and now_s - tier.used_s >= self._idle_s
+            ):
                 tier.failed_s, tier.unavailable, tier.forgotten = None, False, True
 
 

@@ -44,7 +44,7 @@ def require_sdks() -> None:
     """
     absent = [name for name in ("boto3", "obstore") if find_spec(name) is None]
     if absent:
-        raise MissingDependency(f"s3:// needs {' and '.join(absent)}: pip install 'afterglow[s3]'")
+        raise MissingDependency.of_extra(f"s3:// needs {' and '.join(absent)}", "s3")
 
 
 def open_clients(bucket: str, options: S3Options) -> S3Clients:

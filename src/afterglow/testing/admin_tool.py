@@ -73,7 +73,7 @@ class AdminTool:
             import pyspark  # noqa: PLC0415 - an extra
             from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise MissingDependency("Py4J comes with Spark: pip install afterglow[spark]") from error
+            raise MissingDependency.of_extra("Py4J comes with Spark, which is not installed", "spark") from error
         (py4j,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
         port, token, self._process = launch_gateway(
             jarpath=str(py4j),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from typing import TYPE_CHECKING, Final
 
@@ -49,3 +50,32 @@ def go_program(name: str, package: str, version: str) -> Path:
         return scratch / package.rpartition("/")[2]
 
     return made_once(f"bin/{name}-{version}", build)
+
+
+def go_source(directory: Path) -> Path:
+    """Build a program of our own that uses Pulsar's Go client; it is built anew where its source has changed.
+
+    Args:
+        directory: Has its ``main.go`` and its ``go.mod``, which names the client's version.
+
+    Raises:
+        MissingDependency: There is no Go, or the build fails.
+    """
+    sources = {name: (directory / name).read_bytes() for name in ("main.go", "go.mod")}
+    digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:12]
+
+    def build(scratch: Path) -> Path:
+        go = shutil.which("go")
+        if go is None:
+            raise MissingDependency(f"{directory.name} is not in the cache and is built with Go: install go")
+        module = scratch / "module"
+        module.mkdir()
+        for name, content in sources.items():
+            (module / name).write_bytes(content)
+        try:
+            run([go, "build", "-C", str(module), "-mod=mod", "-o", str(scratch / "program"), "."], limit_s=_BUILD_S)
+        except CommandFailed as error:
+            raise MissingDependency(f"{directory.name} does not build: {error}") from error
+        return scratch / "program"
+
+    return made_once(f"bin/{directory.name}-{digest}", build)

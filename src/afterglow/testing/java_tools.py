@@ -26,6 +26,8 @@ PINNED: Final = (("org.apache.pulsar", "pulsar-opentelemetry", "4.0.7"),)
 EXCLUDED: Final = ("jetcd-core-shaded",)
 """Is in no repository that can be reached; only brokers with etcd need it."""
 
+_TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105 - the name of a class
+
 _CLIENT: Final = "org.apache.pulsar.client.cli.PulsarClientTool"
 _PERF: Final = "org.apache.pulsar.testclient.PulsarPerfTestTool"
 _ADMIN: Final = "org.apache.pulsar.admin.cli.PulsarAdminTool"
@@ -71,18 +73,20 @@ class JavaTools:
         service_url: Where the broker speaks Pulsar's protocol.
         admin_url: Where it answers admin calls.
         directory: An existing directory, for the tools' settings.
+        token: Proves a role; none where nothing is to be proved.
 
     Raises:
         MissingDependency: There is no Java, or the tools cannot be fetched.
     """
 
-    def __init__(self, service_url: str, admin_url: str, directory: Path) -> None:
+    def __init__(self, service_url: str, admin_url: str, directory: Path, token: str | None = None) -> None:
         java = str(find_java().home / "bin" / "java")
         opened = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
         self._java = [java, *FLAGS, *opened, "-cp", tools_class_path()]
         self._directory = directory
         self._conf = directory / "client.conf"
-        self._conf.write_text(f"brokerServiceUrl={service_url}\nwebServiceUrl={admin_url}\n")
+        proof = "" if token is None else f"authPlugin={_TOKEN_PLUGIN}\nauthParams=token:{token}\n"
+        self._conf.write_text(f"brokerServiceUrl={service_url}\nwebServiceUrl={admin_url}\n{proof}")
 
     def client(self, *arguments: str) -> str:
         """Run ``pulsar-client``; returns what it printed, its log included.

@@ -6,11 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
-
-from afterglow.spark.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,26 +76,39 @@ class Page:
         return found
 
 
+@contextmanager
+def without_java() -> Iterator[dict[str, str]]:
+    """This process's environment on a machine without Java: none by a variable, none on the path."""
+    hidden = {"JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME"}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    folders = [Path(folder) for folder in kept.get("PATH", "").split(os.pathsep) if folder]
+    with tempfile.TemporaryDirectory(prefix="afterglow-path-") as scratch:
+        for number, folder in enumerate(folders):
+            if (folder / "java").exists():
+                folders[number] = Path(scratch) / str(number)
+                folders[number].mkdir()
+                for program in folder.iterdir():
+                    if program.name != "java":
+                        (folders[number] / program.name).symlink_to(program)
+        yield {**kept, "PATH": os.pathsep.join(map(str, folders))}
+
+
 def run_python(*arguments: str, cwd: Path | None = None, timeout_s: float = _TIMEOUT_S) -> str:
-    """Run this interpreter as in an environment that is activated, where Spark finds a Java; returns what it printed.
+    """Run this interpreter on a machine without Java, its environment not activated; returns what it printed.
 
     Raises:
         AssertionError: It failed; the message is what it said.
     """
-    activated = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "JAVA_HOME": str(find_java().home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    done = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, *arguments],
-        env={**os.environ, **activated},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    with without_java() as environment:
+        done = subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, *arguments],
+            env={**environment, "SPARK_LOCAL_IP": "127.0.0.1"},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     if done.returncode:
         raise AssertionError(done.stderr)
     return done.stdout

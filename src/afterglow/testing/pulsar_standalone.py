@@ -73,6 +73,15 @@ _STOP_S: Final = 60.0
 _POLL_S: Final = 0.2
 
 
+def broker_class_path() -> str:
+    """The classes of the broker, among them those of the Java client.
+
+    Raises:
+        MissingDependency: They cannot be fetched.
+    """
+    return maven_class_path(f"pulsar-broker-{VERSION}", _BROKER, pinned=PINNED, excluded=EXCLUDED)
+
+
 class PulsarStandalone:
     """One Pulsar, with everything it keeps in a directory of the caller's; a context manager that starts and ends it.
 
@@ -172,7 +181,7 @@ class PulsarStandalone:
             return False
 
     def _command(self) -> list[str]:
-        class_path = maven_class_path(f"pulsar-broker-{VERSION}", _BROKER, pinned=PINNED, excluded=EXCLUDED)
+        class_path = broker_class_path()
         conf = self._directory / "standalone.conf"
         keeper = f"zk:127.0.0.1:{self._ports['zookeeper']}"
         settings = {

@@ -193,6 +193,33 @@ class RawClient:
         self._ask(Kind(type=Kind.PRODUCER, producer=producer), request_id)
         return request_id
 
+    def schema_version(self, topic: str, schema: wire.Schema | None) -> bytes:
+        """Open a producer with a schema, and close it; returns the version that the broker gives the schema.
+
+        Raises:
+            ErrorAnswer: The broker refuses the producer.
+        """
+        request_id = self._id()
+        producer = wire.CommandProducer(topic=topic, producer_id=request_id, request_id=request_id, schema=schema)
+        answer = self._ask(Kind(type=Kind.PRODUCER, producer=producer), request_id)
+        close = wire.CommandCloseProducer(producer_id=request_id, request_id=self._id())
+        self._ask(Kind(type=Kind.CLOSE_PRODUCER, close_producer=close), close.request_id)
+        return answer.producer_success.schema_version
+
+    def get_or_create_schema(self, topic: str, schema: wire.Schema) -> bytes:
+        """Ask for the version of a schema without opening a producer.
+
+        Raises:
+            ErrorAnswer: The broker refuses the schema.
+        """
+        ask = wire.CommandGetOrCreateSchema(request_id=self._id(), topic=topic, schema=schema)
+        command = Kind(type=Kind.GET_OR_CREATE_SCHEMA, getOrCreateSchema=ask)
+        answer = self._ask(command, ask.request_id)
+        response = answer.getOrCreateSchemaResponse
+        if response.HasField("error_code"):
+            raise ErrorAnswer(response.error_code, response.error_message)
+        return response.schema_version
+
     def publish(self, frames: Iterable[bytes], window: int = 1_000) -> list[Position]:
         """Send SENDs with at most ``window`` of them under way; returns where they stand, in the order of the receipts.
 
@@ -227,7 +254,11 @@ class RawClient:
         kind: wire.CommandSubscribe.SubType.ValueType = wire.CommandSubscribe.Exclusive,
         *,
         durable: bool = True,
+        name: str = "",
+        priority: int = 0,
+        read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
+        schema: wire.Schema | None = None,
     ) -> int:
         """Open a consumer, or a reader, of a subscription that begins with the topic where it is new; returns its id.
 
@@ -243,11 +274,20 @@ class RawClient:
             request_id=request_id,
             initialPosition=wire.CommandSubscribe.Earliest,
             durable=durable,
+            schema=schema,
+            consumer_name=name,
+            priority_level=priority,
+            read_compacted=read_compacted,
         )
         for key, value in (properties or {}).items():
             subscribe.metadata.add(key=key, value=value)
         self._ask(Kind(type=Kind.SUBSCRIBE, subscribe=subscribe), request_id)
         return request_id
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """Close a consumer; its subscription stays."""
+        close = wire.CommandCloseConsumer(consumer_id=consumer_id, request_id=self._id())
+        self._ask(Kind(type=Kind.CLOSE_CONSUMER, close_consumer=close), close.request_id)
 
     def flow(self, consumer_id: int, permits: int) -> None:
         """Let the broker send more messages."""
@@ -258,6 +298,28 @@ class RawClient:
         return self.next(
             lambda frame: frame.command.type == Kind.MESSAGE and frame.command.message.consumer_id == consumer_id
         )
+
+    def ack(self, consumer_id: int, position: Position) -> None:
+        """Acknowledge an entry and wait until that is durable.
+
+        Raises:
+            ErrorAnswer: The broker refuses it.
+        """
+        ack = wire.CommandAck(consumer_id=consumer_id, ack_type=wire.CommandAck.Individual, request_id=self._id())
+        ack.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        answer = self._ask(Kind(type=Kind.ACK, ack=ack), ack.request_id).ackResponse
+        if answer.HasField("error"):
+            raise ErrorAnswer(answer.error, answer.message)
+
+    def active_change(self, consumer_id: int) -> bool:
+        """The next word of the broker on whether a consumer of a Failover subscription is the active one."""
+        change = Kind.ACTIVE_CONSUMER_CHANGE
+        frame = self.next(
+            lambda frame: (
+                frame.command.type == change and frame.command.active_consumer_change.consumer_id == consumer_id
+            )
+        )
+        return frame.command.active_consumer_change.is_active
 
     def seek_time(self, consumer_id: int, time_ms: int) -> None:
         """Move the subscription of a consumer, which the broker then closes."""

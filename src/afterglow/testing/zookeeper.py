@@ -49,7 +49,7 @@ def spark_jars() -> str:
     folders = [] if spec is None else [Path(folder) / "jars" for folder in spec.submodule_search_locations or ()]
     jars = [jar for folder in folders for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_SPARK_JARS)]
     if not any(jar.name.startswith("zookeeper-") for jar in jars):
-        raise MissingDependency("a ZooKeeper server needs the jars of pyspark: pip install 'afterglow[spark]'")
+        raise MissingDependency.of_extra("a ZooKeeper server needs the jars of pyspark", "spark")
     return os.pathsep.join(map(str, jars))
 
 

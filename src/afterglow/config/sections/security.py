@@ -15,6 +15,9 @@ _PROVIDERS = several(
     "`token` (also as `org.apache.pulsar.broker.authentication.AuthenticationProviderToken`)",
 )
 
+PULSAR_AUTHORIZATION = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
+"""Name of the one authorization provider whose rules are enforced."""
+
 
 @section
 class Security:
@@ -35,9 +38,18 @@ class Security:
     authorization_enabled: bool = setting(
         flag(),
         default=False,
-        doc="Taken as Pulsar's broker.conf has it; needs authentication. Permissions are not enforced: whoever is "
-        "known may use every topic.",
-        inert=True,
+        doc="Whether a role needs permission to produce, consume, look up and administer; needs authentication.",
+    )
+    authorization_provider: str = setting(
+        text(),
+        default=PULSAR_AUTHORIZATION,
+        doc="The rules by which roles have permission. Another class than Pulsar's own is an error where "
+        "authorization is enabled.",
+    )
+    authorization_allow_wildcards_matching: bool = setting(
+        flag(),
+        default=False,
+        doc="Whether a grant to `prefix*` or `*suffix` counts for every role that matches.",
     )
     super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
     anonymous_user_role: str | None = setting(

@@ -26,7 +26,8 @@ class Server:
     advertised_address: str | None = setting(
         optional(text()),
         default=None,
-        doc="Host name or address that lookups give to clients. Nothing: the bind address.",
+        doc="Host name or address that lookups give to clients. Nothing: the bind address, or for a wildcard such as "
+        "0.0.0.0 the address of this machine's default route. With TLS the certificate must name it.",
     )
     broker_service_port: int | None = setting(
         optional(port()),
@@ -80,6 +81,27 @@ class Server:
     broker_max_connections: int = setting(integer(0), default=0, doc="Most connections in all. 0: no limit.")
     broker_max_connections_per_ip: int = setting(
         integer(0), default=0, doc="Most connections from one address. 0: no limit."
+    )
+    tls_handshake_timeout_seconds: int = setting(
+        duration(minimum=1),
+        default=10,
+        doc="Seconds that a client has for the TLS handshake, on both TLS ports.",
+    )
+    max_http_server_connections: int = setting(
+        integer(0),
+        default=2_048,
+        doc="Most connections to the admin API in all; further ones are closed at once. 0: no limit.",
+    )
+    max_http_server_connections_per_ip: int = setting(
+        integer(0),
+        default=512,
+        doc="Most connections to the admin API from one address. Raise it where a proxy stands in front. 0: no limit.",
+    )
+    http_request_timeout_seconds: int = setting(
+        duration(minimum=1),
+        default=30,
+        doc="Seconds that a client of the admin API has to send the headers of a request, as many again for its body, "
+        "and as many to read on where it stops reading an answer.",
     )
     max_pending_publish_requests_per_connection: int = setting(
         integer(1),

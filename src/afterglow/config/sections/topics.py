@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from afterglow.config.choices import EntryInterceptor, InactiveTopicDeleteMode, TopicType
+from afterglow.config.choices import (
+    EntryInterceptor,
+    InactiveTopicDeleteMode,
+    SchemaCompatibilityStrategy,
+    TopicType,
+)
 from afterglow.config.kinds import choice, decimal, flag, integer, optional, several, switch
 from afterglow.config.quantities import MIB, MINUTE_MS, duration, size
 from afterglow.config.setting import Scope, section, setting
@@ -39,6 +44,25 @@ class Topics:
     )
     allow_auto_subscription_creation: bool = setting(
         flag(), default=True, doc="Whether a subscription is created when a consumer first names it.", scope=Scope.TOPIC
+    )
+    schema_compatibility_strategy: SchemaCompatibilityStrategy = setting(
+        choice(SchemaCompatibilityStrategy),
+        default=SchemaCompatibilityStrategy.FULL,
+        doc="What a producer's schema must be able to read, and be read by, to follow those that a topic has. "
+        "UNDEFINED: FULL.",
+        scope=Scope.TOPIC,
+    )
+    is_allow_auto_update_schema_enabled: bool = setting(
+        flag(),
+        default=True,
+        doc="Whether producers and consumers bring new schemas. If not, only those that were uploaded are taken.",
+        scope=Scope.NAMESPACE,
+    )
+    is_schema_validation_enforced: bool = setting(
+        flag(),
+        default=False,
+        doc="Whether a topic that has a schema refuses producers without one.",
+        scope=Scope.TOPIC,
     )
     broker_delete_inactive_topics_enabled: bool = setting(
         flag(),
@@ -127,6 +151,37 @@ class Topics:
         default=50_000,
         doc="Unacknowledged messages at which a consumer of a shared subscription gets no more. 0: no limit.",
         scope=Scope.TOPIC,
+    )
+    active_consumer_failover_delay_time_millis: int = setting(
+        duration(1),
+        default=1000,
+        doc="Milliseconds that a new active consumer of a Failover subscription waits for messages, so that the last "
+        "one can acknowledge what it has.",
+    )
+    active_consumer_failover_consistent_hashing: bool = setting(
+        flag(),
+        default=False,
+        doc="Whether the active consumer of a partition is chosen by a hash ring, as that of a topic without "
+        "partitions, and not in turn.",
+    )
+    delayed_delivery_enabled: bool = setting(
+        flag(),
+        default=True,
+        doc="Whether shared subscriptions hold a message back until the delivery time that its producer set. It is "
+        "never delivered earlier, whatever isDelayedDeliveryDeliverAtTimeStrict says.",
+        scope=Scope.TOPIC,
+    )
+    delayed_delivery_max_delay_in_millis: int = setting(
+        duration(1),
+        default=0,
+        doc="Longest delay in milliseconds that a producer may set; longer ones are refused. 0: no limit.",
+        scope=Scope.TOPIC,
+    )
+    max_delayed_messages_per_subscription: int = setting(
+        integer(1),
+        default=500_000,
+        doc="Delayed messages that a shared subscription holds back at most, some 150 bytes of memory each. At the "
+        "limit it reads no further until some of them are delivered.",
     )
     max_unacked_messages_per_subscription: int = setting(
         integer(0),

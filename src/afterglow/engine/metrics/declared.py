@@ -121,6 +121,7 @@ GROUPS: Final = (
         (
             _gauge("pulsar_subscription_back_log", _SUBSCRIPTION, "Entries that are not acknowledged."),
             _gauge("pulsar_subscription_unacked_messages", _SUBSCRIPTION, "Messages sent and not acknowledged."),
+            _gauge("pulsar_subscription_delayed", _SUBSCRIPTION, "Messages held back until their delivery time."),
             _gauge("pulsar_subscription_consumers_count", _SUBSCRIPTION, "Consumers that are connected."),
             _gauge("pulsar_subscription_msg_rate_out", _SUBSCRIPTION, "Messages per second to consumers."),
             _gauge("pulsar_subscription_msg_throughput_out", _SUBSCRIPTION, "Bytes per second to consumers."),

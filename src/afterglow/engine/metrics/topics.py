@@ -25,6 +25,8 @@ class SubscriptionFigures:
     """Entries that are not acknowledged."""
     unacknowledged: int
     """Messages that were sent and are not acknowledged."""
+    delayed: int
+    """Messages that are held back until their delivery time."""
     consumers: int
     rate: Rate
     """Of what its consumers are sent."""
@@ -66,6 +68,7 @@ def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
             name,
             found.cursor.backlog,
             sum(consumer.unacknowledged for consumer in found.consumers),
+            found.delayed,
             len(found.consumers),
             found.meter.rate(found.out),
         )
@@ -127,6 +130,7 @@ def _add_subscription(samples: Samples, topic: TopicFigures, subscription: Subsc
     labels = topic.namespace, topic.topic, shown
     samples.add("pulsar_subscription_back_log", subscription.backlog, *labels)
     samples.add("pulsar_subscription_unacked_messages", subscription.unacknowledged, *labels)
+    samples.add("pulsar_subscription_delayed", subscription.delayed, *labels)
     samples.add("pulsar_subscription_consumers_count", subscription.consumers, *labels)
     samples.add("pulsar_subscription_msg_rate_out", subscription.rate.messages, *labels)
     samples.add("pulsar_subscription_msg_throughput_out", subscription.rate.size_bytes, *labels)

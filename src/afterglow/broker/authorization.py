@@ -1,0 +1,159 @@
+"""Rights of roles: superusers, tenant admins, and the permissions granted on namespaces, topics and subscriptions.
+
+The rules are those of Pulsar's ``PulsarAuthorizationProvider``. They are checked when a client looks a topic up, opens
+a producer or a consumer, or calls the admin API; never per message.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.errors import NotThere
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from afterglow.config import BrokerConfig
+    from afterglow.ledger.catalog import Catalog
+    from afterglow.metadata.names import NamespaceName, TopicName
+
+AUTH: Final = "auth_policies"
+NAMESPACE_AUTH: Final = "namespace_auth"
+TOPIC_AUTH: Final = "destination_auth"
+SUBSCRIPTION_AUTH: Final = "subscription_auth_roles"
+SUBSCRIPTION_AUTH_MODE: Final = "subscription_auth_mode"
+
+PRODUCE: Final = "produce"
+CONSUME: Final = "consume"
+ACTIONS: Final = (PRODUCE, CONSUME, "functions", "sources", "sinks", "packages")
+"""The actions that can be granted. Functions, connectors and packages are not served, so these grants open nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRights:
+    """Rights of one role in one namespace."""
+
+    role: str | None
+    is_admin: bool
+    """Whether the role is a superuser or an admin of the tenant, who may do everything below it."""
+    policies: Mapping[str, Any]
+    """Stored policies of the namespace; empty where it does not exist."""
+    wildcards: bool = False
+    """Whether grants to ``prefix*`` and ``*suffix`` count for every role that matches."""
+
+    def can_produce(self, topic: TopicName) -> bool:
+        """Whether the role may publish to a topic."""
+        return self.is_admin or self._has(topic, PRODUCE)
+
+    def can_consume(self, topic: TopicName, subscription: str | None = None) -> bool:
+        """Whether the role may read a topic, with one subscription where it is given.
+
+        A subscription that names roles admits these only, and they also need the right to consume.
+        """
+        if self.is_admin:
+            return True
+        if subscription and not self._can_subscribe(subscription):
+            return False
+        return self._has(topic, CONSUME)
+
+    def can_lookup(self, topic: TopicName) -> bool:
+        """Whether the role may ask where a topic is served, for its partitions, schema and statistics."""
+        return self.can_produce(topic) or self.can_consume(topic)
+
+    def can_list(self) -> bool:
+        """Whether the role may list the topics of the namespace; a grant on a single topic does not suffice."""
+        return self.is_admin or self._has_namespace(PRODUCE) or self._has_namespace(CONSUME)
+
+    def can_consume_all(self) -> bool:
+        """Whether the role may read all topics of the namespace."""
+        return self.is_admin or self._has_namespace(CONSUME)
+
+    def _can_subscribe(self, subscription: str) -> bool:
+        roles = _part(self.policies, SUBSCRIPTION_AUTH).get(subscription)
+        if roles and self.role not in roles:
+            return False
+        prefixed = self.policies.get(SUBSCRIPTION_AUTH_MODE) == "Prefix"
+        return not prefixed or (self.role is not None and subscription.startswith(self.role))
+
+    def _has_namespace(self, action: str) -> bool:
+        return self._granted(_part(self.policies, NAMESPACE_AUTH), action)
+
+    def _has(self, topic: TopicName, action: str) -> bool:
+        if self._has_namespace(action):
+            return True
+        by_topic = _part(self.policies, TOPIC_AUTH)
+        # A grant on a partitioned topic counts for its partitions, also for those added later.
+        return any(self._granted(by_topic.get(str(name)) or {}, action) for name in {topic, topic.base})
+
+    def _granted(self, grants: Mapping[str, Any], action: str) -> bool:
+        role = self.role
+        if role is None:
+            return False
+        if action in (grants.get(role) or ()):
+            return True
+        return self.wildcards and any(action in actions and _matches(role, given) for given, actions in grants.items())
+
+
+class Authorizer:
+    """Finds the rights of roles in the stored tenants and policies. Safe to use from any thread.
+
+    Nothing is cached: a grant or a revocation counts from the next request on.
+    """
+
+    def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
+        self.enabled = config.authorization_enabled
+        """Whether rights are checked at all."""
+        self._catalog = catalog
+        self._super_users = frozenset(config.super_user_roles)
+        self._wildcards = config.authorization_allow_wildcards_matching
+
+    def is_super_user(self, role: str | None) -> bool:
+        """Whether the role may do everything."""
+        return role in self._super_users
+
+    def is_tenant_admin(self, role: str | None, tenant: str) -> bool:
+        """Whether the role may do everything below a tenant; of a tenant that is missing only a superuser may.
+
+        Raises:
+            InvalidName: The tenant's name is not well-formed.
+        """
+        if self.is_super_user(role):
+            return True
+        try:
+            return role in (self._catalog.tenant(tenant).get("adminRoles") or ())
+        except NotThere:
+            return False
+
+    def forget_topic(self, topic: TopicName) -> None:
+        """Remove the grants on a topic that was deleted, so that none counts for a new topic of the same name."""
+        with suppress(NotThere):
+            if str(topic) in _part(self._catalog.policies(topic.namespace), TOPIC_AUTH):
+                self._catalog.update_policies(topic.namespace, lambda old: _without_topic(old, topic))
+
+    def rights(self, role: str | None, namespace: NamespaceName) -> RoleRights:
+        """Return the rights of a role in a namespace; reads metadata unless the role is a superuser."""
+        if self.is_tenant_admin(role, namespace.tenant):
+            return RoleRights(role, is_admin=True, policies={})
+        try:
+            policies = self._catalog.policies(namespace)
+        except NotThere:
+            policies = {}
+        return RoleRights(role, is_admin=False, policies=policies, wildcards=self._wildcards)
+
+
+def _part(policies: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (policies.get(AUTH) or {}).get(name) or {}
+    return found
+
+
+def _without_topic(policies: Mapping[str, Any], topic: TopicName) -> dict[str, Any]:
+    grants = {name: roles for name, roles in _part(policies, TOPIC_AUTH).items() if name != str(topic)}
+    return {**policies, AUTH: {**(policies.get(AUTH) or {}), TOPIC_AUTH: grants}}
+
+
+def _matches(role: str, pattern: str) -> bool:
+    if pattern.endswith("*") and role.startswith(pattern[:-1]):
+        return True
+    return pattern.startswith("*") and role.endswith(pattern[1:])

@@ -1,0 +1,101 @@
+"""Messages that are held back until their delivery time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afterglow.broker.delayed import DelayedMessages
+from afterglow.format.position import Position
+
+WAIT_S = 10
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def test_messages_become_due_in_the_order_of_their_times_and_never_earlier() -> None:
+    async def run() -> None:
+        clock = Clock()
+        delayed = DelayedMessages(clock.now_ms, lambda: None, limit=10)
+        for entry, wait_ms in enumerate((300, 100, 200)):
+            delayed.add(Position(1, entry), clock.now + wait_ms)
+        clock.now += 99
+        assert delayed.pop_due(10) == []
+        clock.now += 101
+        assert delayed.pop_due(10) == [Position(1, 1), Position(1, 2)]
+        clock.now += 100
+        assert delayed.pop_due(10) == [Position(1, 0)]
+        assert len(delayed) == 0
+
+    asyncio.run(run())
+
+
+def test_the_task_is_woken_when_the_first_message_is_due() -> None:
+    async def run() -> None:
+        clock = Clock()
+        woken = asyncio.Event()
+        delayed = DelayedMessages(clock.now_ms, woken.set, limit=10)
+        delayed.add(Position(1, 0), clock.now + 3_600_000)
+        delayed.add(Position(1, 1), clock.now + 10)  # sooner than the one that the timer waits for
+        clock.now += 10
+        await asyncio.wait_for(woken.wait(), WAIT_S)
+        assert delayed.pop_due(10) == [Position(1, 1)]
+        delayed.clear()
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_jumps_is_noticed() -> None:
+    async def run() -> None:
+        clock = Clock()
+        woken = asyncio.Event()
+        delayed = DelayedMessages(clock.now_ms, woken.set, limit=10, recheck_s=0.01)
+        delayed.add(Position(1, 0), clock.now + 3_600_000)
+        clock.now += 3_600_000
+        await asyncio.wait_for(woken.wait(), WAIT_S)
+        delayed.clear()
+
+    asyncio.run(run())
+
+
+def test_messages_that_were_acknowledged_unseen_make_room() -> None:
+    async def run() -> None:
+        clock = Clock()
+        delayed = DelayedMessages(clock.now_ms, lambda: None, limit=3)
+        for entry in range(3):
+            delayed.add(Position(1, entry), clock.now + 1000)
+        assert delayed.is_full
+        delayed.discard_through(Position(0, 99))
+        assert len(delayed) == 3
+        delayed.discard_through(Position(1, 1))
+        assert len(delayed) == 1
+        clock.now += 1000
+        assert delayed.pop_due(10) == [Position(1, 2)]
+        delayed.clear()
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3), st.integers(0, 20)), max_size=60))
+def test_every_message_is_returned_once_at_the_first_poll_after_its_time(added: list[tuple[int, int, int]]) -> None:
+    async def run() -> None:
+        clock = Clock()
+        start = clock.now
+        delayed = DelayedMessages(clock.now_ms, lambda: None, limit=100)
+        for wait_ms, ledger, entry in added:
+            delayed.add(Position(ledger, entry), start + wait_ms)
+        for step in range(51):
+            clock.now = start + step
+            expected = sorted(Position(ledger, entry) for wait_ms, ledger, entry in added if wait_ms == step)
+            assert sorted(delayed.pop_due(1000)) == expected
+        assert len(delayed) == 0
+
+    asyncio.run(run())

@@ -1,0 +1,71 @@
+"""What consumers could not read is logged on one line, at a bounded rate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING
+
+from afterglow.broker.consumers import Consumer
+from afterglow.config import BrokerConfig
+from afterglow.engine.server import Server
+from afterglow.format.entry import encode_entry
+from afterglow.format.position import EARLIEST, Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.metadata.names import TopicName
+from afterglow.testing.clock import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from afterglow.broker.topic import Topic
+    from afterglow.errors import AfterglowError
+
+TOPIC = TopicName.parse("public/default/t")
+
+
+async def append(topic: Topic, producer: str) -> Position:
+    done: asyncio.Future[Position | AfterglowError] = asyncio.get_running_loop().create_future()
+    metadata = wire.MessageMetadata(producer_name=producer, sequence_id=0, publish_time=1)
+    topic.append(encode_entry(metadata, b"payload"), 1, done.set_result)
+    result = await done
+    assert isinstance(result, Position)
+    return result
+
+
+def unreadable(position: Position) -> wire.CommandAck:
+    ack = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
+    ack.validation_error = wire.CommandAck.DecryptionError
+    ack.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+    return ack
+
+
+def test_a_line_is_logged_per_producer_and_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        server = await Server.start(tmp_path, BrokerConfig(broker_service_port=0, web_service_port=0))
+        topic = await server.service.topic(TOPIC, create=True)
+        subscription = await topic.create_subscription("s", wire.CommandSubscribe.Shared, EARLIEST)
+        clock = ManualClock()
+        subscription.now_ms = clock.now_ms
+        consumer = Consumer(1, "c", 0, None, None, subscription)  # type: ignore[arg-type]
+        for minute in range(2):
+            for producer in ("first", "second"):
+                for _ in range(5):
+                    subscription.acknowledge(consumer, unreadable(await append(topic, producer)))
+            clock.advance(59 if minute else 60)
+        subscription.acknowledge(consumer, unreadable(await append(topic, "first")))
+        assert topic.ledger.cursor("s").backlog == 0
+        await server.stop()
+
+    with caplog.at_level(logging.WARNING, "afterglow.broker.unreadable"):
+        asyncio.run(asyncio.wait_for(test(), 60))
+    lines = [record.getMessage() for record in caplog.records if "could not read" in record.getMessage()]
+    assert [re.sub(r" \d+:\d+ ", " POSITION ", line) for line in lines] == [
+        f"subscription s of {TOPIC}: consumer c could not read POSITION of producer {producer}: DecryptionError; "
+        f"{passed_over} more since the last such line"
+        for passed_over in (0, 4)
+        for producer in ("first", "second")
+    ]
