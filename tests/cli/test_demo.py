@@ -15,7 +15,7 @@ from afterglow.engine import demo as engine_demo
 from afterglow.engine.demo_read_back import DemoResult
 
 pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 
 def start(*options: str, **environment: str) -> subprocess.Popen[str]:

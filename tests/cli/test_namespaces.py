@@ -49,6 +49,29 @@ def test_retention_is_set_in_pulsars_spelling_and_removed(cli: Cli, namespace: s
     assert "not set" in cli.do("namespaces", "get-retention", namespace)
 
 
+def test_a_retention_of_zero_says_what_it_deletes_and_needs_yes(cli: Cli, namespace: str) -> None:
+    cli.do("namespaces", "set-retention", namespace, "--time", "3h", "--size", "10G")
+    said = cli.refused(2, "namespaces", "set-retention", namespace, "--size", "0", "--time", "0")
+    assert "keeps no acknowledged messages" in said
+    assert f"{namespace} deletes them" in said
+    assert "--yes" in said
+    assert cli.rows("namespaces", "get-retention", namespace)[0]["retentionSizeInMB"] == 10240
+    said = cli.do("namespaces", "set-retention", namespace, "--size", "0", "--time", "0", "--yes")
+    assert said.startswith(f"{namespace} keeps no acknowledged messages: they are deleted, also from the tier")
+    assert cli.rows("namespaces", "get-retention", namespace) == [{"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}]
+
+
+@pytest.mark.parametrize(("time", "size"), [("0", "-1"), ("-1", "0"), ("0", "1G"), ("1h", "0")])
+def test_one_limit_of_zero_is_refused_even_with_yes(cli: Cli, namespace: str, time: str, size: str) -> None:
+    said = cli.refused(1, "namespaces", "set-retention", namespace, "-t", time, "-s", size, "--yes")
+    assert "keeps nothing: give both, -1 for no limit, or 0 and 0" in said
+    assert cli.rows("namespaces", "get-retention", namespace) == [None]
+
+
+def test_removing_a_retention_says_that_the_brokers_own_may_delete(cli: Cli, namespace: str) -> None:
+    assert "0 keeps no acknowledged messages" in cli.do("namespaces", "remove-retention", namespace)
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

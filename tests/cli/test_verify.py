@@ -106,5 +106,8 @@ def test_ctrl_c_cancels_the_check(canned_cli: Cli, canned: Canned, monkeypatch: 
     canned.on("DELETE", JOB, (204, None))
     monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
     found = canned_cli.run("verify", canned.url)
-    assert (found.code, found.stderr) == (130, "afterglow: interrupted\n")
+    assert (found.code, found.stderr) == (
+        130,
+        f"afterglow: interrupted; stopping the check that {canned.url} makes\n",
+    )
     assert canned.calls[-1][:2] == ("DELETE", f"/admin/v2/{JOB}")

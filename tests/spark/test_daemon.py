@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 IMPORTED = """
 import json, sys

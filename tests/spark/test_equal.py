@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from afterglow.testing.random_messages import Row
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 FIRST_SEED = int(os.environ.get("AFTERGLOW_EQUAL_FIRST", "0"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("AFTERGLOW_EQUAL_SEEDS", "4")))

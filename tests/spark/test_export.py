@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.dataset import dataset
 
 import afterglow
 from afterglow.cli.app import main
@@ -19,7 +24,6 @@ from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from afterglow.spark.export import Exported
     from afterglow.spark.export_files import ExportFiles
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 TOPIC = "persistent://public/default/t"
 COLUMNS = ("ledger_id", "entry_id", "batch_index", "value")
@@ -70,6 +74,11 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def files_of(out: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+
+
+def own(out: Path) -> Path:
+    """Where an export keeps what is not for readers."""
+    return out.with_name(f".{out.name}.export")
 
 
 def export(spark: SparkSession, home: Path, files: ExportFiles, **options: str) -> TopicExport:
@@ -148,7 +157,7 @@ def test_killed_anywhere_and_run_again_it_ends_with_every_message_once(
     done = export(spark, home, LocalFiles(out), **SMALL).run()
     assert done.batches > 1
     assert rows(pq.read_table(out)) == expected
-    assert {path.name for path in (out / "_export").iterdir()} == {"checkpoint", "export.json", "lock"}
+    assert {path.name for path in own(out).iterdir()} == {"checkpoint", "export.json", "lock"}
 
 
 def test_a_continuous_export_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
@@ -186,7 +195,7 @@ def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tm
         other.run()
     with files.alone(), pytest.raises(AfterglowError, match="another export"):
         export(spark, home, files).run()
-    (out / "_export" / "checkpoint").rename(tmp_path / "away")
+    (own(out) / "checkpoint").rename(tmp_path / "away")
     with pytest.raises(AfterglowError, match="checkpoint is gone"):
         export(spark, home, files).run()
     assert files_of(out) == before
@@ -203,6 +212,109 @@ def test_what_a_stream_says_is_one_line(spark: SparkSession, home: Path, tmp_pat
     assert "\n" not in str(failed.value)
 
 
+def counts(spark: SparkSession, out: Path) -> dict[str, int]:
+    """Rows that each engine finds, read the plain way."""
+    duckdb, pd, pl = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))
+    return {
+        "polars, read": pl.read_parquet(out).height,
+        "polars, scanned": pl.scan_parquet(str(out)).select(pl.len()).collect().item(),
+        "duckdb": duckdb.sql(f"select count(*) from read_parquet('{out}/**/*.parquet')").fetchall()[0][0],
+        "pandas": len(pd.read_parquet(out)),
+        "pyarrow": dataset(str(out)).count_rows(),
+        "spark": spark.read.parquet(str(out)).count(),
+    }
+
+
+def test_every_engine_reads_an_export_the_plain_way_also_while_it_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    with EngineHome(home) as engine:
+        engine.write(TOPIC, entries(0, 50))
+        export(spark, home, LocalFiles(out), **SMALL).run()
+        assert set(counts(spark, out).values()) == {100}
+        engine.write(TOPIC, entries(50, 10))
+        seen: list[dict[str, int]] = []
+
+        def progress(now: Exported) -> None:
+            if now.rows:
+                seen.append(counts(spark, out))
+
+        export(spark, home, LocalFiles(out)).run(every_s=0.1, stopped=lambda: bool(seen), progress=progress)
+    assert set(seen[-1].values()) == {120}
+    assert all(path.suffix == ".parquet" for path in out.rglob("*"))
+
+
+def inside_as_before(out: Path) -> None:
+    """Put what is beside an export where earlier releases kept it."""
+    own(out).rename(out / "_export")
+
+
+@pytest.mark.parametrize("kind", [LocalFiles, HadoopFiles])
+def test_an_export_of_an_earlier_release_goes_on(spark: SparkSession, tmp_path: Path, kind: type) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+
+    def files() -> ExportFiles:
+        return LocalFiles(out) if kind is LocalFiles else HadoopFiles(spark, out.as_uri())
+
+    with EngineHome(home) as engine:
+        engine.write(TOPIC, entries(0, 10))
+        export(spark, home, files()).run()
+        before = files_of(out)
+        inside_as_before(out)
+        engine.write(TOPIC, entries(10, 10))
+        assert export(spark, home, files()).run().rows == 20
+    assert before.items() < files_of(out).items()
+    assert rows(pq.read_table(out)) == rows(scanned(home))
+    assert not (out / "_export").exists()
+
+
+def test_an_export_that_an_earlier_release_is_writing_is_left_alone(
+    spark: SparkSession, home: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    export(spark, home, LocalFiles(out)).run()
+    inside_as_before(out)
+    with (out / "_export" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(AfterglowError, match="another export"):
+            export(spark, home, LocalFiles(out)).run()
+    assert (out / "_export" / "export.json").exists()
+
+
+def test_a_directory_that_was_removed_is_exported_anew_and_one_that_was_moved_goes_on_with_what_is_beside_it(
+    spark: SparkSession, home: Path, tmp_path: Path
+) -> None:
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    export(spark, home, LocalFiles(out)).run()
+    out.rename(moved)
+    with pytest.raises(ConfigError, match=r"\.moved\.export/export\.json is missing; .* move the latter along"):
+        export(spark, home, LocalFiles(moved)).run()
+    assert export(spark, home, LocalFiles(out)).run().rows == len(scanned(home))
+    shutil.rmtree(out)
+    own(out).rename(own(moved))
+    assert export(spark, home, LocalFiles(moved)).run().rows == 0
+    assert rows(pq.read_table(moved)) == rows(scanned(home))
+
+
+def test_a_directory_with_nothing_above_it_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="no directory above it"):
+        LocalFiles(Path("/"))
+    with pytest.raises(ConfigError, match="no directory above it"):
+        HadoopFiles(spark, "file:///")
+
+
+def test_a_mount_point_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rename(self: Path, target: Path) -> Path:
+        raise OSError(errno.EXDEV, "Invalid cross-device link", str(self), None, str(target))
+
+    monkeypatch.setattr(Path, "rename", rename)  # a mount needs rights that tests do not have
+    with pytest.raises(ConfigError, match="is a mount point"), LocalFiles(tmp_path / "out").alone():
+        pass
+
+
 @pytest.mark.parametrize("kind", [LocalFiles, HadoopFiles])
 def test_directories_are_alike_wherever_they_are(spark: SparkSession, tmp_path: Path, kind: type) -> None:
     files: ExportFiles
@@ -211,6 +323,10 @@ def test_directories_are_alike_wherever_they_are(spark: SparkSession, tmp_path: 
     with files.alone():
         files.write("a/b", b"one")
         assert files.read("a/b") == b"one"
+        files.write("_export/x", b"own")
+        assert "x" in files.names("_export")
+        assert not {"x", "_export"} & set(files.names())
+        assert (tmp_path / ".d.export" / "x").read_bytes() == files.read("_export/x") == b"own"
         files.move("a/b", "c")
         assert (files.read("a/b"), files.read("c")) == (None, b"one")
         assert {"a", "c"} <= set(files.names())

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Way: TypeAlias = Callable[..., pa.Table]
     """Reads a topic, with the options of the data source."""
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 
 class Defect(NamedTuple):

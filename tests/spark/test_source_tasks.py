@@ -18,7 +18,7 @@ from afterglow.format.schema_version import SchemaVersion
 from afterglow.testing.homes import EngineHome
 from afterglow.testing.ledgers import message
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from afterglow.testing.servers import S3Server
     from afterglow.testing.serving import Served
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 pytest.importorskip("moto", reason="moto is not installed")
 
 STREAMED = "persistent://public/default/streamed"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from afterglow.engine.check_watch import Watch
     from afterglow.verify import Finding
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 MIB = 1 << 20
 

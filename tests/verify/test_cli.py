@@ -100,7 +100,7 @@ def test_ctrl_c_ends_a_deep_check_with_one_line(home: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, told = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert (out, told) == ("", "afterglow: interrupted\n")
+    assert (out, told) == ("", "afterglow: interrupted; stopping the check and Spark\n")
     # A worker ends a moment after its JVM.
     eventually(lambda: not group_lives(process.pid), lambda: f"processes of group {process.pid} go on")
 

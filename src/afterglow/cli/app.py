@@ -14,6 +14,7 @@ import typer
 
 from afterglow import __version__
 from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
+from afterglow.cli.terminal_text import printable
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
 
 _COMMANDS: Final = (
@@ -128,5 +129,5 @@ def _words(error: OSError) -> str:
 def _fail(message: str, code: int) -> int:
     if os.environ.get("AFTERGLOW_DEBUG"):
         raise  # noqa: PLE0704 - called from an except clause: shows the error as it came
-    sys.stderr.write(f"afterglow: {' '.join(message.split())}\n")
+    sys.stderr.write(f"afterglow: {printable(' '.join(message.split()))}\n")
     return code

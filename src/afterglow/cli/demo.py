@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
-from afterglow.errors import AfterglowError
+from afterglow.cli.interrupt import interruptible
 
 
 @app.command()
@@ -32,7 +29,7 @@ def demo(
 
     began = time.monotonic()
     with ExitStack() as stack:
-        stack.enter_context(_ending_on(signal.SIGTERM, signal.SIGHUP))
+        stack.enter_context(interruptible("the demo: its client, its engine and Spark"))
         screen = stack.enter_context(Screen())
         kept = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afterglow-demo-")))
         result = run_demo(kept, messages, screen)
@@ -40,24 +37,3 @@ def demo(
     if home is not None:
         screen.hints(home, result.topic)
     return FAILED if result.differences else DONE
-
-
-@contextmanager
-def _ending_on(*numbers: signal.Signals) -> Iterator[None]:
-    """Have signals end the program as Ctrl-C does: everything that was started is ended first."""
-    came: list[int] = []
-
-    def end(number: int, _: FrameType | None) -> None:
-        came.append(number)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    except AfterglowError as error:
-        if came:  # the stock client, where it waits, makes an error of its own of whatever a handler raises
-            raise SystemExit(128 + came[0]) from error
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.output import Output
+from afterglow.cli.terminal_text import printable
 from afterglow.cli.tier import TierOptions, tier_options
 
 
@@ -44,7 +45,7 @@ def doctor(
     table = Table("step", "result", "ms", "detail")
     for check in checks:
         # Text, not str: what a store says is no mark-up.
-        detail = Text(check.detail).append(f"\n{check.cure}" if check.cure else "", "bold")
+        detail = Text(printable(check.detail)).append(f"\n{check.cure}" if check.cure else "", "bold")
         table.add_row(check.step, Text(check.outcome.value, colours[check.outcome]), f"{check.elapsed_ms:.0f}", detail)
     Console().print(table)
     return FAILED if failed else DONE

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
 from contextlib import ExitStack
-from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from afterglow.cli.app import DONE, app
+from afterglow.cli.interrupt import interruptible
 from afterglow.cli.output import Output
 from afterglow.cli.parameters import read_milliseconds
 from afterglow.errors import ConfigError
@@ -46,7 +45,7 @@ def export(
 ) -> int:
     """Write a topic's messages as Parquet, with Spark. A later run adds what has come since, and nothing twice.
 
-    Killed at any moment and run again, it ends with every message once. Read the directory as one dataset.
+    Stopped or killed at any moment and run again, it ends with every message once. Read the directory as one dataset.
 
     Example: afterglow export ./home my-topic --to parquet:./my-topic
     """
@@ -58,20 +57,22 @@ def export(
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     order = ExportOrder(source, topic, to, names, decode, tier, metadata, fail_on_data_loss)
     out = Output(as_json=as_json)
-    ended = Event()
-    with ExitStack() as stack:
-        for number in (signal.SIGINT, signal.SIGTERM):  # what Spark is amid of ends first
-            stack.callback(signal.signal, number, signal.signal(number, lambda _number, _frame: ended.set()))
-        show = stack.enter_context(out.working(f"exporting {topic}: starting Spark"))
-        exported = export_topic(
-            order,
-            master=master,
-            every_s=every_ms / 1000 if continuous else None,
-            stopped=ended.is_set,
-            progress=lambda now: show(f"exporting {topic}: {_words(now)}"),
-        )
-    if ended.is_set() and not continuous:
-        raise KeyboardInterrupt
+    exported: Exported | None = None
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(interruptible(f"the export of {topic} and Spark"))
+            show = stack.enter_context(out.working(f"exporting {topic}: starting Spark"))
+
+            def progress(now: Exported) -> None:
+                nonlocal exported
+                exported = now
+                show(f"exporting {topic}: {_words(now)}")
+
+            every_s = every_ms / 1000 if continuous else None
+            exported = export_topic(order, master=master, every_s=every_s, progress=progress)
+    except SystemExit:
+        if not continuous or exported is None:
+            raise
     told = {"messages": exported.rows, "batches": exported.batches}
     out.say(f"{_words(exported)} written to {to.partition(':')[2]}", told)
     return DONE

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.terminal_text import json_text, printable
 from afterglow.cli.tier import TierOptions, tier_options
 from afterglow.errors import ConfigError
 
@@ -61,11 +63,11 @@ def inspect(
         rows = iter([_summary(inspection)])
     if output is OutputFormat.JSONL:
         for row in rows:
-            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_text(row, sys.stdout) + "\n")
     else:
         _print_table(rows)
     for damage in inspection.damage:
-        sys.stderr.write(f"afterglow: damage in {inspection.key}: {damage}\n")
+        sys.stderr.write(printable(f"afterglow: damage in {inspection.key}: {damage}") + "\n")
     return FAILED if inspection.damage else DONE
 
 
@@ -121,7 +123,8 @@ def _print_table(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         if table is None:
             table = Table(*row)
-        table.add_row(*("" if value is None else _short(value) for value in row.values()))
+        # Text, not str: a key with brackets is no mark-up.
+        table.add_row(*(Text("" if value is None else printable(_short(value))) for value in row.values()))
     if table is not None:
         Console().print(table)
 

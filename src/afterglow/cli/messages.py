@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.cli.received import Received
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY: Final = 1000
 _TIMEOUT_S: Final = 30
+_SLICE_MS: Final = 200
+"""Of a wait for a message: the client does not return for a signal before."""
 
 
 class StockClient:
@@ -107,7 +110,7 @@ class StockClient:
         """
         if subscription is None:
             reader = self._client.create_reader(str(topic), pulsar.MessageId.earliest)
-            yield from _until_timeout(lambda: reader.read_next(timeout_ms))
+            yield from _until_timeout(reader.read_next, timeout_ms)
             return
         consumer = self._client.subscribe(
             str(topic),
@@ -116,12 +119,12 @@ class StockClient:
             batch_index_ack_enabled=True,  # else a batch that is taken in part comes again whole
         )
 
-        def receive() -> Any:
-            message = consumer.receive(timeout_ms)
+        def receive(wait_ms: int) -> Any:
+            message = consumer.receive(wait_ms)
             consumer.acknowledge(message)
             return message
 
-        yield from _until_timeout(receive)
+        yield from _until_timeout(receive, timeout_ms)
 
 
 class _Outcome:
@@ -140,13 +143,19 @@ class _Outcome:
                 self.failed = result
 
 
-def _until_timeout(receive: Callable[[], Any]) -> Iterator[Received]:
+def _until_timeout(receive: Callable[[int], Any], timeout_ms: int) -> Iterator[Received]:
+    """Messages, each within the time; it is waited for in slices."""
+    deadline = time.monotonic() + timeout_ms / 1000
     while True:
+        left_ms = max(round((deadline - time.monotonic()) * 1000), 1)
         try:
-            message = receive()
+            message = receive(min(left_ms, _SLICE_MS))
         except pulsar.Timeout:
-            return
+            if left_ms <= _SLICE_MS:
+                return
+            continue
         yield _received(message)
+        deadline = time.monotonic() + timeout_ms / 1000
 
 
 def _received(message: Any) -> Received:

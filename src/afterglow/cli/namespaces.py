@@ -100,18 +100,28 @@ def set_retention(
             help="How much of them is kept for each topic, such as 10G; -1: all.",
         ),
     ],
+    yes: Annotated[bool, typer.Option("--yes", help="With --time 0 --size 0: delete.")] = False,
 ) -> None:
-    """Keep messages after every subscription has acknowledged them.
+    """Keep messages after every subscription has acknowledged them; --time 0 --size 0 deletes them instead.
+
+    What is deleted is gone from the hot log and from the tier, ledger by ledger, and without a way back: therefore
+    zeros are refused without --yes. A topic without subscriptions has no unacknowledged messages.
 
     Example: afterglow namespaces set-retention public/default --time 3d --size -1
     """
+    keeps_nothing = time == size == 0
+    if keeps_nothing and not yes:
+        raise typer.BadParameter(
+            f"--time 0 --size 0 keeps no acknowledged messages: {namespace} deletes them now, also from the tier, and "
+            "of topics without subscriptions all messages; nothing was changed: give --yes to do it"
+        )
+    limits = f"age: {_limit(time, 'min')}, size of a topic: {_limit(size, 'MiB')}"
+    sentence = f"{namespace} keeps acknowledged messages; {limits}"
+    if keeps_nothing:
+        gone = "they are deleted, also from the tier, as soon as their ledger is closed"
+        sentence = f"{namespace} keeps no acknowledged messages: {gone}"
     value = {"retentionTimeInMinutes": time, "retentionSizeInMB": size}
-    session.change(
-        "POST",
-        namespace_path(namespace, _RETENTION),
-        value,
-        f"{namespace} keeps acknowledged messages; age: {_limit(time, 'min')}, size of a topic: {_limit(size, 'MiB')}",
-    )
+    session.change("POST", namespace_path(namespace, _RETENTION), value, sentence)
 
 
 @NAMESPACES.command("get-retention")
@@ -125,11 +135,17 @@ def get_retention(session: Session, namespace: NamespaceArgument) -> None:
 
 @NAMESPACES.command("remove-retention")
 def remove_retention(session: Session, namespace: NamespaceArgument) -> None:
-    """Let the broker's retention hold again.
+    """Let the broker's retention hold again; where that is 0, acknowledged messages are deleted.
 
     Example: afterglow namespaces remove-retention public/default
     """
-    session.change("DELETE", namespace_path(namespace, _RETENTION), None, f"removed the retention of {namespace}")
+    session.change(
+        "DELETE",
+        namespace_path(namespace, _RETENTION),
+        None,
+        f"removed the retention of {namespace}: the broker's defaultRetentionTimeInMinutes and "
+        "defaultRetentionSizeInMB hold; 0 keeps no acknowledged messages",
+    )
 
 
 @NAMESPACES.command("set-message-ttl")

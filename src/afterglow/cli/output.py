@@ -1,6 +1,7 @@
 """What commands print: tables for people, one JSON object per line for machines.
 
-Results go to stdout and nothing else does; progress goes to stderr, and only where a person watches.
+Results go to stdout and nothing else does; progress goes to stderr, and only where a person watches. What people see
+has no control characters: see :mod:`afterglow.cli.terminal_text`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.cli.terminal_text import json_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +51,7 @@ class Output:
             if self.as_json:
                 self.json({name: value})
             else:
-                self._write(value)
+                self._write(printable(value))
 
     def record(self, value: Mapping[str, Any] | None, absent: str) -> None:
         """Print one object as names and values.
@@ -76,19 +79,28 @@ class Output:
             table.add_column(column, justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             # Text, not str: a name with brackets is no mark-up.
-            table.add_row(*(Text(_shown(row.get(column))) for column in columns))
+            table.add_row(*(Text(printable(_shown(row.get(column)), keep="\n")) for column in columns))
         Console().print(table)
 
     def say(self, sentence: str, value: object = None) -> None:
         """Print one result: a sentence for people, a value for machines; without a value machines need no word."""
         if not self.as_json:
-            self._write(sentence)
+            self._write(printable(sentence, keep="\n\t"))
         elif value is not None:
             self.json(value)
 
     def json(self, value: object) -> None:
         """Print one value on one line."""
-        self._write(json.dumps(value, ensure_ascii=False))
+        self._write(json_text(value, sys.stdout))
+
+    def raw(self, data: bytes) -> None:
+        """Print bytes as they are, and a newline behind them."""
+        try:
+            sys.stdout.buffer.write(data + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            silence_stdout()
+            raise SystemExit(0) from None
 
     @contextmanager
     def working(self, sentence: str) -> Iterator[Callable[[str], None]]:
@@ -101,11 +113,11 @@ class Output:
         from rich.console import Console  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        status = Console(stderr=True, highlight=False).status(Text(sentence))
+        status = Console(stderr=True, highlight=False).status(Text(printable(sentence)))
         timer = Timer(_SHOW_AFTER_S, status.start)
         timer.start()
         try:
-            yield lambda changed: status.update(Text(changed))
+            yield lambda changed: status.update(Text(printable(changed)))
         finally:
             timer.cancel()
             timer.join()

@@ -14,6 +14,7 @@ import typer
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.connection import CaFile, Token
 from afterglow.cli.output import Output
+from afterglow.cli.terminal_text import PrintableFormatter, printable
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
@@ -108,14 +109,16 @@ def read(
     """
     from afterglow.engine.source import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
 
-    logging.basicConfig(level=logging.WARNING, format="afterglow: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("afterglow: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it tells of every try that is told once when all failed
     damaged = False
 
     def report(error: CorruptEntry) -> None:
         nonlocal damaged
         damaged = damaged or not isinstance(error, IncompleteMessage)  # which only its producer could have finished
-        sys.stderr.write(f"afterglow: left out: {error}\n")
+        sys.stderr.write(printable(f"afterglow: left out: {error}") + "\n")
 
     cluster: dict[str, Any] = {"hot": hot, "service_url": service_url, "token": token, "ca_file": ca_file}
     with connect(source, tier, metadata, **cluster) as connected:

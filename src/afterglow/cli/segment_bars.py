@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from afterglow.cli.paths import topic_path
+from afterglow.cli.terminal_text import printable
 from afterglow.errors import AfterglowError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class _Screen:
         for topic in topics:
             for row in self._segments(topic):
                 self._draw(row)
-        self._live.update(Group(Spinner("dots", Text(sentence)), self._bars))
+        self._live.update(Group(Spinner("dots", Text(printable(sentence))), self._bars))
 
     def _segments(self, topic: TopicName) -> list[dict[str, Any]]:
         try:
@@ -86,7 +87,7 @@ class _Screen:
         words = f"{row['id'][:_SHORT]} from {begin['ledger_id']}:{begin['entry_id']} {row['status']}"
         self._bars.update(
             known,
-            description=words + (f": {row['error']}" if row.get("error") else ""),
+            description=words + (printable(f": {row['error']}") if row.get("error") else ""),
             completed=row["bytes"],
             total=row.get("planned_bytes") or None,
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import signal
+import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,11 +16,16 @@ import typer
 
 from afterglow.cli import parameters
 from afterglow.cli.app import DONE, app
+from afterglow.cli.terminal_text import PrintableFormatter
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
 
+log = logging.getLogger(__name__)
+
+_PRIVATE: Final = 0o077
+"""Rights of group and others, which files of a home do not have."""
 _STREAMING: Final = {
     "streamingOffloadEnabled": "true",
     "maxOffloadSegmentSizeInBytes": "64M",
@@ -86,14 +93,33 @@ def serve(
         unset = {key: value for key, value in _STREAMING.items() if config.origin(key) == DEFAULT}
         config = load_conf(conf, environ=os.environ, overrides=overrides | unset)
     check_exposure(config, insecure=insecure)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection that it closes
+    _keep_private(home)
     asyncio.run(_serve(home, config, tier))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         # Threads that wait for a tier that does not answer. Python would wait for them; all else is closed by now.
         logging.shutdown()
         os._exit(DONE)
     return DONE
+
+
+def _keep_private(home: Path) -> None:
+    """Make what this process and its children create private to their user, and warn of a home that is not."""
+    os.umask(_PRIVATE)
+    try:
+        mode = stat.S_IMODE(home.stat().st_mode)
+    except OSError:
+        return  # it is made, or refused with the reason
+    if mode & _PRIVATE:
+        log.warning(
+            "other users of this machine can enter the home: %s has the mode %04o; run chmod -R go-rwx %s",
+            home,
+            mode,
+            shlex.quote(str(home)),
+        )
 
 
 async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:

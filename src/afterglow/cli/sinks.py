@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from afterglow.cli.output import silence_stdout
+from afterglow.cli.terminal_text import json_text, printable
 from afterglow.errors import ConfigError
 from afterglow.read.jsonl import entry_rows, message_rows, plain
 
@@ -46,7 +47,7 @@ class JsonLines:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Put one batch."""
-        self._out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in self._rows(batch))
+        self._out.writelines(json_text(row, self._out) + "\n" for row in self._rows(batch))
 
 
 class Table:
@@ -168,7 +169,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     time = next((row[name] for name in ("broker_time", "publish_time") if row.get(name) is not None), None)
     shown: dict[str, str] = {}
     if "topic" in row:
-        shown["topic"] = row["topic"].rpartition("/")[2]
+        shown["topic"] = printable(row["topic"].rpartition("/")[2])
     shown["position"] = ":".join(map(str, place))
     if "publish_time" in row:
         shown["time"] = f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z" if time else ""
@@ -194,8 +195,7 @@ def _text(name: str, value: Any) -> str:
             )  # cut anywhere
         except UnicodeDecodeError:
             return f"0x{start[:_WIDEST].hex()}"
-    text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return printable(str(value))
 
 
 def _cut(text: str, width: int) -> str:

@@ -8,7 +8,9 @@ import typer
 
 from afterglow.cli import parameters
 from afterglow.cli.command import Session
+from afterglow.cli.interrupt import interruptible
 from afterglow.cli.parameters import TopicArgument
+from afterglow.cli.received import Raw, check_raw, show
 from afterglow.cli.topics import TOPICS
 from afterglow.errors import AfterglowError
 
@@ -37,7 +39,11 @@ def produce(
     from afterglow.cli.messages import StockClient  # noqa: PLC0415 - the client is not needed for --help
 
     total = len(messages) * count
-    with StockClient(session.client, service_url) as client, session.out.working("connecting") as say:
+    with (
+        interruptible(f"the producer of {topic}"),
+        StockClient(session.client, service_url) as client,
+        session.out.working("connecting") as say,
+    ):
         last = client.send(
             topic,
             (text.encode() for _ in range(count) for text in messages),
@@ -68,18 +74,22 @@ def consume(
             "--timeout", metavar="TIME", parser=parameters.read_milliseconds, help="How long to wait for a message."
         ),
     ] = "10s",  # type: ignore[assignment]  # parsed like any other
+    raw: Raw = False,
     service_url: ServiceUrl = None,
 ) -> None:
     """Print messages of a topic from its beginning, or from where a subscription was.
+
+    A line has a message's position, a tab, its key, and its value with control characters escaped.
 
     Example: afterglow topics consume orders -n 10
     """
     from afterglow.cli.messages import StockClient  # noqa: PLC0415 - the client is not needed for --help
 
+    check_raw(session.out, raw=raw)
     got = 0
-    with StockClient(session.client, service_url) as client:
+    with interruptible(f"the consumer of {topic}"), StockClient(session.client, service_url) as client:
         for message in client.receive(topic, subscription, timeout):
-            session.out.say(message.line, message.row)
+            show(session.out, message, raw=raw)
             got += 1
             if got == count:
                 return

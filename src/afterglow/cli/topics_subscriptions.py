@@ -9,6 +9,7 @@ import typer
 from afterglow.cli.command import Session
 from afterglow.cli.parameters import TopicArgument, read_moment, read_position
 from afterglow.cli.paths import topic_path
+from afterglow.cli.received import Raw, check_raw, show
 from afterglow.cli.topics import TOPICS, Force, each_of
 from afterglow.metadata.encoding import encode_name
 from afterglow.metadata.names import TopicName
@@ -123,16 +124,21 @@ def clear_backlog(session: Session, topic: TopicArgument, *, subscription: Subsc
 
 
 @TOPICS.command("peek-messages")
-def peek_messages(session: Session, topic: TopicArgument, *, subscription: Subscription, count: Count = 1) -> None:
+def peek_messages(
+    session: Session, topic: TopicArgument, *, subscription: Subscription, count: Count = 1, raw: Raw = False
+) -> None:
     """Print the next messages of a subscription without acknowledging them.
+
+    A line has a message's position, a tab, its key, and its value with control characters escaped.
 
     Example: afterglow topics peek-messages orders -s billing -n 3
     """
     from afterglow.cli.peeking import peek  # noqa: PLC0415 - protobufs are not needed for --help
 
+    check_raw(session.out, raw=raw)
     for name in each_of(session, topic):
         for message in peek(session.client, name, _path(name, subscription, "position"), count):
-            session.out.say(message.line, message.row)
+            show(session.out, message, raw=raw)
 
 
 def _path(topic: TopicName, subscription: str, *rest: str) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.connection import CaFile, Connection, Token
+from afterglow.cli.interrupt import interruptible
 from afterglow.cli.output import Output
 from afterglow.cli.parameters import read_milliseconds
 from afterglow.cli.progress import byte_bar
@@ -117,6 +118,7 @@ def _check_here(home: _Home, request: CheckRequest, out: Output) -> Tally:
 
     tally = Tally(everything=out.as_json)
     with ExitStack() as stack:
+        stack.enter_context(interruptible("the check and Spark" if request.deep else "the check"))
         opened = open_checker(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
         checker = stack.enter_context(opened)
         objects: ObjectChecker | None = None
@@ -140,7 +142,7 @@ def _check_there(source: str, connection: Connection, request: CheckRequest, out
         "delete": request.delete,
         "graceMillis": request.grace_ms,
     }
-    with begun(source, connection, asked) as check:
+    with interruptible(f"the check that {source} makes"), begun(source, connection, asked) as check:
         with ExitStack() as stack:
             if request.deep:
                 bar = stack.enter_context(byte_bar("checking every byte", "objects"))

@@ -1,11 +1,12 @@
 """A topic written as Parquet by a Spark stream, batch by batch.
 
-What is in the directory::
+What is in the directory, ``orders``, and beside it::
 
-    batch-00000000-00000.parquet    a batch's rows, in their order, in some files
-    _export/export.json             what is exported: another topic or other columns are refused
-    _export/checkpoint/             Spark's, which tells where the next batch begins
-    _export/staging/                the batch that is being written
+    orders/batch-00000000-00000.parquet    a batch's rows, in their order, in some files
+    .orders.export/export.json             what is exported: another topic or other columns are refused
+    .orders.export/checkpoint/             Spark's, which tells where the next batch begins
+    .orders.export/staging/                the batch that is being written
+    .orders.export/lock                    held by the run that writes
 
 Spark does a batch again that it does not know to be done, with the very same rows, though maybe in other files. So the
 files of a batch go first, then the new ones come; after that Spark notes that the batch is done. Whatever moment a run
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import AfterglowError, ConfigError
-from afterglow.spark.export_files import OWN
+from afterglow.spark.export_files import OWN, RECORD
 from afterglow.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from afterglow.spark.export_files import ExportFiles
 
-_RECORD: Final = f"{OWN}/export.json"
 _CHECKPOINT: Final = f"{OWN}/checkpoint"
 _STAGING: Final = f"{OWN}/staging"
 _PREFIX: Final = "batch-"
@@ -105,6 +105,7 @@ class TopicExport:
             ConfigError: The directory holds something else.
             AfterglowError: The topic cannot be read, or the files not written.
         """
+        self._files.adopt()
         with self._files.alone():
             self._claim()
             query = self._start(every_s)
@@ -112,8 +113,11 @@ class TopicExport:
                 while not stopped() and not self._ended(query):
                     self._count(query)
                     progress(self.exported)
-            finally:
+            except Exception:
                 self._stop(query)
+                raise
+            # Not for an interruption: to stop waits for the batch, and the session that ends takes the query with it.
+            self._stop(query)
             self._count(query)
         return self.exported
 
@@ -126,27 +130,35 @@ class TopicExport:
         """Write down what the directory is for, or see that it is for that."""
         wanted = {"version": _VERSION, **asdict(self._record)}
         wanted = json.loads(json.dumps(wanted))
-        found = self._files.read(_RECORD)
+        found = self._files.read(RECORD)
+        written = any(name.startswith(_PREFIX) for name in self._files.names())
+        if found is not None and not written and self._is_outdated(found, wanted):
+            for name in (_CHECKPOINT, _STAGING, RECORD):
+                self._files.delete(name)
+            found = None
         if found is None:
-            others = [name for name in self._files.names() if name != OWN]
+            others = self._files.names()
             if others:
                 raise ConfigError(
-                    f"--to parquet:{self._files.url} holds {min(others)} and is no export; give a directory that "
-                    "is empty or not there yet"
+                    f"--to parquet:{self._files.url} holds {min(others)} and {self._files.address(RECORD)} is missing; "
+                    "give a directory that is empty or not there yet, or move the latter along with an export"
                 )
-            self._files.write(_RECORD, json.dumps(wanted, indent=2).encode())
+            self._files.write(RECORD, _encoded(wanted))
             return
-        known = _parsed(found, self._files.url)
+        known = _parsed(found, self._files.address(RECORD))
         differing = [name for name in wanted if known.get(name) != wanted[name]]
         if differing:
             told = ", ".join(f"{name} {known.get(name)!r}, not {wanted[name]!r}" for name in differing)
             raise ConfigError(f"--to parquet:{self._files.url} holds the export of {told}; give another directory")
-        written = any(name.startswith(_PREFIX) for name in self._files.names())
         if written and _CHECKPOINT.rpartition("/")[2] not in self._files.names(OWN):
             raise AfterglowError(
-                f"{self._files.url}/{_CHECKPOINT} is gone, so that nobody knows what the files beside it hold; export "
-                "into another directory"
+                f"{self._files.address(_CHECKPOINT)} is gone, so that nobody knows what the files beside it hold; "
+                "export into another directory"
             )
+
+    def _is_outdated(self, found: bytes, wanted: dict[str, Any]) -> bool:
+        """Whether what is beside a directory without batches is of an export that was removed, or of another one."""
+        return bool(self._files.names(f"{_CHECKPOINT}/commits")) or found != _encoded(wanted)
 
     def _start(self, every_s: float | None) -> StreamingQuery:
         record = self._record
@@ -164,7 +176,7 @@ class TopicExport:
         try:
             frame = self._session.readStream.format("afterglow").options(**options).load()
             writer = frame.writeStream.foreachBatch(self._write).queryName(f"export {record.topic}")
-            writer = writer.option("checkpointLocation", f"{self._files.url}/{_CHECKPOINT}")
+            writer = writer.option("checkpointLocation", self._files.address(_CHECKPOINT))
             if every_s is None:
                 return writer.trigger(availableNow=True).start()
             return writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds").start()
@@ -174,7 +186,7 @@ class TopicExport:
     def _write(self, frame: DataFrame, number: int) -> None:
         """Write a batch, on a thread of Spark's."""
         staging = f"{_STAGING}/{number}"
-        frame.write.mode("overwrite").option("compression", "zstd").parquet(f"{self._files.url}/{staging}")
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(self._files.address(staging))
         try:
             self._publish(staging, f"{_PREFIX}{number:08}-")
         except (AfterglowError, OSError) as error:
@@ -211,13 +223,17 @@ class TopicExport:
                 self._rows[told["batchId"]] = told["numInputRows"]
 
 
-def _parsed(found: bytes, url: str) -> dict[str, Any]:
+def _encoded(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, indent=2).encode()
+
+
+def _parsed(found: bytes, address: str) -> dict[str, Any]:
     try:
         known = json.loads(found)
     except ValueError:
         known = None
     if not isinstance(known, dict):
-        raise AfterglowError(f"{url}/{_RECORD} is damaged; export into another directory")
+        raise AfterglowError(f"{address} is damaged; export into another directory")
     return known
 
 

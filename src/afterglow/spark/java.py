@@ -82,9 +82,10 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
             unfit.append(str(error))
         else:
             return Java(home, version, origin)
-    raise MissingDependency(
+    raise MissingDependency.of_extra(
         f"Spark needs Java {MINIMUM_VERSION} or newer, and none was found: {'; '.join(unfit)}. "
-        "Install one and set JAVA_HOME to it, or take it from a wheel: pip install 'afterglow[java]'"
+        "Set JAVA_HOME to one, or take it from a wheel",
+        "java",
     )
 
 

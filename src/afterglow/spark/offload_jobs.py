@@ -25,7 +25,7 @@ from afterglow.errors import AfterglowError, MissingDependency
 from afterglow.offload.job_counts import JobCounters
 from afterglow.offload.task import failed
 from afterglow.spark.master import is_local
-from afterglow.spark.session import local_session
+from afterglow.spark.session import cancel_start, local_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +123,7 @@ class SparkRunner:
     def close(self) -> None:
         """Run no further task and end Spark with its workers; tasks under way end where they are, unreported."""
         self._closed = True
+        cancel_start()  # whoever starts Spark holds the lock until it has started
         with self._lock:
             running = self._running
             if running is not None:

@@ -3,36 +3,45 @@
 :func:`local_session` starts Spark in a JVM of its own, on whatever Java :mod:`afterglow.spark.java` finds, and ends
 both when its last user leaves. Users that overlap share the session. A session that somebody else has started, such as
 a notebook's, is used as it is and never stopped.
+
+Spark starts on a thread of its own, so that Ctrl-C reaches the thread that waits for it. :func:`abort` ends a start, or
+a running Spark, within a second or two: whatever waits for it fails.
+
+:func:`prepare_spark` is for programs that make their session themselves, by ``SparkSession.builder``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import ConfigError, MissingDependency
+from afterglow.errors import AfterglowError, ConfigError, MissingDependency
 from afterglow.spark.hush import hushed_stderr
 from afterglow.spark.java import find_java
 from afterglow.spark.master import is_local, with_attempts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
 _LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXIT_TIMEOUT_SECONDS: Final = 20.0  # the JVM's own shutdown hooks take about one
+_ABORT_SECONDS: Final = 1.2  # for its hooks, where nobody wants to wait; they delete temporary files
 
 
 QUIET: Final = {"spark.log.level": "OFF"}
@@ -51,8 +60,29 @@ class _Shared:
     """Started by somebody else: never stopped, its settings never compared."""
 
 
+_SECRET: Final = re.compile(r"secret|password|token|(access|account|private)[.]?key", re.IGNORECASE)
+"""Settings whose values are secrets, by their names: those that Spark itself redacts, and keys of other stores."""
+
 _lock = threading.RLock()
 _shared: _Shared | None = None
+_start_under_way: _Start | None = None
+
+
+def prepare_spark() -> None:
+    """Let ``SparkSession.builder`` find a Java, and the Python that has this package; call it before the first session.
+
+    Sets two environment variables of this process: ``JAVA_HOME`` to what :func:`afterglow.spark.java.find_java` finds,
+    which is its own value if that one fits; ``PYSPARK_PYTHON`` to this interpreter, unless it is set. For executors on
+    other machines set ``PYSPARK_PYTHON`` to their interpreter.
+
+    Raises:
+        MissingDependency: PySpark or a Java is missing; the message says how to get it.
+        ConfigError: The wheel's Java is needed and the cache directory cannot be written.
+    """
+    if find_spec("pyspark") is None:
+        raise _spark_missing()
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @contextlib.contextmanager
@@ -79,8 +109,33 @@ def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf:
     used = _enter({**_defaults(), **(_beside_us() if is_local(master) else {}), **asked})
     try:
         yield used.session
+    except (KeyboardInterrupt, SystemExit):
+        if used.users == 1:
+            abort()
+        raise
     finally:
         _leave(used)
+
+
+def abort() -> None:
+    """End the Spark that this process has started, or is about to, without waiting for it.
+
+    Tasks end where they are, and every call to Spark fails from now on. Whoever uses the session must still leave it.
+    """
+    starting, used = _start_under_way, _shared
+    if starting is not None:
+        starting.cancel()
+    if used is not None and not used.foreign:
+        process = _jvm_process()
+        if process is not None:
+            _end_soon(process)
+
+
+def cancel_start() -> None:
+    """Have a start of Spark that another thread waits for fail; without one nothing happens."""
+    starting = _start_under_way
+    if starting is not None:
+        starting.cancel()
 
 
 def _defaults() -> dict[str, str]:
@@ -114,7 +169,7 @@ def _enter(settings: dict[str, str]) -> _Shared:
             _end(_shared)
         if _shared is None:
             foreign = _foreign_session()
-            _shared = _Shared(foreign or _start(settings), settings, users=0, foreign=foreign is not None)
+            _shared = _Shared(foreign or _begin(settings), settings, users=0, foreign=foreign is not None)
         elif not _shared.foreign and _shared.settings != settings:
             names = sorted(
                 name for name in {*_shared.settings, *settings} if _shared.settings.get(name) != settings.get(name)
@@ -125,6 +180,15 @@ def _enter(settings: dict[str, str]) -> _Shared:
             )
         _shared.users += 1
         return _shared
+
+
+def _begin(settings: dict[str, str]) -> SparkSession:
+    global _start_under_way  # noqa: PLW0603  # see above
+    _start_under_way = _Start(settings)
+    try:
+        return _start_under_way.result()
+    finally:
+        _start_under_way = None
 
 
 def _leave(used: _Shared) -> None:
@@ -169,7 +233,69 @@ def _foreign_session() -> SparkSession | None:
     return existing
 
 
-def _start(settings: dict[str, str]) -> SparkSession:
+class _Start:
+    """A start of Spark, on a thread of its own: on the main one PySpark replaces the handler of Ctrl-C.
+
+    PySpark does not end a JVM whose start is broken off, and such a JVM may wait for ever. So its process is caught as
+    soon as there is one.
+    """
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cancelled = False
+        self._started: Future[SparkSession] = Future()
+
+    def result(self) -> SparkSession:
+        """Start, and wait for the session.
+
+        Raises:
+            AfterglowError: It was cancelled.
+        """
+        threading.Thread(target=self._run, name="spark-start", daemon=True).start()
+        try:
+            return self._started.result()
+        except BaseException:
+            self.cancel()
+            with contextlib.suppress(Exception):
+                session = self._started.result(2 * _ABORT_SECONDS)
+                with contextlib.suppress(Exception):  # it came all the same, and has no user
+                    session.stop()
+                _end_jvm()
+            raise
+
+    def cancel(self) -> None:
+        """End it, from any thread; does not wait."""
+        with self._lock:
+            self._cancelled = True
+            process = self._process
+        if process is not None:
+            _end_soon(process)
+
+    def _run(self) -> None:
+        try:
+            self._started.set_result(_start(self._settings, self._launch))
+        except BaseException as error:  # noqa: BLE001 - raised where the session is waited for
+            failed = AfterglowError("the start of Spark was cancelled") if self._cancelled else error
+            self._started.set_exception(failed)
+
+    def _launch(self, popen: Callable[..., subprocess.Popen[bytes]], *args: Any, **options: Any) -> Any:
+        """Start the process of the JVM, unless it is too late."""
+        with self._lock:
+            if self._cancelled:
+                raise AfterglowError("the start of Spark was cancelled")
+            self._process = popen(*args, **options)
+        return self._process
+
+
+def _start(settings: dict[str, str], launch: Callable[..., Any]) -> SparkSession:
+    """Start the JVM and the session in it.
+
+    Args:
+        settings: Spark's.
+        launch: Is given what makes the process of the JVM, and its arguments.
+    """
     _, session = _pyspark()
     variables = {
         "JAVA_HOME": str(find_java().home),
@@ -181,11 +307,10 @@ def _start(settings: dict[str, str]) -> SparkSession:
             variables[variable] = settings[name]
     started: SparkSession | None = None
     try:
-        with _environment(variables), _undisturbed(), warnings.catch_warnings():
+        with _environment(variables), warnings.catch_warnings():
             # Not a matter of ours, and it would come with every command that uses Spark.
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-            if settings.items() >= QUIET.items():
-                _start_hushed_jvm(settings)
+            _start_jvm(settings, launch)
             started = session.Builder().config(map=settings).getOrCreate()
     except BaseException:
         if started is not None:
@@ -196,41 +321,29 @@ def _start(settings: dict[str, str]) -> SparkSession:
     return started
 
 
-def _start_hushed_jvm(settings: dict[str, str]) -> None:
+def _start_jvm(settings: dict[str, str], launch: Callable[..., Any]) -> None:
     """Start the JVM as PySpark does, but for where it prints to."""
-    from pyspark import SparkConf  # noqa: PLC0415 - see below
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark import SparkConf, java_gateway  # noqa: PLC0415 - see below
 
     context, _ = _pyspark()
-    stderr = hushed_stderr()
-    try:
-        asked = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        launched: Any = launch_gateway
-        # Not public; it is what the first context does itself.
-        context._ensure_initialized(gateway=launched(asked, {"stderr": stderr}))  # noqa: SLF001
-    finally:
-        os.close(stderr)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C and its like back while the JVM starts.
-
-    PySpark does not end a JVM whose start is broken off, and such a JVM may wait for ever. Other threads than the main
-    one are never disturbed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if context._gateway is not None:  # noqa: SLF001 - one that this process has already
         return
-    held: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _ENDINGS}
+    hushed = settings.items() >= QUIET.items()
+    stderr = hushed_stderr() if hushed else None
+    module: Any = java_gateway
+    popen = module.Popen
+    module.Popen = partial(launch, popen)  # what it returns is not to be had in time otherwise
     try:
-        yield
+        # All of them stand in the command line of the JVM, which every user of the machine can read. The session is
+        # given its secrets when the JVM runs.
+        public = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
+        asked = SparkConf(loadDefaults=False).setAll(public)
+        # Not public; it is what the first context does itself.
+        context._ensure_initialized(gateway=module.launch_gateway(asked, {"stderr": stderr} if hushed else {}))  # noqa: SLF001
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for caught in held:
-        signal.raise_signal(caught)
+        module.Popen = popen
+        if stderr is not None:
+            os.close(stderr)
 
 
 def _pyspark() -> tuple[Any, Any]:
@@ -239,8 +352,12 @@ def _pyspark() -> tuple[Any, Any]:
         from pyspark import SparkContext  # noqa: PLC0415  # an extra, and half a second
         from pyspark.sql import SparkSession  # noqa: PLC0415  # likewise
     except ImportError as error:
-        raise MissingDependency("Spark is not installed: pip install 'afterglow[spark]'") from error
+        raise _spark_missing() from error
     return SparkContext, SparkSession
+
+
+def _spark_missing() -> MissingDependency:
+    return MissingDependency.of_extra("Spark is not installed", "spark")
 
 
 @contextlib.contextmanager
@@ -256,6 +373,38 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _jvm_process() -> subprocess.Popen[bytes] | None:
+    """The JVM's process, if PySpark has started it here."""
+    context, _ = _pyspark()
+    gateway = context._gateway  # noqa: SLF001  # see above
+    process: subprocess.Popen[bytes] | None = None if gateway is None else gateway.proc
+    return process
+
+
+def _end_soon(process: subprocess.Popen[bytes]) -> None:
+    """End the JVM by a signal, and by force where that takes long; its Python processes end with it."""
+    launchers = _children(process.pid)  # until it has become the JVM, the process is a shell that asks one for options
+    for pid in (process.pid, *launchers):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+    def kill() -> None:
+        try:
+            process.wait(_ABORT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    threading.Thread(target=kill, name="spark-abort", daemon=True).start()
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a process has started, where the system tells."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def _end_jvm() -> None:
