@@ -29,9 +29,15 @@ lock: $(STAMP) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --all-extras --group dev pyproject.toml -o requirements.lock
 
+.PHONY: wheel
+wheel: $(STAMP) ## build the wheel of pulsar-afterglow into dist/ and try it in an empty environment
+	rm -rf dist
+	$(BIN)/hatchling build -t wheel -d dist
+	$(BIN)/python scripts/check_wheel.py "$$(echo "$$PWD"/dist/*.whl)"
+
 .PHONY: clean
-clean: ## remove .venv and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache
+clean: ## remove .venv, dist and all caches
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache
 	find src tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## -- Quality
@@ -63,8 +69,19 @@ test: $(STAMP) lint ## everything that needs only what pip installs
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not pulsar"
 
 .PHONY: pulsar-test
-pulsar-test: $(STAMP) ## tests against real servers and tools (needs mvn, Java, go)
+pulsar-test: $(STAMP) ## tests against real servers and tools (needs mvn, a JDK, go, cargo)
 	$(BIN)/python -m pytest -q -m pulsar
+
+.PHONY: mutants
+mutants: $(STAMP) ## break the code on purpose, one line at a time: each named test must notice ([ONLY=name] [JOBS=2])
+	$(BIN)/python scripts/run_mutants.py --only '$(ONLY)' --jobs $(or $(JOBS),2)
+
+FIRST ?= 0
+SEEDS ?= 1000
+STEPS ?= 1000
+.PHONY: sim
+sim: $(STAMP) ## simulate SEEDS=1000 schedules of STEPS=1000 from seed FIRST=0 on, JOBS=0 (all cores) at a time
+	$(BIN)/python -m afterglow.testing.sim --seed $(FIRST) --count $(SEEDS) --steps $(STEPS) --jobs $(or $(JOBS),0)
 
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks; results go to bench/results/

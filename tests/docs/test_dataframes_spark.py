@@ -12,7 +12,7 @@ from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
 from afterglow.testing.pages import Page, run_python
 
-pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 from afterglow.spark.source_options import OPTIONS
 

@@ -102,7 +102,7 @@ def test_a_picture_is_well_formed_and_asks_for_nothing(picture: Path) -> None:
 
 
 def test_a_configuration_for_the_open_is_taken(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```properties\n(.*?)```", (ROOT / "docs" / "security.md").read_text(), re.DOTALL)
+    shown, _ = re.findall(r"```properties\n(.*?)```", (ROOT / "docs" / "security.md").read_text(), re.DOTALL)
     (tmp_path / "broker.conf").write_text(shown)
     check_exposure(load_conf(tmp_path / "broker.conf", environ={}), insecure=False)
 

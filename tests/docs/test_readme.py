@@ -1,4 +1,4 @@
-"""The README's program runs, its promises have tests, and its figures are those of the result files."""
+"""The README's program runs without Java on the path, its promises have tests, its figures are those of the files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(head: str) -> list[list[str]]:
 
 def test_the_program_writes_a_topic_and_reads_it_in_spark(tmp_path: Path) -> None:
     pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
-    pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
     from afterglow.testing.serving import serving
 
     (program,) = PAGE.programs
@@ -32,6 +32,12 @@ def test_the_program_writes_a_topic_and_reads_it_in_spark(tmp_path: Path) -> Non
         said = run_python("-c", program)
     counted = re.findall(r"\|(customer-\d)\|\s*(\w+)\|\s*(\d+)\|", said)
     assert sorted(counted) == [(f"customer-{number}", "hot", "2000") for number in range(5)]
+
+
+def test_every_command_is_run_elsewhere_or_is_this_test() -> None:
+    """``make demo`` is typed into a fresh clone by test_quick_start; ``make test`` runs what you read."""
+    assert [line.partition("#")[0].strip() for line in PAGE.commands] == ["make demo", "make test"]
+    assert "make demo" in Page.read(README.parent / "docs" / "quick-start.md").commands
 
 
 def test_each_of_the_nine_promises_has_tests() -> None:

