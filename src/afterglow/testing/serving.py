@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _READY = re.compile(r"ready (pulsar(?:\+ssl)?://\S+) (https?://\S+)")
 _START_S = 60.0
+_NOTED_LINES = 200
 
 
 class TierRequests(NamedTuple):
@@ -123,10 +124,13 @@ def start(home: Path, *options: str, environ: dict[str, str] | None = None, plai
 
 @contextlib.contextmanager
 def serving(home: Path, *options: str, plain: bool = True) -> Iterator[Served]:
-    """An engine for the time of a ``with``; see :func:`start`."""
+    """An engine for the time of a ``with``; see :func:`start`. A failure in it gets the engine's output as a note."""
     served = start(home, *options, plain=plain)
     try:
         yield served
+    except BaseException as error:
+        error.add_note("\n".join(("output of afterglow serve:", *served.lines[-_NOTED_LINES:])))
+        raise
     finally:
         if served.process.poll() is None:
             served.kill()
