@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import tracemalloc
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +82,45 @@ def test_messages_that_were_acknowledged_unseen_make_room() -> None:
         assert len(delayed) == 1
         clock.now += 1000
         assert delayed.pop_due(10) == [Position(1, 2)]
+        delayed.clear()
+
+    asyncio.run(run())
+
+
+def test_acknowledged_deliveries_cost_no_walk_over_the_messages_that_are_still_held() -> None:
+    async def run() -> None:
+        clock = Clock()
+        delayed = DelayedMessages(clock.now_ms, lambda: None, limit=1000)
+        for entry in range(500):
+            delayed.add(Position(1, entry), clock.now + entry)
+        with patch("heapq.heapify", wraps=heapq.heapify) as walk:
+            for entry in range(400):
+                clock.now += 1
+                delayed.pop_due(10)
+                delayed.discard_through(Position(1, entry))
+            walk.assert_not_called()
+            delayed.discard_through(Position(1, 450))
+            walk.assert_called_once()
+        assert len(delayed) == 49
+        delayed.clear()
+
+    asyncio.run(run())
+
+
+def test_messages_that_come_and_go_behind_one_that_is_held_for_long_take_no_memory() -> None:
+    async def run() -> None:
+        clock = Clock()
+        delayed = DelayedMessages(clock.now_ms, lambda: None, limit=10)
+        delayed.add(Position(1, 0), clock.now + 3_600_000)
+        tracemalloc.start()
+        for entry in range(1, 6_000):
+            delayed.add(Position(1, entry), clock.now + 1)
+            clock.now += 1
+            assert delayed.pop_due(10) == [Position(1, entry)]
+            await asyncio.sleep(0)  # lets the loop drop timers that were cancelled
+        held_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held_bytes < 400_000
         delayed.clear()
 
     asyncio.run(run())

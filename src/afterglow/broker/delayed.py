@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 RECHECK_S: Final = 5.0
 """Longest wait until the clock is read again: timers do not notice a clock that was set, or a machine that slept."""
 
+_POPPED: Final = 1000
+"""Positions no longer held that are kept at least before the others are indexed anew."""
+
 
 class DelayedMessages:
     """Positions of one subscription by delivery time. Belongs to the event loop's thread.
@@ -39,8 +42,10 @@ class DelayedMessages:
         self._recheck_s = recheck_s
         self._heap: list[tuple[int, int, int]] = []
         """Delivery time, ledger, entry: numbers alone take half the memory of positions."""
-        self._first: tuple[int, int] | None = None
-        """No position that is held stands before this ledger and entry."""
+        self._places: list[tuple[int, int]] = []
+        """Ledger and entry: a heap whose first element that was not popped is the first position held."""
+        self._popped: set[tuple[int, int]] = set()
+        """Returned by :meth:`pop_due` and still in ``_places``: a heap gives up its first element only."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -54,8 +59,8 @@ class DelayedMessages:
     def add(self, position: Position, deliver_at_ms: int) -> None:
         """Hold a message back until its delivery time."""
         place = position.ledger_id, position.entry_id
-        self._first = place if self._first is None else min(self._first, place)
         heapq.heappush(self._heap, (deliver_at_ms, *place))
+        heapq.heappush(self._places, place)
         if self._heap[0][0] == deliver_at_ms:
             self._schedule()
 
@@ -65,27 +70,41 @@ class DelayedMessages:
         now_ms = self._now_ms()
         while self._heap and len(due) < most and self._heap[0][0] <= now_ms:
             _, ledger_id, entry_id = heapq.heappop(self._heap)
+            self._popped.add((ledger_id, entry_id))
             due.append(Position(ledger_id, entry_id))
+        if len(self._popped) > max(len(self._heap), _POPPED):
+            self._index_places()  # behind one message that is held for long, any number may come and go
         if self._heap and self._heap[0][0] > now_ms:
             self._schedule()
         return due
 
     def discard_through(self, mark_delete: Position) -> None:
-        """Remove messages that were acknowledged unseen, as when a backlog is cleared or messages expire."""
+        """Remove messages that were acknowledged unseen, as when a backlog is cleared or messages expire.
+
+        Looks at all messages only where one of them is to be removed: acknowledgments of those that were delivered
+        come here too, after each of a few entries.
+        """
         last = mark_delete.ledger_id, mark_delete.entry_id
-        if self._first is None or self._first > last:
+        while self._places and self._places[0] in self._popped:
+            self._popped.remove(heapq.heappop(self._places))
+        if not self._places or self._places[0] > last:
             return
         self._heap = [held for held in self._heap if held[1:] > last]
         heapq.heapify(self._heap)
-        self._first = min((held[1:] for held in self._heap), default=None)
+        self._index_places()
 
     def clear(self) -> None:
         """Remove all messages and stop the timer."""
         self._heap.clear()
-        self._first = None
+        self._places.clear()
+        self._popped.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _index_places(self) -> None:
+        self._places = sorted(held[1:] for held in self._heap)
+        self._popped.clear()
 
     def _schedule(self) -> None:
         if self._timer is not None:
