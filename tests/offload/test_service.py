@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.offload.explain import LedgerState
+from afterglow.offload.lanes import Lane
 from afterglow.offload.manual import OffloadState
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.topic import TopicOffload
@@ -817,6 +819,46 @@ def test_topics_that_are_gone_or_quiet_are_not_kept_in_mind(new_world: NewWorld)
     world.run()
     world.clock.advance(1000)
     world.run()
+    assert len(world.service._topics) == 0
+
+
+def test_a_topic_that_is_about_to_be_looked_at_is_not_dropped_by_a_walk_at_the_same_moment(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
+    world.topic(2)
+    walks: list[threading.Thread] = []
+    submit = Lane.submit
+
+    def submit_during_walk(lane: Lane, piece: Callable[[], None]) -> None:
+        # Either it drops the topic now, or it waits until the look is in the topic's lane.
+        walks.append(threading.Thread(target=world.service._topics.forget_others, args=({TOPIC},)))
+        walks[-1].start()
+        walks[-1].join(0.2)
+        submit(lane, piece)
+
+    world.settle()
+    monkeypatch.setattr(Lane, "submit", submit_during_walk)
+    world.service._look_at([TOPIC])
+    monkeypatch.undo()
+    for walk in walks:
+        walk.join()
+    world.settle()
+    assert len(world.service._topics.busy()) == 1
+    world.run()
+    assert world.offloaded() == [1]
+
+
+def test_a_topic_is_kept_in_mind_while_ledgers_leave_its_list(new_world: NewWorld) -> None:
+    world = new_world(settings())
+    ledger = world.topic(2)
+    world.run()
+    world.service.leaving(TOPIC, ledger.info.ledgerInfo[:1])
+    world.service._topics.forget_others({TOPIC})
+    assert len(world.service._topics) == 1
+    world.service.left(TOPIC)
+    world.run()
+    world.service._topics.forget_others({TOPIC})
     assert len(world.service._topics) == 0
 
 

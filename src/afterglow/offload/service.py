@@ -236,9 +236,9 @@ class OffloadService:
             new = [name for name in names if name not in self._to_look_at]
             self._to_look_at.update(new)
             self._looking += len(new)
-        for name in new:
-            topic = self._topics.get(name)
-            topic.lane.submit(partial(self._look, topic))
+            # Under the lock: a topic that a walk dropped in between would be looked at, and its tasks never handed out.
+            for topic in map(self._topics.get, new):
+                topic.lane.submit(partial(self._look, topic))
 
     def _look(self, topic: TopicOffload) -> None:
         with self._lock:
@@ -379,18 +379,19 @@ class OffloadService:
         rows, layout = ledger.info.ledgerInfo, ledger.layout
         ids = {row.ledgerId for row in rows}.union(layout.ids)
         check_position(str(ledger.topic), ids, layout, position)
-        topic = self._topics.get(name)
-        if streaming:
-            if position == Position(max(ids, default=-1), 0):
-                position = LATEST
-            begun = topic.begin_stream_manual(last_entry_before(layout, position), ledger.info)
-        else:
-            candidates = {
-                row.ledgerId
-                for row in rows
-                if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
-            }
-            begun = topic.begin_manual(ManualOffload(position.ledger_id, candidates))
+        if streaming and position == Position(max(ids, default=-1), 0):
+            position = LATEST
+        candidates = {
+            row.ledgerId
+            for row in rows
+            if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
+        }
+        with self._lock:  # a walk drops topics that have nothing under way
+            topic = self._topics.get(name)
+            if streaming:
+                begun = topic.begin_stream_manual(last_entry_before(layout, position), ledger.info)
+            else:
+                begun = topic.begin_manual(ManualOffload(position.ledger_id, candidates))
         if not begun:
             raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
 

@@ -137,7 +137,7 @@ class TopicOffload:
     def quiet(self) -> bool:
         """Whether nothing is under way or waits to be done again."""
         with self._env.lock:
-            busy = len(self.window) or self.stream.busy or self._ledgers.manual is not None
+            busy = len(self.window) or self.window.has_leaving or self.stream.busy or self._ledgers.manual is not None
             return not (busy or self._doomed or self._troubles) and self.lane.idle
 
     @property

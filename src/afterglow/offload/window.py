@@ -45,6 +45,12 @@ class Window:
         with self._lock:
             return tuple(self._attempts.values())
 
+    @property
+    def has_leaving(self) -> bool:
+        """Whether ledgers are about to leave the list, of which nothing may begin."""
+        with self._lock:
+            return bool(self._leaving)
+
     def copies(self, ledger_id: int) -> bool:
         """Whether a ledger is being copied, and is to be committed."""
         with self._lock:
