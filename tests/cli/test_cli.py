@@ -22,7 +22,7 @@ def run(*args: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
     assert result.returncode == expect, result.stdout + result.stderr

@@ -45,7 +45,7 @@ def processes(marker: str) -> list[int]:
 def test_the_demo_reads_back_what_it_sent(tmp_path: Path) -> None:
     home = tmp_path / "kept"
     demo = start("--messages", "1500", "--home", str(home))
-    output, errors = demo.communicate(timeout=240)
+    output, errors = demo.communicate(timeout=300)
     assert demo.returncode == 0, output + errors
     assert "\x1b" not in output
     for words in (
@@ -72,7 +72,7 @@ def test_nothing_is_left_of_a_demo_that_is_interrupted(tmp_path: Path, number: s
     assert demo.stdout is not None
     assert any(when in line for line in demo.stdout)
     demo.send_signal(number)
-    _, errors = demo.communicate(timeout=60)
+    _, errors = demo.communicate(timeout=300)
     assert demo.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     assert "Traceback" not in errors
     assert processes(str(tmp_path)) == []
@@ -84,7 +84,7 @@ def test_a_home_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
 
     with serving(tmp_path):
         demo = start("--messages", "10", "--home", str(tmp_path))
-        _, errors = demo.communicate(timeout=60)
+        _, errors = demo.communicate(timeout=300)
     assert demo.returncode == 1
     assert errors.startswith("afterglow: afterglow serve did not start: ")
     assert errors.count("\n") == 1

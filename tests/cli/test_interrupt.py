@@ -74,7 +74,7 @@ class Command:
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
-        out, told = self.process.communicate(timeout=120)
+        out, told = self.process.communicate(timeout=300)
         return self.process.returncode, out, told, time.monotonic() - began
 
     def end(self) -> None:

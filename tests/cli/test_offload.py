@@ -182,7 +182,7 @@ def test_a_person_who_waits_sees_a_line_that_moves_and_segments_that_fill(canned
         while data := os.read(master, 4096):
             printed += data
     os.close(master)
-    stdout, _ = process.communicate(timeout=60)
+    stdout, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert stdout == f"Offload was a success for {NAME}\n"
     assert f"offload is running for {NAME}".encode() in printed

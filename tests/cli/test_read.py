@@ -339,7 +339,7 @@ def test_a_range_that_is_not_there_is_told_on_stderr_and_fails_if_asked(
     options = ["read", str(tmp_path), "t", "--start", start.format(first=first, second=second), "--format", "jsonl"]
     # A process of its own: the test runner has set up logging in this one.
     command = [sys.executable, "-m", "afterglow", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, rows)
     assert done.stderr.startswith(f"afterglow: {told}")
     assert f"{second}:0 through {second}:1 is there" in done.stderr
@@ -360,7 +360,7 @@ def test_neither_spark_nor_an_sdk_is_loaded(made: tuple[Path, list[int], int]) -
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout.splitlines()[-1] == "[] 0"
 
@@ -421,7 +421,7 @@ def test_damage_is_one_line_with_object_block_and_position_and_exit_1(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "AFTERGLOW_CONF_damagedDataPolicy": "skip-and-report"},
     )
     assert done.returncode == 1

@@ -131,7 +131,7 @@ def check_stamps(home: Path) -> int:
     return seen
 
 
-@pytest.mark.timeout(60 + 30 * ROUNDS)
+@pytest.mark.timeout(900 + 30 * ROUNDS)
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     conf = tmp_path / "broker.conf"

@@ -81,7 +81,6 @@ def as_pairs(positions: list[Position]) -> list[tuple[int, int]]:
     return [(position.ledger_id, position.entry_id) for position in positions]
 
 
-@pytest.mark.timeout(120)
 def test_producers_are_told_readers_go_on_and_writing_resumes(tiny_disk: Path, tmp_path: Path) -> None:
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(BALLAST_MIB << 20))

@@ -103,7 +103,6 @@ def check_without_the_driver(home: Path) -> None:
 
 
 @pytest.mark.pulsar  # for its time: three Sparks are started, one behind the other
-@pytest.mark.timeout(600)
 def test_a_topic_streams_through_an_installed_driver_and_survives_a_kill(
     tmp_path: Path, zip_driver: dict[str, str]
 ) -> None:

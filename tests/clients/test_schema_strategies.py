@@ -58,7 +58,6 @@ def test_every_schema_is_answered_as_its_strategy_says(ours: Server) -> None:
 
 
 @pytest.mark.pulsar
-@pytest.mark.timeout(900)
 def test_a_real_pulsar_answers_every_schema_the_same(theirs: Server) -> None:
     assert outcome(theirs) == EXPECTED
 

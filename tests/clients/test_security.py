@@ -236,7 +236,7 @@ def test_a_failed_handshake_is_in_the_log_with_address_port_and_reason(
 
 def serve_until_it_ends(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "afterglow", "serve", "--home", str(home), "--port", "0", "--http-port", "0"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_listening_beyond_this_machine_without_token_and_tls_is_refused(tmp_path: Path) -> None:

@@ -129,7 +129,6 @@ def ways(rows: list[ManagedLedgerInfo.LedgerInfo]) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_both_ways_of_offload_mixed_in_one_topic_read_back_from_the_tier_alone(tmp_path: Path) -> None:
     home, conf = tmp_path / "home", tmp_path / "broker.conf"
     conf.write_text(CONF)

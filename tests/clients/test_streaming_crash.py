@@ -199,7 +199,7 @@ def read_back(home: Path, topic: int) -> dict[Position, tuple[int, int, str]]:
     return found
 
 
-@pytest.mark.timeout(240 + 120 * ROUNDS)
+@pytest.mark.timeout(900 + 120 * ROUNDS)
 def test_segments_survive_kill_9_at_any_moment_with_a_failing_store(
     tmp_path: Path, store_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,6 @@ class FirstRefused:
         self.at_s = time.monotonic()
 
 
-@pytest.mark.timeout(300)
 def test_an_outage_is_seen_within_seconds_and_over_as_soon_as_the_store_is_back(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     with start_moto() as store, fault_proxy(store.endpoint, share=0.0) as proxy:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = root / "scripts" / "generate_docs.py"
     return subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False, timeout=300
     )
 
 

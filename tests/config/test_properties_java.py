@@ -73,7 +73,7 @@ def test_random_texts_mean_what_they_mean_to_java(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     theirs = [json.loads(line) for line in answer.stdout.splitlines()]
     assert len(theirs) == CASES

@@ -47,7 +47,7 @@ def test_every_setting_of_pulsar_s_configuration_class_is_listed(tmp_path: Path)
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     ).stdout
     settings = {name for name, body in MEMBER.findall(listing) if "FieldContext" in body}
     assert len(settings) > 500

@@ -78,7 +78,6 @@ def test_the_commands_and_programs_of_the_page_end_in_a_message_over_tls(tmp_pat
 
 
 @pytest.mark.pulsar
-@pytest.mark.timeout(900)
 def test_the_stock_tools_work_with_the_client_conf_of_the_page(tmp_path: Path) -> None:
     from afterglow.testing.java_tools import JavaTools
 

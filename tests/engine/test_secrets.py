@@ -98,7 +98,7 @@ def command(served: Served, *args: str) -> str:
     """What a command prints, to either of its outputs."""
     environ = {**os.environ, "AFTERGLOW_ADMIN_URL": served.admin_url, "AFTERGLOW_TOKEN": token()}
     line = [sys.executable, "-m", "afterglow", *args]
-    done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120, env=environ)
+    done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=300, env=environ)
     return done.stdout + done.stderr
 
 

@@ -291,7 +291,7 @@ def test_a_second_process_decodes_without_numba(tmp_path: Path) -> None:
         "assert 'numba' not in sys.modules\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment, cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env=environment, cwd=tmp_path)
 
 
 def test_threads_that_come_first_together_load_the_kernels_once() -> None:
@@ -316,6 +316,6 @@ def test_threads_that_come_first_together_load_the_kernels_once() -> None:
         print("one")
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr

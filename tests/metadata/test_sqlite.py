@@ -64,7 +64,7 @@ store = SqliteMetadataStore({str(path)!r})
 
 
 def end(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     return process.returncode
 
 
@@ -205,7 +205,7 @@ os._exit(0)  # without closing, as in a crash
 """,
         path,
     )
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert output.splitlines() == ["unknown True", "b'before' 0", "1"]
     with closing(SqliteMetadataStore(path)) as store:
         node = store.get("/node")

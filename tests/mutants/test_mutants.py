@@ -36,7 +36,6 @@ def judged(directory: Path, *rows: str) -> tuple[int, str]:
     return result.returncode, result.stdout
 
 
-@pytest.mark.timeout(600)
 def test_only_a_test_that_runs_and_fails_has_killed_a_mutant(tmp_path: Path) -> None:
     code, output = judged(
         tmp_path,
@@ -63,7 +62,6 @@ def test_only_a_test_that_runs_and_fails_has_killed_a_mutant(tmp_path: Path) -> 
     assert (code, output.splitlines()[-1][:21]) == (1, "3 of 5 mutants killed")
 
 
-@pytest.mark.timeout(600)
 def test_a_test_that_is_not_there_or_fails_by_itself_kills_nothing(tmp_path: Path) -> None:
     code, output = judged(tmp_path, row("missing-test", test=f"{PLANNER_TEST}_nobody_wrote"))
     assert code == 1
@@ -92,7 +90,6 @@ def test_a_table_that_does_not_fit_the_code_is_an_error(tmp_path: Path, wrong: s
     assert says in output
 
 
-@pytest.mark.timeout(900)
 def test_a_sample_of_the_mutants_is_killed() -> None:
     """Twenty that another seed chooses every day; the whole table is checked against the code with them."""
     result = run_mutants("--sample", "20")

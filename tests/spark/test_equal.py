@@ -148,7 +148,6 @@ def check_random_windows(spark: SparkSession | None, topics: RandomTopics, draw:
             same(rows_of(frame.toArrow()), expected, ("batch", options))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_readers_give_what_was_produced(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     draw = random.Random(seed)

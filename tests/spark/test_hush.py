@@ -71,6 +71,6 @@ def test_a_process_prints_through_it() -> None:
         "[thread.join() for thread in threading.enumerate() if thread.name == 'hush']\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=os.environ
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True, env=os.environ
     )
     assert (done.stdout, done.stderr) == ("", "a word")

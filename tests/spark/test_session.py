@@ -76,7 +76,7 @@ print(json.dumps(seen))
 
 def run_job(environ: dict[str, str], rounds: int) -> tuple[list[dict[str, Any]], str]:
     done = subprocess.run(
-        [sys.executable, "-c", JOB, str(rounds)], env=environ, capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", JOB, str(rounds)], env=environ, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     seen: list[dict[str, Any]] = json.loads(done.stdout)
@@ -156,7 +156,7 @@ with local_session() as spark:
 
 
 def test_ctrl_c_while_the_jvm_starts_leaves_no_jvm_behind() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "interrupted True\n45\n", done.stderr
 
 
@@ -181,6 +181,6 @@ with session.local_session("local[1]", **{"spark.hadoop.fs.s3a.secret.key": "Kw6
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_secret_reaches_the_session_and_not_the_command_line_of_its_jvm() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SECRET_PROGRAM], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SECRET_PROGRAM], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split() == ["True", "False", "Kw63"], done.stderr[-2000:]

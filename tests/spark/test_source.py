@@ -272,7 +272,7 @@ def test_partitions_carry_no_secrets_of_the_driver(home: Home, monkeypatch: pyte
 
 def test_tasks_import_what_reads_and_nothing_that_serves() -> None:
     program = "import sys, pyspark_afterglow; print('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     imported = set(done.stdout.split())
     assert "afterglow.read.split_reader" in imported
     for heavy in ("afterglow.engine.source", "afterglow.broker", "afterglow.offload", "starlette", "uvicorn", "pandas"):

@@ -27,7 +27,7 @@ def run(*args: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert result.returncode == expect, result.stdout + result.stderr
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_deep_check_with_one_line(home: Path) -> None:
     )
     with process, pipes[0].open("wb"):  # opens once the task does
         os.killpg(process.pid, signal.SIGINT)
-        out, told = process.communicate(timeout=120)
+        out, told = process.communicate(timeout=300)
     assert process.returncode == 130
     assert (out, told) == ("", "afterglow: interrupted; stopping the check and Spark\n")
     # A worker ends a moment after its JVM.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.testing.serving import Served
 
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 300.0
 """A loaded machine takes long to start a Spark."""
 _POLL_S: Final = 0.05
 

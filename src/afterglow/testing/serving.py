@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _READY = re.compile(r"ready (pulsar(?:\+ssl)?://\S+) (https?://\S+)")
-_START_S = 60.0
+_START_S = 300.0
 _NOTED_LINES = 200
 
 
@@ -48,12 +48,12 @@ class Served:
     def kill(self) -> None:
         """End it as a crash would."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(300)
 
     def stop(self) -> int:
         """End it cleanly; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(300)
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
         """Call the admin API; returns the parsed JSON, or None where there is none."""
