@@ -47,7 +47,7 @@ ROUNDS = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_ROUNDS", "1"))
 SEED = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_SEED", "1"))
 FAILING = 0.1
 """Share of requests that fail."""
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """For the moment that a round waits for; then it ends anyhow."""
 TOPICS = [f"persistent://public/default/stream-{n}" for n in range(2)]
 CONF = """
@@ -119,7 +119,7 @@ class Load:
     def end(self) -> dict[Position, int]:
         """Which message stands where, of those that were acknowledged, once the broker is gone."""
         for thread in self._threads:
-            thread.join(60)
+            thread.join(300)
             assert not thread.is_alive()
         self._client.close()
         assert list(self.acknowledged) == sorted(self.acknowledged), "receipts out of order"

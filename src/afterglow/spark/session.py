@@ -66,6 +66,8 @@ _SECRET: Final = re.compile(r"secret|password|token|(access|account|private)[.]?
 _lock = threading.RLock()
 _shared: _Shared | None = None
 _start_under_way: _Start | None = None
+_last_start: _Start | None = None
+"""A start that was cancelled may still be cleaning up when the next one is asked for."""
 
 
 def prepare_spark() -> None:
@@ -165,6 +167,8 @@ def _beside_us() -> dict[str, str]:
 def _enter(settings: dict[str, str]) -> _Shared:
     global _shared  # noqa: PLW0603  # Spark itself allows one session context per process
     with _lock:
+        if _last_start is not None:
+            _last_start.join()
         if _shared is not None and not _shared.foreign and not _jvm_lives():
             _end(_shared)
         if _shared is None:
@@ -183,8 +187,8 @@ def _enter(settings: dict[str, str]) -> _Shared:
 
 
 def _begin(settings: dict[str, str]) -> SparkSession:
-    global _start_under_way  # noqa: PLW0603  # see above
-    _start_under_way = _Start(settings)
+    global _start_under_way, _last_start  # noqa: PLW0603  # see above
+    _start_under_way = _last_start = _Start(settings)
     try:
         return _start_under_way.result()
     finally:
@@ -208,13 +212,20 @@ def _end(ended: _Shared) -> None:
         ended.session.sparkContext.setLogLevel("OFF")
         ended.session.stop()
     except Exception:
-        # PySpark asks the JVM first and forgets the context afterwards. A JVM that was killed does not answer.
-        ended.session.sparkContext._jsc = None  # noqa: SLF001  # see above
-        ended.session.sparkContext.stop()
+        _stop_context()
         if _jvm_lives():
             raise
     finally:
         _end_jvm()
+
+
+def _stop_context() -> None:
+    """Have PySpark drop its context without asking the JVM, which does not answer once it was killed."""
+    context, _ = _pyspark()
+    active = context._active_spark_context  # noqa: SLF001  # see above
+    if active is not None:
+        active._jsc = None  # noqa: SLF001  # PySpark asks the JVM first, and drops the context afterwards
+        active.stop()
 
 
 def _jvm_lives() -> bool:
@@ -246,6 +257,7 @@ class _Start:
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
         self._started: Future[SparkSession] = Future()
+        self._thread = threading.Thread(target=self._run, name="spark-start", daemon=True)
 
     def result(self) -> SparkSession:
         """Start, and wait for the session.
@@ -253,15 +265,14 @@ class _Start:
         Raises:
             AfterglowError: It was cancelled.
         """
-        threading.Thread(target=self._run, name="spark-start", daemon=True).start()
         try:
+            self._thread.start()  # waits for the thread's first step, so that Ctrl-C may come here too
             return self._started.result()
         except BaseException:
             self.cancel()
-            with contextlib.suppress(Exception):
-                session = self._started.result(2 * _ABORT_SECONDS)
-                with contextlib.suppress(Exception):  # it came all the same, and has no user
-                    session.stop()
+            self.join(2 * _ABORT_SECONDS)
+            if self._started.done() and self._started.exception() is None:  # it came right before, and has no user
+                _stop_context()
                 _end_jvm()
             raise
 
@@ -273,12 +284,25 @@ class _Start:
         if process is not None:
             _end_soon(process)
 
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until it has come to an end, which a cancelled one does soon: its JVM is killed."""
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(timeout_s)
+
     def _run(self) -> None:
         try:
-            self._started.set_result(_start(self._settings, self._launch))
+            self._started.set_result(self._session())
         except BaseException as error:  # noqa: BLE001 - raised where the session is waited for
             failed = AfterglowError("the start of Spark was cancelled") if self._cancelled else error
             self._started.set_exception(failed)
+
+    def _session(self) -> SparkSession:
+        session = _start(self._settings, self._launch)
+        if self._cancelled:  # it came all the same, and its JVM is being killed
+            _stop_context()
+            _end_jvm()
+            raise AfterglowError("the start of Spark was cancelled")
+        return session
 
     def _launch(self, popen: Callable[..., subprocess.Popen[bytes]], *args: Any, **options: Any) -> Any:
         """Start the process of the JVM, unless it is too late."""
@@ -305,19 +329,16 @@ def _start(settings: dict[str, str], launch: Callable[..., Any]) -> SparkSession
     for variable, name in (("SPARK_LOCAL_IP", "spark.driver.bindAddress"), ("PYSPARK_PYTHON", "spark.pyspark.python")):
         if name in settings:
             variables[variable] = settings[name]
-    started: SparkSession | None = None
     try:
         with _environment(variables), warnings.catch_warnings():
             # Not a matter of ours, and it would come with every command that uses Spark.
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             _start_jvm(settings, launch)
-            started = session.Builder().config(map=settings).getOrCreate()
+            started: SparkSession = session.Builder().config(map=settings).getOrCreate()
     except BaseException:
-        if started is not None:
-            started.stop()
+        _stop_context()
         _end_jvm()
         raise
-    assert started is not None
     return started
 
 
