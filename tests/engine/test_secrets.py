@@ -18,6 +18,7 @@ import jwt
 import pulsar
 import pytest
 
+from afterglow.storage import open_store
 from afterglow.testing.served_topics import eventually
 from afterglow.testing.servers import start_moto
 from afterglow.testing.serving import serving
@@ -120,6 +121,16 @@ def spark_pages() -> dict[str, str]:
     return {path.removeprefix(base): page(path) for path in paths}
 
 
+def objects(conf: Path) -> dict[str, str]:
+    """The content of the bucket."""
+    settings = dict(line.split("=", 1) for line in conf.read_text().splitlines())
+    endpoint = settings["s3ManagedLedgerOffloadServiceEndpoint"]
+    store = open_store("s3://topics", endpoint=endpoint, region="us-east-1", access_key="server", secret_key=S3_SECRET)
+    found = {f"object {row.key}": str(bytes(store.get(row.key)), "latin-1") for row in store.list()}
+    assert found
+    return found
+
+
 def page(address: str) -> str:
     with urllib.request.urlopen(address, timeout=60) as answer:
         return str(answer.read().decode())
@@ -204,6 +215,7 @@ def test_no_secret_is_in_logs_processes_metrics_or_answers(conf: Path, tmp_path:
             shown[" ".join(args)] = command(served, *args)
         shown["a refused token"] = command(served, "--token", token() + "x", "topics", "list", "public/default")
         shown |= spark_pages()
+        shown |= objects(conf)
         client.close()
         served.stop()
         shown["log"] = "\n".join(served.lines)
