@@ -56,6 +56,10 @@ class InvalidName(AfterglowError, ValueError):
     """A topic, subscription, key or path is not well-formed."""
 
 
+class TierNotAllowed(AfterglowError):
+    """An offload policy names a tier that the role which sets it may not name."""
+
+
 class MissingDependency(AfterglowError):
     """An optional package is not installed; the message gives the pip command."""
 

@@ -122,7 +122,8 @@ class Offloading:
         self.instance = hot.instance
         self.tier.mkdir()
         self.policies = Policies(config, catalog)
-        paths, tiers, own = AfterglowPaths(config.cluster_name), Tiers(), place_of_url(self.tier.as_uri())
+        paths, tiers = AfterglowPaths(config.cluster_name), Tiers()
+        own = self.own = place_of_url(self.tier.as_uri())
         self._tier_source = TierSource(tiers, config, Locator(metadata, paths, own=own))
         self.sources = TopicSources(hot, self._tier_source, self.policies)
         self.service = OffloadService(
@@ -341,6 +342,7 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
             authenticator=authenticator,
             pool=pool,
             instance="test",
+            own_tier=offloading.own if offloading else None,
         )
         admin = Admin(service, metadata, loop, offloading)
         stack.callback(lambda: admin.run(service.close()))

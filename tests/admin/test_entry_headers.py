@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from afterglow.admin.entry_headers import headers_of, payload_of
+from afterglow.admin.errors import AdminError
 from afterglow.errors import CorruptEntry
 from afterglow.format.compression import Codec, compress
 from afterglow.format.entry import Entry, decode_entry, encode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
+
+LIMIT = 5 << 20
 
 
 def message(**fields: Any) -> MessageMetadata:
@@ -142,12 +146,40 @@ def test_a_time_beyond_all_dates_is_written_as_java_does(moment: int, written: s
 
 def test_a_payload_is_decompressed_unless_it_is_sealed_or_a_piece() -> None:
     packed = compress(Codec.ZSTD, b"x" * 1000)
-    assert bytes(payload_of(entry(message(compression=3, uncompressed_size=1000), packed))) == b"x" * 1000
+    assert bytes(payload_of(entry(message(compression=3, uncompressed_size=1000), packed), LIMIT)) == b"x" * 1000
     piece = message(compression=3, uncompressed_size=1000, num_chunks_from_msg=2, chunk_id=0, uuid="u")
-    assert bytes(payload_of(entry(piece, packed[:9]))) == packed[:9]
+    assert bytes(payload_of(entry(piece, packed[:9]), LIMIT)) == packed[:9]
     sealed = message(compression=3, uncompressed_size=1000)
     sealed.encryption_keys.add(key="k", value=b"v")
-    assert bytes(payload_of(entry(sealed, b"sealed"))) == b"sealed"
+    assert bytes(payload_of(entry(sealed, b"sealed"), LIMIT)) == b"sealed"
     with pytest.raises(CorruptEntry):
-        payload_of(entry(message(compression=3, uncompressed_size=1000), packed[:9]))
-    assert payload_of(decode_entry(encode_entry(message(), b"plain"))) == b"plain"
+        payload_of(entry(message(compression=3, uncompressed_size=1000), packed[:9]), LIMIT)
+    assert payload_of(decode_entry(encode_entry(message(), b"plain")), 1) == b"plain"
+
+
+CODECS = [Codec.LZ4, Codec.ZLIB, Codec.ZSTD, Codec.SNAPPY]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_payload_that_claims_more_than_a_message_may_have_is_not_decompressed(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = compress(codec, bytes(LIMIT + 1))
+    assert len(bomb) < LIMIT / 20
+    monkeypatch.setattr("afterglow.admin.entry_headers.decompress", lambda *_args, **_options: pytest.fail("allocated"))
+    for claim in (LIMIT + 1, 2**32 - 1):
+        with pytest.raises(AdminError, match="maxMessageSize=5242880: read it with a client") as refused:
+            payload_of(entry(message(compression=int(codec), uncompressed_size=claim), bomb), LIMIT)
+        assert refused.value.status == 412
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_payload_that_holds_more_than_it_claims_is_refused_unread(codec: Codec) -> None:
+    bomb = compress(codec, bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptEntry):
+            payload_of(entry(message(compression=int(codec), uncompressed_size=1000), bomb), LIMIT)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

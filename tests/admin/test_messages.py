@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 
+from afterglow.format.compression import Codec, compress
 from afterglow.format.entry import encode_entry, iter_batch
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 
@@ -173,3 +174,20 @@ def test_messages_in_the_tier_are_shown(start: Callable[..., Admin]) -> None:
     assert admin.call("GET", f"{SUBSCRIPTION}/position/2").body == b"hot"
     reads = admin.get(f"{TOPIC}/stats")["afterglowReads"]
     assert reads["tiered"]["entries"] >= 1
+
+
+@pytest.mark.parametrize("path", [f"{TOPIC}/examinemessage", f"{SUBSCRIPTION}/position/1"])
+def test_a_compressed_payload_larger_than_a_message_is_refused(start: Callable[..., Admin], path: str) -> None:
+    admin = start(max_message_size=1 << 20)
+    admin.call("PUT", TOPIC)
+    admin.call("PUT", SUBSCRIPTION)
+    for size, status in (((1 << 20) + 1, 412), (2**32 - 1, 412), (1 << 20, 200)):
+        payload = compress(Codec.ZSTD, bytes(min(size, 2 << 20)))
+        admin.write(encode_entry(message(compression=3, uncompressed_size=size), payload))
+        answer = admin.call("GET", path)
+        assert answer.status == status
+        if status == 412:
+            assert "maxMessageSize" in answer.reason
+            admin.do("POST", f"{SUBSCRIPTION}/skip_all")
+        else:
+            assert answer.body == bytes(size)

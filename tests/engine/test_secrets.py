@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import jwt
 import pulsar
 import pytest
 
+from afterglow.storage import open_store
 from afterglow.testing.served_topics import eventually
 from afterglow.testing.servers import start_moto
 from afterglow.testing.serving import serving
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
     from afterglow.testing.serving import Served
 
 TOKEN_SECRET = b"the secret that signs the tokens, 0123456789"
-S3_SECRET = "s3-secret-of-the-server-Zx81"
-POLICY_SECRET = "s3-secret-of-a-namespace-Qy72"
-SPARK_SECRET = "s3-secret-of-spark-Kw63"
+S3_SECRET = "s3-of-the-server-Zx81"
+POLICY_SECRET = "s3-of-a-namespace-Qy72"
+SPARK_SECRET = "s3-of-spark-Kw63"
+AZURE_SECRET = "azure-of-spark-Jv54"
+TRUST_SECRET = "of-the-truststore-Hu45"
+"""Spark also masks values that themselves speak of secrets: these do not, as real ones."""
 TOPIC = "persistent/public/default/t"
 MISSING = "no-such-bucket"
 LISTS = (
@@ -54,6 +59,8 @@ SECRETS = {
     "s3ManagedLedgerOffloadCredentialSecret": S3_SECRET,
     "credential secret of a policy": POLICY_SECRET,
     "spark.hadoop.fs.s3a.secret.key": SPARK_SECRET,
+    "spark.hadoop.fs.azure.account.key": AZURE_SECRET,
+    "spark.ssl.trustStorePassword": TRUST_SECRET,
     "signature of the broker's own token": token().rpartition(".")[2],
 }
 
@@ -102,6 +109,43 @@ def command(served: Served, *args: str) -> str:
     return done.stdout + done.stderr
 
 
+def spark_pages() -> dict[str, str]:
+    """What Spark's UI shows of its one application."""
+    base = f"http://127.0.0.1:{UI_PORT}"
+    (application,) = json.loads(page(f"{base}/api/v1/applications"))
+    api = f"{base}/api/v1/applications/{application['id']}"
+    paths = [f"{api}/{name}" for name in ("environment", "jobs", "stages?details=true", "executors", "storage/rdd")]
+    paths += [f"{base}/{name}/" for name in ("jobs", "stages", "storage", "environment", "executors")]
+    failed = [job for job in json.loads(page(f"{api}/jobs")) if job["status"] == "FAILED"]
+    paths += [f"{base}/jobs/job/?id={job['jobId']}" for job in failed]
+    return {path.removeprefix(base): page(path) for path in paths}
+
+
+def objects(conf: Path) -> dict[str, str]:
+    """The content of the bucket."""
+    settings = dict(line.split("=", 1) for line in conf.read_text().splitlines())
+    endpoint = settings["s3ManagedLedgerOffloadServiceEndpoint"]
+    store = open_store("s3://topics", endpoint=endpoint, region="us-east-1", access_key="server", secret_key=S3_SECRET)
+    found = {f"object {row.key}": str(bytes(store.get(row.key)), "latin-1") for row in store.list()}
+    assert found
+    return found
+
+
+def page(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+UI_PORT = free_port()
+
+
 @pytest.fixture
 def conf(tmp_path: Path) -> Iterator[Path]:
     with start_moto() as store:
@@ -119,6 +163,10 @@ def conf(tmp_path: Path) -> Iterator[Path]:
             "s3ManagedLedgerOffloadCredentialId": "server",
             "s3ManagedLedgerOffloadCredentialSecret": S3_SECRET,
             "spark.hadoop.fs.s3a.secret.key": SPARK_SECRET,
+            "spark.hadoop.fs.azure.account.key.archive.dfs.core.windows.net": AZURE_SECRET,
+            "spark.ssl.trustStorePassword": TRUST_SECRET,
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(UI_PORT),
             "streamingOffloadEnabled": "true",
             "maxOffloadSegmentRolloverTimeInSeconds": "1",
             "sparkMaster": "local[1]",
@@ -166,9 +214,12 @@ def test_no_secret_is_in_logs_processes_metrics_or_answers(conf: Path, tmp_path:
         for args in (("topics", "policy", "t"), ("topics", "explain", "t")):
             shown[" ".join(args)] = command(served, *args)
         shown["a refused token"] = command(served, "--token", token() + "x", "topics", "list", "public/default")
+        shown |= spark_pages()
+        shown |= objects(conf)
         client.close()
         served.stop()
         shown["log"] = "\n".join(served.lines)
     assert "s3ManagedLedgerOffloadCredentialSecret" in shown["topics policy t"]
     assert "spark" in shown["processes"]
+    assert any("fs.azure.account.key" in text for path, text in shown.items() if path.endswith("/environment"))
     assert {name: found for name, text in shown.items() if (found := found_in(text))} == {}

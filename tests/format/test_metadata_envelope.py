@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.errors import CorruptMetadata
-from afterglow.format.compression import Codec
+from afterglow.format.compression import Codec, compress
 from afterglow.format.metadata_envelope import (
     parse_managed_cursor,
     parse_managed_ledger,
@@ -18,7 +19,12 @@ from afterglow.format.metadata_envelope import (
     unwrap,
     wrap,
 )
-from afterglow.format.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from afterglow.format.proto.managed_ledger_pb2 import (
+    CompressionType,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+    ManagedLedgerInfoMetadata,
+)
 
 GOLDEN = Path(os.environ.get("AFTERGLOW_GOLDEN", Path(__file__).resolve().parents[3] / "shared/golden"))
 COMPRESSING = [Codec.LZ4, Codec.ZLIB, Codec.ZSTD, Codec.SNAPPY]
@@ -87,6 +93,21 @@ def test_random_bytes_behind_the_magic_are_refused(tail: bytes) -> None:
 def test_a_damaged_envelope_says_what_is_wrong(value: str, reason: str) -> None:
     with pytest.raises(CorruptMetadata, match=reason):
         unwrap(bytes.fromhex(value))
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize("claim", [1_000, 2**31 - 1])
+def test_a_value_that_does_not_hold_what_it_claims_costs_no_memory(codec: Codec, claim: int) -> None:
+    header = ManagedLedgerInfoMetadata(compressionType=CompressionType.ValueType(codec), uncompressedSize=claim)
+    data = header.SerializeToString()
+    bomb = b"\x47\x78" + len(data).to_bytes(4, "big") + data + compress(codec, bytes(32 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMetadata):
+            unwrap(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(bomb) + (1 << 16)
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=60), st.sampled_from([ManagedLedgerInfo, ManagedCursorInfo]))

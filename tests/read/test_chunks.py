@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import IncompleteMessage
-from afterglow.format.entry import encode_entry
+from afterglow.errors import CorruptEntry, IncompleteMessage
+from afterglow.format.compression import Codec
+from afterglow.format.entry import decode_entry, encode_entry
 from afterglow.format.marks import find_marks
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
@@ -176,3 +178,22 @@ def _wholes(chunked: ChunkedMessages, topic: OddTopic) -> Iterator[tuple[Positio
     for place, each in outcomes(chunked, topic):
         if isinstance(each, Whole):
             yield place, each
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZLIB, Codec.ZSTD, Codec.SNAPPY])
+@pytest.mark.parametrize("claim", [1_000, 2**32 - 1])
+def test_a_message_that_does_not_hold_what_its_chunks_claim_costs_no_memory(codec: Codec, claim: int) -> None:
+    entries = []
+    for entry in map(decode_entry, chunks(bytes(32 << 20), 2, codec)):
+        entry.metadata.uncompressed_size = claim
+        entries.append(encode_entry(entry.metadata, bytes(entry.payload)))
+    topic = OddTopic({1: entries})
+    ((_, outcome),) = outcomes(ChunkedMessages(topic, payloads=True), topic)
+    assert isinstance(outcome, Whole)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptEntry):
+            outcome.value()
+        assert tracemalloc.get_traced_memory()[1] < 4 * sum(map(len, entries)) + (1 << 16)
+    finally:
+        tracemalloc.stop()

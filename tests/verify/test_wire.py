@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.errors import FormatError
+from afterglow.format.compression import MAX_EXPANSION, Codec, compress
 from afterglow.format.proto.afterglow_pb2 import BlockStatistics, DeleteRecord
-from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext
+from afterglow.format.proto.managed_ledger_pb2 import (
+    CompressionType,
+    ManagedLedgerInfo,
+    ManagedLedgerInfoMetadata,
+    OffloadContext,
+)
 from afterglow.verify.envelope import open_envelope
 from afterglow.verify.wire import Message, zigzag
 
+CODECS = [Codec.LZ4, Codec.ZLIB, Codec.ZSTD, Codec.SNAPPY]
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -80,3 +89,39 @@ def test_a_claim_of_too_many_bytes_is_refused_before_it_costs_memory() -> None:
     header = b"\x08\x03\x10" + b"\xff\xff\xff\xff\x07"
     with pytest.raises(FormatError, match="claims"):
         open_envelope(b"\x47\x78" + len(header).to_bytes(4, "big") + header + b"x")
+
+
+def enveloped(codec: Codec, data: bytes, claim: int) -> bytes:
+    header = ManagedLedgerInfoMetadata(
+        compressionType=CompressionType.ValueType(int(codec)), uncompressedSize=claim
+    ).SerializeToString()
+    return b"\x47\x78" + len(header).to_bytes(4, "big") + header + data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_claim_that_the_value_cannot_hold_is_refused_before_it_costs_memory(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("zlib.decompressobj", "pa.decompress"):
+        monkeypatch.setattr(f"afterglow.verify.envelope.{name}", lambda *_args, **_options: pytest.fail("allocated"))
+    packed = compress(codec, b"x" * 100)
+    for claim in (len(packed) * MAX_EXPANSION[codec] + 1, 256 << 20, 2**31 - 1):
+        with pytest.raises(FormatError, match="cannot hold"):
+            open_envelope(enveloped(codec, packed, claim))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_value_that_holds_more_or_less_than_it_claims_is_refused(codec: Codec) -> None:
+    plain = b"abcd" * 4_000_000
+    bomb = compress(codec, plain)
+    assert open_envelope(enveloped(codec, bomb, len(plain))) == plain
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError):
+            open_envelope(enveloped(codec, bomb, 1000))
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(bomb) + (1 << 16)
+    finally:
+        tracemalloc.stop()
+    for claim in (len(plain) - 1, len(plain) + 1):
+        with pytest.raises(FormatError):
+            open_envelope(enveloped(codec, bomb, claim))

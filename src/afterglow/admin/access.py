@@ -89,8 +89,11 @@ class Gate:
         self._authenticator = authenticator
         self._pages = Pages(service.config)
 
-    async def check(self, request: Request, access: Access) -> None:
+    async def check(self, request: Request, access: Access) -> bool:
         """Return if the call may pass.
+
+        Returns:
+            Whether a superuser makes it; where roles are not told apart, everybody is one.
 
         Raises:
             Refused: Nobody has proved to make it.
@@ -99,14 +102,15 @@ class Gate:
         """
         self._pages.check(request)
         if access is Access.ANYONE:
-            return
+            return False
         role = self._authenticator.authenticate_header(request.headers.get("authorization")).role
         if self._authorizer.enabled:
             await self._authorize(request, role, access)
-            return
-        if access in _TO_LOOK or not self._service.config.super_user_roles or self._authenticator.is_super_user(role):
-            return
-        await self._check_admin(request, role, access)
+            return self._authorizer.is_super_user(role)
+        is_super_user = not self._service.config.super_user_roles or self._authenticator.is_super_user(role)
+        if access not in _TO_LOOK and not is_super_user:
+            await self._check_admin(request, role, access)
+        return is_super_user
 
     async def _authorize(self, request: Request, role: str | None, access: Access) -> None:
         original = request.headers.get("x-original-principal")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from afterglow.admin import values
 from afterglow.admin.errors import AdminError, bad_request, precondition_failed
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from afterglow.broker.service import BrokerService
     from afterglow.metadata.names import TopicName
     from afterglow.offload.service import OffloadService
+
+    Json: TypeAlias = dict[str, Any]
 
 _MOST: Final = 256 << 10
 """Bytes of a body, unless a call takes more. Parsing holds the interpreter, whichever thread does it: the event loop
@@ -39,11 +41,14 @@ class Call:
         offload: OffloadService | None,
         searches: asyncio.Semaphore,
         request: Request,
+        *,
+        is_super_user: bool = False,
     ) -> None:
         self.service = service
         self._offload = offload
         self._searches = searches
         self._request = request
+        self._allowed = None if is_super_user else service.allowed_tiers
 
     @property
     def offload(self) -> OffloadService:
@@ -65,6 +70,20 @@ class Call:
         """Look for something that may be in a tier, when it is this call's turn; see ``BrokerService.far``."""
         async with self._searches:
             return await self.service.far(work, *args, **kwargs)
+
+    # --- policies ---
+
+    def check_new_policies(self, policies: Json) -> tuple[str, ...]:
+        """Check the policies of a namespace that the caller creates; see :meth:`PolicyChanges.check_new`."""
+        return self.service.policy_changes.check_new(self.namespace, policies, self._allowed)
+
+    async def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
+        """Change a namespace's policies as far as the caller may; see :meth:`BrokerService.update_policies`."""
+        await self.service.update_policies(namespace, change, self._allowed)
+
+    async def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
+        """Change a topic's policies as far as the caller may; see :meth:`BrokerService.update_topic_policies`."""
+        await self.service.update_topic_policies(topic, change, self._allowed)
 
     # --- the path ---
 

@@ -12,6 +12,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from afterglow.admin.errors import precondition_failed
 from afterglow.format.compression import decompress
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
@@ -54,16 +55,26 @@ _BYTES: Final = (
 )
 
 
-def payload_of(entry: Entry) -> BytesLike:
+def payload_of(entry: Entry, max_bytes: int) -> BytesLike:
     """The payload, decompressed; one that is encrypted, or a piece of a larger message, as it is stored.
 
+    Args:
+        entry: The entry.
+        max_bytes: Refuse to decompress to more.
+
     Raises:
-        CorruptEntry: It does not decompress.
+        AdminError: It claims more bytes; nothing was decompressed.
+        CorruptEntry: It does not decompress to what it claims.
     """
     metadata = entry.metadata
     if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
         return entry.payload
-    return decompress(metadata.compression, entry.payload, metadata.uncompressed_size)
+    if metadata.compression and metadata.uncompressed_size > max_bytes:
+        raise precondition_failed(
+            f"the payload of {len(entry.payload)} bytes claims to hold {metadata.uncompressed_size}, and answers have "
+            f"at most maxMessageSize={max_bytes}: read it with a client"
+        )
+    return decompress(metadata.compression, entry.payload, metadata.uncompressed_size, max_bytes=max_bytes)
 
 
 def headers_of(position: Position, entry: Entry, entry_bytes: int) -> list[tuple[str, str]]:

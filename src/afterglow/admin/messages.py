@@ -85,12 +85,12 @@ async def _entry(topic: Topic, position: Position) -> Response:
     if not entries or entries[0].position != position:
         raise not_found(f"Message not found: entry {position} of {topic.name} is gone, or no copy of it can be read")
     try:
-        return await topic.service.blocking(_response, entries[0])
+        return await topic.service.blocking(_response, entries[0], topic.service.config.max_message_size)
     except CorruptEntry as error:  # not a fault inside: whatever a producer sends is stored
         raise precondition_failed(f"entry {position} of {topic.name} holds no message: {error}") from error
 
 
-def _response(stored: StoredEntry) -> Response:
+def _response(stored: StoredEntry, max_bytes: int) -> Response:
     entry = decode_entry(stored.data)
     headers = headers_of(stored.position, entry, len(stored.data))
     size = sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
@@ -100,6 +100,6 @@ def _response(stored: StoredEntry) -> Response:
             f"of an answer have room for {_MOST_HEADER_BYTES}: read it with a client"
         )
     # Bytes of anybody's: nothing a browser should take for a page.
-    response = Response(bytes(payload_of(entry)), media_type="application/octet-stream")
+    response = Response(bytes(payload_of(entry, max_bytes)), media_type="application/octet-stream")
     response.raw_headers += [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
     return response

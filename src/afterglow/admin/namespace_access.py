@@ -45,7 +45,7 @@ async def get_allowed(call: Call) -> list[str]:
 async def set_allowed(call: Call) -> None:
     """Allow this cluster, or say nothing."""
     clusters = _check_clusters(call, await call.body(), empty=True)
-    await call.service.update_policies(call.namespace, lambda old: {**old, policies.ALLOWED_CLUSTERS: clusters})
+    await call.update_policies(call.namespace, lambda old: {**old, policies.ALLOWED_CLUSTERS: clusters})
 
 
 @OLD_NAMESPACES.on("GET", "/{cluster}/antiAffinity/{group}", Access.KNOWN)

@@ -73,7 +73,7 @@ async def remove_one(call: Call) -> Response | None:
 
 
 async def _change(call: Call, edit: Any) -> None:
-    await call.service.update_policies(call.namespace, partial(_changed, edit))
+    await call.update_policies(call.namespace, partial(_changed, edit))
 
 
 def _changed(edit: Any, stored: Json) -> Json:

@@ -36,7 +36,7 @@ async def create_namespace(call: Call) -> None:
     """Create a namespace, with policies or without."""
     config = call.service.config
     given = policies.created(await call.body(), config)
-    warnings = call.service.policy_changes.check_new(given)
+    warnings = call.check_new_policies(given)
     tenant = await call.service.blocking(call.service.catalog.tenant, call.namespace.tenant)
     if config.cluster_name not in tenant.get("allowedClusters", []):
         raise AdminError(

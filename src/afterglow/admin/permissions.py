@@ -192,7 +192,7 @@ async def _change(
         auth = {name: policies.auth(old, name) for name in (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH)}
         return {**old, AUTH: {**(old.get(AUTH) or {}), **auth, part: change(auth[part])}}
 
-    await call.service.update_policies(namespace, changed)
+    await call.update_policies(namespace, changed)
 
 
 def _check_enabled(call: Call) -> None:

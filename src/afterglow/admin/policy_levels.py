@@ -77,7 +77,7 @@ class _Namespace:
         return resolve_stored(call.service.config, await namespace_policies(call), {})[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
-        await call.service.update_policies(
+        await call.update_policies(
             call.namespace, lambda old: _with_field(old, NAMESPACE_FIELD, edit(old.get(NAMESPACE_FIELD) or {}))
         )
 
@@ -86,11 +86,11 @@ class _Namespace:
             rest = {name: value for name, value in old.items() if LEGACY_FIELDS.get(name) != key}
             return _with_field(rest, NAMESPACE_FIELD, policy_json.without(old.get(NAMESPACE_FIELD) or {}, key))
 
-        await call.service.update_policies(call.namespace, apply)
+        await call.update_policies(call.namespace, apply)
 
     async def remove(self, call: Call) -> None:
         gone = {NAMESPACE_FIELD, *LEGACY_FIELDS}
-        await call.service.update_policies(
+        await call.update_policies(
             call.namespace, lambda old: {name: value for name, value in old.items() if name not in gone}
         )
 
@@ -159,7 +159,7 @@ async def change_own(call: Call, edit: Edit, *, whole: bool = False) -> None:
     def apply(old: Json) -> Json:
         return with_scope(old, edit(of_scope(old, is_global=is_global)), is_global=is_global)
 
-    await call.service.update_topic_policies(name, edit if whole else apply)
+    await call.update_topic_policies(name, edit if whole else apply)
 
 
 def _with_field(old: Json, name: str, fields: Json) -> Json:

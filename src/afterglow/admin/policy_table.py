@@ -146,10 +146,10 @@ def _serve_namespaces(row: Row) -> None:
     async def put(call: Call) -> None:
         value = row.check(await call.body())
         row.fits(call.service.config, value)
-        await call.service.update_policies(call.namespace, partial(_with, field, value))
+        await call.update_policies(call.namespace, partial(_with, field, value))
 
     async def remove(call: Call) -> None:
-        await call.service.update_policies(call.namespace, partial(_with, field, None))
+        await call.update_policies(call.namespace, partial(_with, field, None))
 
     NAMESPACES.on("GET", row.namespace, Access.READ_TENANT)(get)
     NAMESPACES.on(row.method, row.namespace, Access.TENANT)(put)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
-MakeCall: TypeAlias = "Callable[[Request], Call]"
+MakeCall: TypeAlias = Callable[..., Call]
+"""From a request, and whether a superuser makes it."""
 
 _JSON: Final = "application/json"
 
@@ -89,8 +90,8 @@ class Resources:
 
 async def _answer(action: Action, gate: Gate, make: MakeCall, request: Request) -> Response:
     try:
-        await gate.check(request, action.access)
-        result = await action.handler(make(request))
+        is_super_user = await gate.check(request, action.access)
+        result = await action.handler(make(request, is_super_user=is_super_user))
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer of the agreed form

@@ -21,6 +21,7 @@ from afterglow.broker.revocation import disconnect_unauthorized
 from afterglow.broker.topic import Topic
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.offload.allowed_tiers import AllowedTiers
 from afterglow.offload.job_counts import JobCounts
 from afterglow.offload.policy_changes import PolicyChanges
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.names import NamespaceName, TopicName
     from afterglow.read.counters import ReadCounts
+    from afterglow.read.places import TierPlace
     from afterglow.storage.counting import OperationCount
 
 log = logging.getLogger(__name__)
@@ -57,7 +59,11 @@ class BrokerService:
         authenticator: Who is who.
         pool: Runs what waits for disks.
         far_pool: Runs what may wait for a tier, so that it never holds up what waits for disks; by default the pool.
+        own_tier: Where topics go whose policy names no driver; None: they are not offloaded.
         instance: Tells this start of the broker from others in the names it makes up.
+
+    Raises:
+        ConfigError: An entry of ``allowedTiers`` is not the address of a tier.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class BrokerService:
         pool: Executor,
         instance: str,
         far_pool: Executor | None = None,
+        own_tier: TierPlace | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -109,6 +116,8 @@ class BrokerService:
         self._commands = Commands(self)
         self._obedience = Obedience(self)
         self.policy_changes = PolicyChanges(config, catalog)
+        self.allowed_tiers = AllowedTiers(config, own_tier)
+        """Tiers that policies of roles other than superusers may name."""
         self._changing_policies = asyncio.Lock()
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._slots = ConnectionSlots(
@@ -217,30 +226,50 @@ class BrokerService:
     # --- policies ---
 
     async def update_policies(
-        self, namespace: NamespaceName, change: Callable[[dict[str, Any]], dict[str, Any]]
+        self,
+        namespace: NamespaceName,
+        change: Callable[[dict[str, Any]], dict[str, Any]],
+        allowed: AllowedTiers | None = None,
     ) -> None:
         """Change a namespace's policies, and have its open topics obey them.
 
+        Args:
+            namespace: Its name.
+            change: From the stored policies to others.
+            allowed: Tiers that it may name; None: any.
+
         Raises:
             ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
+            TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
             NotThere: There is no such namespace.
         """
         async with self._changing_policies:
-            warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change)
+            warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change, allowed)
         log_warnings(f"namespace {namespace}", warnings)
         self.policies_changed(namespace)
         await self._obedience.enforce(namespace, lambda name: name.namespace == namespace)
         if self.authorizer.enabled:
             await disconnect_unauthorized(self, namespace)
 
-    async def update_topic_policies(self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    async def update_topic_policies(
+        self,
+        topic: TopicName,
+        change: Callable[[dict[str, Any]], dict[str, Any]],
+        allowed: AllowedTiers | None = None,
+    ) -> None:
         """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic.
+
+        Args:
+            topic: Its name.
+            change: From the stored policies to others.
+            allowed: Tiers that it may name; None: any.
 
         Raises:
             ConfigError: The topic could not carry out its policies afterwards; nothing was changed.
+            TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
         """
         async with self._changing_policies:
-            warnings = await self.blocking(self.policy_changes.change_topic, topic, change)
+            warnings = await self.blocking(self.policy_changes.change_topic, topic, change, allowed)
         log_warnings(f"topic {topic}", warnings)
         self.policies_changed(topic.namespace)
         await self._obedience.enforce(topic.namespace, lambda name: name.base == topic.base)

@@ -130,6 +130,7 @@ class Server:
                 pool=pool,
                 far_pool=far_pool,
                 instance=uuid.uuid4().hex[:8],
+                own_tier=tiering.place,
             )
             service.on_policies_changed.append(tiering.policies.changed)
             service.hot_instance = hot.instance

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from afterglow.errors import ConfigError, CorruptMetadata, NotThere
 from afterglow.offload import policy_checks
+from afterglow.offload.allowed_tiers import Levels
 from afterglow.offload.policies import namespace_values, resolve, resolve_stored, topic_values
 from afterglow.offload.policy_checks import Problem
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.ledger.catalog import Catalog
     from afterglow.metadata.names import NamespaceName, TopicName
+    from afterglow.offload.allowed_tiers import AllowedTiers
 
     Json: TypeAlias = dict[str, Any]
     Edit: TypeAlias = Callable[[Json], Json]
@@ -51,25 +53,43 @@ class PolicyChanges:
         self._config = config
         self._catalog = catalog
 
-    def check_new(self, policies: Json) -> tuple[str, ...]:
+    def check_new(
+        self, namespace: NamespaceName, policies: Json, allowed: AllowedTiers | None = None
+    ) -> tuple[str, ...]:
         """Check the policies of a namespace that is to be created.
+
+        Args:
+            namespace: Its name.
+            policies: What it is to be created with.
+            allowed: Tiers that they may name; None: any.
 
         Returns:
             What will surprise.
 
         Raises:
             ConfigError: They cannot be carried out.
+            TierNotAllowed: They name a tier that is not allowed.
         """
+        if allowed is not None:
+            allowed.check(f"namespace {namespace}", Levels(policies, {}), Levels({}, {}))
         return self._checked(({}, {}), (policies, {}))
 
-    def change_namespace(self, namespace: NamespaceName, edit: Edit) -> tuple[str, ...]:
+    def change_namespace(
+        self, namespace: NamespaceName, edit: Edit, allowed: AllowedTiers | None = None
+    ) -> tuple[str, ...]:
         """Change a namespace's policies.
+
+        Args:
+            namespace: Its name.
+            edit: From the stored policies to others.
+            allowed: Tiers that it may name; None: any.
 
         Returns:
             What will surprise.
 
         Raises:
             ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
+            TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
             NotThere: There is no such namespace.
         """
         warnings: tuple[str, ...] = ()
@@ -77,22 +97,30 @@ class PolicyChanges:
         def checked(old: Json) -> Json:
             nonlocal warnings
             new = edit(old)
+            if allowed is not None:
+                allowed.check(f"namespace {namespace}", Levels(new, {}), Levels(old, {}))
             warnings = self._checked((old, {}), (new, {}))
             if namespace_values(old) != namespace_values(new):
-                self._check_topics(namespace, old, new)
+                self._check_topics(namespace, old, new, allowed)
             return new
 
         self._catalog.update_policies(namespace, checked)
         return warnings
 
-    def change_topic(self, topic: TopicName, edit: Edit) -> tuple[str, ...]:
+    def change_topic(self, topic: TopicName, edit: Edit, allowed: AllowedTiers | None = None) -> tuple[str, ...]:
         """Change a topic's own policies; a partition has those of its partitioned topic.
+
+        Args:
+            topic: Its name.
+            edit: From the stored policies to others.
+            allowed: Tiers that it may name; None: any.
 
         Returns:
             What will surprise.
 
         Raises:
             ConfigError: The topic could not carry out its policies afterwards; nothing was changed.
+            TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
         """
         warnings: tuple[str, ...] = ()
         try:
@@ -103,6 +131,9 @@ class PolicyChanges:
         def checked(old: Json) -> Json:
             nonlocal warnings
             new = edit(old)
+            if allowed is not None:
+                in_force = Levels(namespace, old), Levels(namespace, {})
+                allowed.check(f"topic {topic}", Levels(namespace, new), *in_force)
             warnings = self._checked((namespace, old), (namespace, new))
             return new
 
@@ -123,7 +154,7 @@ class PolicyChanges:
         old_warnings = policy_checks.warnings(resolve_stored(self._config, *before)[0])
         return tuple(warning for warning in warnings if warning not in old_warnings)
 
-    def _check_topics(self, namespace: NamespaceName, old: Json, new: Json) -> None:
+    def _check_topics(self, namespace: NamespaceName, old: Json, new: Json, allowed: AllowedTiers | None) -> None:
         """Check the topics with policies of their own: one read each, and one check for all that set the same."""
         refused: dict[TopicName, str] = {}
         checked: dict[tuple[tuple[str, Any], ...], str | None] = {}
@@ -136,6 +167,9 @@ class PolicyChanges:
             if not (values := tuple(sorted(topic_values(own).items()))):
                 continue
             if values not in checked:
+                if allowed is not None:
+                    in_force = Levels(old, own), Levels(old, {}), Levels(new, {})
+                    allowed.check(f"topic {topic}", Levels(new, own), *in_force)
                 checked[values] = self._new_problem(own, old, new)
             if (text := checked[values]) is not None:
                 refused[topic] = text

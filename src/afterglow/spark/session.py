@@ -60,7 +60,7 @@ class _Shared:
     """Started by somebody else: never stopped, its settings never compared."""
 
 
-_SECRET: Final = re.compile(r"secret|password|token|(access|account|private)[.]?key", re.IGNORECASE)
+_SECRET: Final = re.compile(r"(?i)secret|password|token|(access|account|private)[._]?key")
 """Settings whose values are secrets, by their names: those that Spark itself redacts, and keys of other stores."""
 
 _lock = threading.RLock()
@@ -91,11 +91,11 @@ def prepare_spark() -> None:
 def local_session(master: str = "local[2]", app_name: str = "afterglow", **conf: str) -> Iterator[SparkSession]:
     """Use a Spark session with its driver here; the last user to leave ends it and its JVM.
 
-    By default: no web page, times in UTC, Python workers with this package imported that live on between jobs and talk
-    to the JVM over Unix sockets, jobs that share the workers evenly where each names a pool of its own, and no log
-    lines below errors. With a local master nothing listens beyond the loopback address, and workers are this
-    interpreter. Any other master finds out by Spark's own rules at which address its executors reach the driver, and
-    which Python they run; this package must be installed there.
+    By default: no web page, and secrets masked in one that is asked for, times in UTC, Python workers with this package
+    imported that live on between jobs and talk to the JVM over Unix sockets, jobs that share the workers evenly where
+    each names a pool of its own, and no log lines below errors. With a local master nothing listens beyond the loopback
+    address, and workers are this interpreter. Any other master finds out by Spark's own rules at which address its
+    executors reach the driver, and which Python they run; this package must be installed there.
 
     Args:
         master: Where the work runs, as in ``spark-submit --master``; a local one tries tasks as often as others do.
@@ -144,6 +144,7 @@ def _defaults() -> dict[str, str]:
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": _SECRET.pattern,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": "afterglow.spark.daemon",

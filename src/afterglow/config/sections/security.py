@@ -52,6 +52,13 @@ class Security:
         doc="Whether a grant to `prefix*` or `*suffix` counts for every role that matches.",
     )
     super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
+    allowed_tiers: tuple[str, ...] = setting(
+        names(),
+        default=(),
+        doc="Tiers that roles other than superusers may name in offload policies, besides the server's own: "
+        "`file:///path`, `s3://bucket[/prefix][?endpoint=URL&region=NAME]`, each with all below it; see "
+        "[security](security.md).",
+    )
     anonymous_user_role: str | None = setting(
         optional(text()), default=None, doc="Role of clients that present no credentials. Nothing: they are refused."
     )
