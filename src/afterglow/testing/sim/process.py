@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.store import ObjectStore
     from afterglow.storage.wrapper import Call
     from afterglow.testing.manual_hot import ManualLedger
     from afterglow.testing.sim.world import SimWorld
@@ -223,9 +224,13 @@ class ProcessStore(StoreWrapper):
     """The tier as one process sees it."""
 
     def __init__(self, world: SimWorld, process: Process) -> None:
-        super().__init__(world.tier_front)
         self._world = world
         self._process = process
+
+    @property
+    def inner(self) -> ObjectStore:  # type: ignore[override]  # another one with every change of weather
+        """The tier, with the faults of today."""
+        return self._world.tier_front
 
     def _call(self, call: Call, perform: Callable[[], T]) -> T:
         self._world.effect(self._process, f"{call.operation} {call.key}", changes=call.operation not in _READS)

@@ -6,11 +6,14 @@ finds is kept, not raised: the code under test would take an exception for one o
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.paths import AfterglowPaths, topic_of
+from afterglow.storage.memory import MemoryStore
+from afterglow.storage.store import PAGE_SIZE, ObjectPage
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -19,9 +22,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext, OffloadSegment
     from afterglow.ledger.clock import Clock
     from afterglow.metadata.memory import MemoryMetadataStore
-    from afterglow.metadata.store import Versioned
     from afterglow.metadata.watches import Watch, WatchCallback
-    from afterglow.storage.memory import MemoryStore
     from afterglow.storage.store import Data, Part, Upload
     from afterglow.testing.sim.model import TopicModel
 
@@ -36,11 +37,14 @@ FOREIGN: Final = "foreign"
 """What keys begin with that are none of ours."""
 
 
-def uuid_of(holder: OffloadContext | OffloadSegment) -> UUID | None:
-    """The UUID in a list; None where there is none."""
-    if not holder.HasField("uidMsb"):
-        return None
-    return UUID(int=(holder.uidMsb & (1 << 64) - 1) << 64 | holder.uidLsb & (1 << 64) - 1)
+def uuid_of(holder: OffloadContext | OffloadSegment) -> str | None:
+    """The UUID in a list, as text; None where there is none."""
+    return _uuid(holder.uidMsb, holder.uidLsb) if holder.HasField("uidMsb") else None
+
+
+@lru_cache(maxsize=1024)
+def _uuid(most: int, least: int) -> str:
+    return str(UUID(int=(most & (1 << 64) - 1) << 64 | least & (1 << 64) - 1))
 
 
 def text_of(info: ManagedLedgerInfo, key: str) -> str | None:
@@ -71,7 +75,7 @@ class Watchman:
     def __init__(
         self,
         metadata: MemoryMetadataStore,
-        tier: MemoryStore,
+        tier: SimTier,
         clock: Clock,
         models: Mapping[str, TopicModel],
         stale: Callable[[], bool],
@@ -84,6 +88,7 @@ class Watchman:
         self._paths = AfterglowPaths()
         self.lists: dict[str, ManagedLedgerInfo] = {}
         """The list of each topic as it is stored."""
+        self._named: frozenset[str] | None = None
         self.broken: list[str] = []
         """Promises that were broken."""
         self.late: set[str] = set()
@@ -103,12 +108,14 @@ class Watchman:
         else:
             self._compare(model, old, new)
         self.lists[name] = new
+        self._named = None
 
     def removed(self, path: str) -> None:
         """A node was deleted."""
         if path.startswith(_LISTS) and path.count("/") == _DEPTH:
             name = topic_of(path).managed_ledger_name
             info = self.lists.pop(name)
+            self._named = None
             if info.ledgerInfo:
                 self.broken.append(f"{name} was deleted while its list still named ledgers")
 
@@ -127,7 +134,8 @@ class Watchman:
             ):
                 self.broken.append(f"{model.name}: ledger {ledger_id} left the list before older ones: a hole")
         for ledger_id, row in after.items():
-            self._compare_rows(model, before.get(ledger_id), row)
+            if (was := before.get(ledger_id)) != row:
+                self._compare_rows(model, was, row)
 
     def _compare_rows(
         self, model: TopicModel, old: ManagedLedgerInfo.LedgerInfo | None, new: ManagedLedgerInfo.LedgerInfo
@@ -147,7 +155,7 @@ class Watchman:
         known = {uuid_of(segment) for segment in was.offloadSegment if segment.complete} if was is not None else set()
         now = {uuid_of(segment) for segment in context.offloadSegment if segment.complete}
         for uuid in now - known:
-            self._check_object(model, new.ledgerId, str(uuid))
+            self._check_object(model, new.ledgerId, f"{uuid}")
         if known - now:
             self.broken.append(f"{model.name}: ledger {new.ledgerId} has lost committed segments {known - now}")
         if context.bookkeeperDeleted and not in_tier(new):
@@ -179,11 +187,13 @@ class Watchman:
 
     def has(self, key: str) -> bool:
         """Whether an object is there."""
-        return any(found.key == key for found in self._tier.list_page(key, limit=2).objects)
+        return self._tier.has(key)
 
-    def named(self) -> set[str]:
+    def named(self) -> frozenset[str]:
         """Every UUID that a list names."""
-        return {str(uuid) for info in self.lists.values() for uuid in _uuids(info)}
+        if self._named is None:
+            self._named = frozenset(uuid for info in self.lists.values() for uuid in _uuids(info))
+        return self._named
 
     def deleting(self, keys: Iterable[str]) -> None:
         """Objects are about to be deleted."""
@@ -224,45 +234,81 @@ class Watchman:
         return any(self._metadata.get(path) is not None for path in paths)
 
 
-def _uuids(info: ManagedLedgerInfo) -> Iterator[UUID]:
+def _uuids(info: ManagedLedgerInfo) -> Iterator[str]:
     for row in info.ledgerInfo:
         found = [uuid_of(row.offloadContext), *map(uuid_of, row.offloadContext.offloadSegment)]
         yield from (uuid for uuid in found if uuid is not None)
 
 
-class WatchedStore(StoreWrapper):
-    """The tier, with a watchman before it."""
+class SimTier(MemoryStore):
+    """A store of one world's own whose name, which stands in messages, is that of any other's.
 
-    def __init__(self, inner: MemoryStore, watchman: Watchman) -> None:
+    Args:
+        url: Its address.
+        now_ms: Dates objects and uploads.
+        new_id: Names uploads.
+    """
+
+    def __init__(self, url: str, *, now_ms: Callable[[], int], new_id: Callable[[], str]) -> None:
+        super().__init__(now_ms=now_ms, new_id=new_id)
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self._url
+
+    def has(self, key: str) -> bool:
+        """Whether an object is there."""
+        return key in self._bucket.objects
+
+    def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
+        """List objects in key order."""
+        found = sorted(key for key in self._bucket.objects if key.startswith(prefix) and key > start_after)
+        listed = (self._bucket.objects[key][0] for key in found[:limit])
+        return ObjectPage(tuple(listed), complete=len(found) <= limit)
+
+
+class WatchedTier(StoreWrapper):
+    """The tier, with a watchman before what changes it."""
+
+    def __init__(self, inner: SimTier, watchman: Watchman) -> None:
         super().__init__(inner)
+        self._inner = inner
         self._watchman = watchman
+        self.get = inner.get  # type: ignore[method-assign]  # reads pass as they are
+        self.head = inner.head  # type: ignore[method-assign]
+        self.list_page = inner.list_page  # type: ignore[method-assign]
+        self.list_parts = inner.list_parts  # type: ignore[method-assign]
+        self.list_uploads = inner.list_uploads  # type: ignore[method-assign]
+        self.upload_part = inner.upload_part  # type: ignore[method-assign]
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Write an object."""
-        if not (if_absent and self._watchman.has(key)):
+        if not (if_absent and self._inner.has(key)):
             self._watchman.writing(key, bytes(data))
-        super().put(key, data, metadata=metadata, if_absent=if_absent)
+        self._inner.put(key, data, metadata=metadata, if_absent=if_absent)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects."""
         listed = tuple(keys)
         self._watchman.deleting(listed)
-        super().delete(listed)
+        self._inner.delete(listed)
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an upload."""
         self._watchman.uploading(key)
-        return super().create_upload(key, metadata=metadata)
+        return self._inner.create_upload(key, metadata=metadata)
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
         """Finish an upload."""
-        super().complete_upload(upload, parts)
+        self._inner.complete_upload(upload, parts)
         self._watchman.writing(upload.key)
 
     def abort_upload(self, upload: Upload) -> None:
         """Discard an upload."""
         self._watchman.aborting(upload)
-        super().abort_upload(upload)
+        self._inner.abort_upload(upload)
 
 
 class WatchedMetadata:
@@ -271,19 +317,13 @@ class WatchedMetadata:
     def __init__(self, inner: MemoryMetadataStore, watchman: Watchman) -> None:
         self._inner = inner
         self._watchman = watchman
+        self.get = inner.get  # reads pass as they are
+        self.children = inner.children
 
     @property
     def max_value_bytes(self) -> int:
         """The longest value."""
         return self._inner.max_value_bytes
-
-    def get(self, path: str) -> Versioned | None:
-        """Return the node."""
-        return self._inner.get(path)
-
-    def children(self, path: str) -> tuple[str, ...]:
-        """Return the names below the node."""
-        return self._inner.children(path)
 
     def put(self, path: str, value: bytes, expected_version: int) -> int:
         """Change the node."""

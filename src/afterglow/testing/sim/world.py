@@ -10,14 +10,12 @@ from afterglow.errors import AfterglowError
 from afterglow.metadata.faults import FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.storage.faults import FaultyStore
-from afterglow.storage.memory import MemoryStore
-from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.clock import ManualClock
 from afterglow.testing.crash_points import Crashed
 from afterglow.testing.manual_hot import ManualHotLog
 from afterglow.testing.sim.model import TopicModel
 from afterglow.testing.sim.process import PLACE, Process
-from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedStore, Watchman, text_of
+from afterglow.testing.sim.watchman import OWNER_EPOCH, SimTier, WatchedMetadata, WatchedTier, Watchman, text_of
 from afterglow.testing.sim.weather import CALM
 
 if TYPE_CHECKING:
@@ -25,7 +23,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from afterglow.config import BrokerConfig
+    from afterglow.metadata.store import MetadataStore
     from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.store import ObjectStore
     from afterglow.testing.sim.weather import Weather
 
 _FOREIGN_OBJECT: Final = "foreign-object"
@@ -38,14 +38,6 @@ class Worker:
 
     process: Process
     task: Task
-
-
-class _Tier(MemoryStore):
-    """A store of this world's own whose name, which stands in messages, is that of any other's."""
-
-    @property
-    def url(self) -> str:
-        return PLACE.url
 
 
 class SimWorld:
@@ -70,13 +62,12 @@ class SimWorld:
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
-        self.tier = _Tier(now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
+        self.tier = SimTier(PLACE.url, now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
         self.tier.put(_FOREIGN_OBJECT, b"not ours")
         self.tier.create_upload(_FOREIGN_UPLOAD)
         self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, self._is_stale)
         self._watched_metadata = WatchedMetadata(self.metadata, self.watchman)
-        self._watched_tier = WatchedStore(self.tier, self.watchman)
-        self.tier_front = StoreWrapper(self._watched_tier)
+        self._watched_tier = WatchedTier(self.tier, self.watchman)
         self.weather = CALM
         self.change_weather(CALM)
         self.zombies: list[Process] = []
@@ -111,10 +102,12 @@ class SimWorld:
     def change_weather(self, weather: Weather) -> None:
         """Let other things go wrong from now on."""
         self.weather = weather
-        self.tier_front.inner = FaultyStore(self._watched_tier, weather.tier, seed=self.rng.getrandbits(32))
-        self.metadata_front = FaultyMetadataStore(
-            self._watched_metadata, weather.metadata, seed=self.rng.getrandbits(32)
-        )
+        seed, metadata_seed = self.rng.getrandbits(32), self.rng.getrandbits(32)
+        tier, metadata = self._watched_tier, self._watched_metadata
+        self.tier_front: ObjectStore = FaultyStore(tier, weather.tier, seed=seed) if weather.tier else tier
+        self.metadata_front: MetadataStore = metadata
+        if weather.metadata:
+            self.metadata_front = FaultyMetadataStore(metadata, weather.metadata, seed=metadata_seed)
 
     def disturb(self, path: str) -> None:
         """Somebody else may write to a topic's list just now, without a change."""
