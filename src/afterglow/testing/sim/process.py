@@ -233,8 +233,15 @@ class ProcessStore(StoreWrapper):
         return self._world.tier_front
 
     def _call(self, call: Call, perform: Callable[[], T]) -> T:
-        self._world.effect(self._process, f"{call.operation} {call.key}", changes=call.operation not in _READS)
-        return perform()
+        world, process = self._world, self._process
+        if call.operation in _READS:
+            world.pause(process, call.operation, call.key)
+            return perform()
+        dies = world.effect(process, call.operation, call.key)
+        result = perform()
+        if dies:
+            world.end_after(process, call.operation, call.key)
+        return result
 
 
 _READS: Final = frozenset({"get", "head", "list_page", "list_parts", "list_uploads"})
@@ -254,24 +261,29 @@ class ProcessMetadata:
 
     def get(self, path: str) -> Versioned | None:
         """Return the node."""
-        self._world.effect(self._process, f"read {path}", changes=False)
+        self._world.pause(self._process, "read", path)
         return self._world.metadata_front.get(path)
 
     def children(self, path: str) -> tuple[str, ...]:
         """Return the names below the node."""
-        self._world.effect(self._process, f"list {path}", changes=False)
+        self._world.pause(self._process, "list", path)
         return self._world.metadata_front.children(path)
 
     def put(self, path: str, value: bytes, expected_version: int) -> int:
         """Change the node."""
-        self._world.effect(self._process, f"write {path}", changes=True)
+        dies = self._world.effect(self._process, "put", path, value)
         self._world.disturb(path)
-        return self._world.metadata_front.put(path, value, expected_version)
+        version = self._world.metadata_front.put(path, value, expected_version)
+        if dies:
+            self._world.end_after(self._process, "put", path)
+        return version
 
     def delete(self, path: str, expected_version: int) -> None:
         """Remove the node."""
-        self._world.effect(self._process, f"remove {path}", changes=True)
+        dies = self._world.effect(self._process, "remove", path)
         self._world.metadata_front.delete(path, expected_version)
+        if dies:
+            self._world.end_after(self._process, "remove", path)
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         """Watch the node."""

@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afterglow.testing.sim.acting import Acting
+from afterglow.testing.sim.steps import INTERRUPTIONS
 from afterglow.testing.sim.weather import CALM, draw_weather
 
 if TYPE_CHECKING:
+    from afterglow.testing.sim.steps import Interruption
     from afterglow.testing.sim.world import SimWorld
 
 
 class Trouble(Acting):
-    """Brings it, and ends it."""
+    """Brings it, and ends it.
 
-    def __init__(self, world: SimWorld) -> None:
+    Args:
+        world: Where it acts.
+        focus: The interruption that is tried for most.
+    """
+
+    def __init__(self, world: SimWorld, focus: Interruption) -> None:
         super().__init__(world)
+        self._focus = self.world.dies_at = focus
         self._calm_in = 0
 
     def pass_by(self) -> None:
@@ -41,7 +49,10 @@ class Trouble(Acting):
         return "one" if self.world.lose_upload() else "none is there"
 
     def die_soon(self) -> str:
-        """Let a process, or a worker, die within the next effects."""
+        """Let a process, or a worker, die within the next effects, or at a certain step."""
+        if self.world.dies_at is None and self.rng.random() < 0.7:
+            self.world.dies_at = self.rng.choice((self._focus, self._focus, self.rng.choice(INTERRUPTIONS)))
+            return self.world.dies_at.name
         self.world.dies_in = self.rng.randint(0, 12)
         return f"after {self.world.dies_in} effects"
 

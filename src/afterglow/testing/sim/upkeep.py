@@ -56,6 +56,21 @@ class Upkeep(Acting):
             self.task()
         return f"{times} pieces of work"
 
+    def drive(self) -> str:
+        """Let the owner do all that is due for a while, as long as it lives, and time pass meanwhile."""
+        owner = self.world.owner
+        for seconds in self.rng.choice(((0.5, 1, 9), (31, 1, 31), (1, 601, 31))):
+            self.world.clock.advance(seconds)
+            self.world.act(owner, owner.tick)
+            for _ in range(40):
+                if not owner.alive or not (len(owner.executor) or owner.tasks):
+                    break
+                if len(owner.executor):
+                    self.world.act(owner, partial(owner.executor.run, self._pick(owner)))
+                else:
+                    self.world.run_task(owner, self.rng.randrange(len(owner.tasks)))
+        return f"{owner}"
+
     def tick(self) -> str:
         """Do what the engine does every second."""
         process = self.process()

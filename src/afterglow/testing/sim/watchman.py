@@ -129,8 +129,10 @@ class Watchman:
             if not model.may_leave(old, before[ledger_id], self._clock.now_ms()):
                 self.broken.append(f"{model.name}: ledger {ledger_id} left the list, and nothing allowed that")
             model.left(ledger_id)
-            if before[ledger_id].entries and any(
-                kept < ledger_id and before[kept].entries for kept in after if kept in before
+            if (
+                ledger_id not in model.discarded
+                and before[ledger_id].entries
+                and any(kept < ledger_id and before[kept].entries for kept in after if kept in before)
             ):
                 self.broken.append(f"{model.name}: ledger {ledger_id} left the list before older ones: a hole")
         for ledger_id, row in after.items():
@@ -156,7 +158,7 @@ class Watchman:
         now = {uuid_of(segment) for segment in context.offloadSegment if segment.complete}
         for uuid in now - known:
             self._check_object(model, new.ledgerId, f"{uuid}")
-        if known - now:
+        if known - now - model.taken_out:
             self.broken.append(f"{model.name}: ledger {new.ledgerId} has lost committed segments {known - now}")
         if context.bookkeeperDeleted and not in_tier(new):
             self.broken.append(f"{model.name}: ledger {new.ledgerId} is freed, and not in the tier as a whole")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -15,6 +16,7 @@ from afterglow.testing.crash_points import Crashed
 from afterglow.testing.manual_hot import ManualHotLog
 from afterglow.testing.sim.model import TopicModel
 from afterglow.testing.sim.process import PLACE, Process
+from afterglow.testing.sim.steps import Effect, Interruption, steps_of
 from afterglow.testing.sim.watchman import OWNER_EPOCH, SimTier, WatchedMetadata, WatchedTier, Watchman, text_of
 from afterglow.testing.sim.weather import CALM
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore
     from afterglow.offload.task import PartResult, Task
     from afterglow.storage.store import ObjectStore
+    from afterglow.testing.sim.steps import Step
     from afterglow.testing.sim.weather import Weather
 
 _FOREIGN_OBJECT: Final = "foreign-object"
@@ -58,7 +61,8 @@ class SimWorld:
         self.clock = ManualClock()
         self.models = {name: TopicModel(name) for name in topics}
         self.hot = ManualHotLog()
-        self.hot.before = self._hot_effect
+        self.hot.before, self.hot.after = self._hot_effect, self._after_hot_effect
+        self._hot_ends: tuple[str, str] | None = None
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
@@ -76,11 +80,15 @@ class SimWorld:
         self.processes = 0
         self.dies_in: int | None = None
         """Effects until whoever acts dies; None: nobody does by itself."""
+        self.dies_at: Interruption | None = None
+        """The step at which whoever comes to it dies."""
+        self.interrupted: Counter[str] = Counter()
+        """How often each step was interrupted, by the name of the interruption."""
+        self._ending: list[Step] = []
         self.interleave = 0.0
         """How likely it is that others act between two effects of one process."""
         self.between: Callable[[], None] = lambda: None
         """What others do then."""
-        self.effects = 0
         self.actor: Process | Worker | None = None
         self._nested = False
         self.contested = False
@@ -135,24 +143,67 @@ class SimWorld:
 
     # --- who acts -----------------------------------------------------------------------------------------------------
 
-    def effect(self, process: Process, name: str, *, changes: bool) -> None:
-        """Something is about to be done by a process.
+    def effect(self, process: Process, operation: str, target: str, value: bytes | None = None) -> bool:
+        """Something is about to be changed by a process.
+
+        Returns:
+            Whether the process dies of it: then :meth:`end_after` is to be called once it has happened.
 
         Raises:
             Crashed: It does not come to that.
         """
+        dies = False
+        if (self.dies_in is not None or self.dies_at is not None) and not self._nested:
+            dies = self._dies(process, operation, target, value)
+        self.pause(process, operation, target)
+        return dies
+
+    def _dies(self, process: Process, operation: str, target: str, value: bytes | None) -> bool:
+        """Whether a process dies after an effect.
+
+        Raises:
+            Crashed: It dies before.
+        """
+        by_writer = operation.startswith("hot") and self.writers.get(int(target)) is process
+        effect = Effect(operation, target, value, self.metadata, by_writer=by_writer)
+        after = None
+        if self.dies_at is not None and self.dies_at.step.matches(effect):
+            after, self.dies_at = self.dies_at.after, None
+        elif self.dies_in is not None:
+            self.dies_in -= 1
+            if self.dies_in < 0:
+                after, self.dies_in = self.rng.random() < 0.3, None
+        if after is None:
+            return False
+        self._ending = steps_of(effect)
+        if after:
+            return True
+        self._interrupted(after=False)
+        raise Crashed(f"{process} before {operation} {target}")
+
+    def end_after(self, process: Process, operation: str, target: str) -> None:
+        """End a process right after an effect.
+
+        Raises:
+            Crashed: Always.
+        """
+        self._interrupted(after=True)
+        raise Crashed(f"{process} after {operation} {target}")
+
+    def _interrupted(self, *, after: bool) -> None:
+        self.interrupted.update(Interruption(step, after).name for step in self._ending)
+
+    def pause(self, process: Process, operation: str, target: str) -> None:
+        """A request of a process is on its way: others may act before it arrives.
+
+        Raises:
+            Crashed: The process has ended.
+        """
         if process is self.actor and not process.alive:
             # It was killed while others acted. The request that it had sent by then has come; nothing else does.
-            raise Crashed(f"{process} had ended before {name}")
+            raise Crashed(f"{process} had ended before {operation} {target}")
         if self.verbose:
-            self.note(f"      {process} {name}")
-        if changes:
-            self.effects += 1
-            if self.dies_in is not None and not self._nested:
-                self.dies_in -= 1
-                if self.dies_in < 0:
-                    self.dies_in = None
-                    raise Crashed(f"{process} before {name}")
+            self.note(f"      {process} {operation} {target}")
         # A worker holds no lock of its process, so that anybody may act while it is at work.
         likely = 3 * self.interleave if isinstance(self.actor, Worker) else self.interleave
         if likely and not self._nested and not self.hot.held and self.rng.random() < likely:
@@ -218,7 +269,15 @@ class SimWorld:
 
     def _hot_effect(self, name: str) -> None:
         if isinstance(self.actor, Process):
-            self.effect(self.actor, f"hot {name}", changes=True)
+            subject = str(self.hot.subject)
+            if self.effect(self.actor, f"hot {name}", subject):
+                self._hot_ends = name, subject
+
+    def _after_hot_effect(self, name: str) -> None:
+        # Deleting a ledger closes it first, which is no effect by which the process was to end.
+        if self._hot_ends is not None and self._hot_ends[0] == name and isinstance(self.actor, Process):
+            (_, subject), self._hot_ends = self._hot_ends, None
+            self.end_after(self.actor, f"hot {name}", subject)
 
     # --- who lives ----------------------------------------------------------------------------------------------------
 
