@@ -266,6 +266,7 @@ class TopicStream:
         for upload in uploads:
             upload.refresh()
         self._move_failed(uploads)
+        self._replace_unrecorded(uploads)
         self._roll_if_switched_back(uploads)
         while True:
             self._extend_live(uploads, now_ms)
@@ -297,6 +298,13 @@ class TopicStream:
                 )
                 with self._reloaded_after_failure():
                     uploads[uploads.index(upload)] = upload.start_again(place)
+
+    def _replace_unrecorded(self, uploads: list[SegmentUpload]) -> None:
+        """Begin segments anew of which the store may hold an upload that no record names."""
+        for at, upload in enumerate(uploads):
+            if upload.may_leak:
+                with self._reloaded_after_failure():
+                    uploads[at] = self._watched(upload, upload.replace_unrecorded)
 
     def _finish_first(self, uploads: list[SegmentUpload]) -> None:
         first = uploads[0]

@@ -30,7 +30,8 @@ _FOREIGN: Final = "foreign"
 def come_to_rest(world: SimWorld) -> list[str]:
     """Let the owner do all that is due until nothing is, past every back-off and lag; returns why it does not end."""
     # After the longest lag all is offloaded and freed; then what was given up meanwhile stays on record for 600 s.
-    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10, 600, 31):
+    # Each deletion is seen by a listing only after its lag.
+    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10, 600, 31, world.lag_s, 10):
         world.clock.advance(seconds)
         for _ in range(_MOST_ROUNDS):
             world.act(world.owner, world.owner.tick)
@@ -118,7 +119,7 @@ def _finished(world: SimWorld) -> Iterator[str]:
 
 def _clean(world: SimWorld) -> Iterator[str]:
     """Promises 2, 4 and 9, by the checker: nothing is missing, and nothing is there that nobody names."""
-    world.clock.advance(1)
+    world.clock.advance(1 + world.lag_s)
     for finding in _verify(world):
         late = (finding.object or "")[:36] in world.watchman.late
         if not (late and finding.kind in {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD}):
@@ -127,9 +128,10 @@ def _clean(world: SimWorld) -> Iterator[str]:
     for finding in swept:
         if finding.kind is Kind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.watchman.named():
             yield f"the sweep has taken {finding}, which a list names"
+    world.clock.advance(world.lag_s)
     for finding in _verify(world) if swept else ():
         yield f"after a sweep the checker finds {finding}"
-    for upload in world.tier.list_uploads():
+    for upload in world.tier.uploads():
         if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.watchman.named():
             yield f"upload {upload.upload_id} of {upload.key} is left over"
     if not world.foreign_intact():

@@ -277,7 +277,7 @@ STEPS: Final = (
     Step(_S, 11, "remove-record", _removal("uploads", _is_committed)),
     Step(_A, 1, "record", _upload(lambda old, new: not old.uuid and new.planned)),
     Step(_A, 2, "stub", _list(lambda old, new: _stubs(new) - _stubs(old) and _replaced_stubs(old, new))),
-    Step(_A, 3, "intent", _intent("the store has lost its upload", "it goes to ")),
+    Step(_A, 3, "intent", _intent("the store ", "it goes to ")),
     Step(_A, 3, "remove-record", _removal("uploads", lambda effect: not _is_committed(effect))),
     Step(_D, 1, "intent", _intent()),
     Step(_D, 2, "unname", _list(lambda old, new: _named(old) - _named(new))),

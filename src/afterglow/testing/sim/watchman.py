@@ -12,8 +12,6 @@ from uuid import UUID
 
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.paths import AfterglowPaths, topic_of
-from afterglow.storage.memory import MemoryStore
-from afterglow.storage.store import PAGE_SIZE, ObjectPage
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.storage.store import Data, Part, Upload
     from afterglow.testing.sim.model import TopicModel
+    from afterglow.testing.sim.tier import SimTier
 
 _LISTS: Final = "/managed-ledgers/"
 _DEPTH: Final = 5
@@ -240,35 +239,6 @@ def _uuids(info: ManagedLedgerInfo) -> Iterator[str]:
     for row in info.ledgerInfo:
         found = [uuid_of(row.offloadContext), *map(uuid_of, row.offloadContext.offloadSegment)]
         yield from (uuid for uuid in found if uuid is not None)
-
-
-class SimTier(MemoryStore):
-    """A store of one world's own whose name, which stands in messages, is that of any other's.
-
-    Args:
-        url: Its address.
-        now_ms: Dates objects and uploads.
-        new_id: Names uploads.
-    """
-
-    def __init__(self, url: str, *, now_ms: Callable[[], int], new_id: Callable[[], str]) -> None:
-        super().__init__(now_ms=now_ms, new_id=new_id)
-        self._url = url
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return self._url
-
-    def has(self, key: str) -> bool:
-        """Whether an object is there."""
-        return key in self._bucket.objects
-
-    def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
-        """List objects in key order."""
-        found = sorted(key for key in self._bucket.objects if key.startswith(prefix) and key > start_after)
-        listed = (self._bucket.objects[key][0] for key in found[:limit])
-        return ObjectPage(tuple(listed), complete=len(found) <= limit)
 
 
 class WatchedTier(StoreWrapper):

@@ -17,7 +17,8 @@ from afterglow.testing.manual_hot import ManualHotLog
 from afterglow.testing.sim.model import TopicModel
 from afterglow.testing.sim.process import PLACE, Process
 from afterglow.testing.sim.steps import Effect, Interruption, steps_of
-from afterglow.testing.sim.watchman import OWNER_EPOCH, SimTier, WatchedMetadata, WatchedTier, Watchman, text_of
+from afterglow.testing.sim.tier import SimTier
+from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedTier, Watchman, text_of
 from afterglow.testing.sim.weather import CALM
 
 if TYPE_CHECKING:
@@ -66,7 +67,15 @@ class SimWorld:
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
-        self.tier = SimTier(PLACE.url, now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
+        self.lag_s = rng.choice((0.0, 0.0, 5.0, 60.0))
+        """By how much listings of the tier lag behind at most."""
+        self.tier = SimTier(
+            PLACE.url,
+            self.clock,
+            new_id=lambda: f"upload-{rng.getrandbits(64):016x}",
+            lag_s=lambda: self.lag_s * rng.random(),
+            most_lag_s=self.lag_s,
+        )
         self.tier.put(_FOREIGN_OBJECT, b"not ours")
         self.tier.create_upload(_FOREIGN_UPLOAD)
         self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, self._is_stale)
@@ -130,7 +139,7 @@ class SimWorld:
 
     def lose_upload(self) -> bool:
         """The store forgets an unfinished upload of ours; returns whether there was one."""
-        uploads = [upload for upload in self.tier.list_uploads() if upload.key != _FOREIGN_UPLOAD]
+        uploads = [upload for upload in self.tier.uploads() if upload.key != _FOREIGN_UPLOAD]
         if not uploads:
             return False
         self.tier.abort_upload(self.rng.choice(uploads))
@@ -138,7 +147,7 @@ class SimWorld:
 
     def foreign_intact(self) -> bool:
         """Whether what is not ours is as it was."""
-        kept = any(upload.key == _FOREIGN_UPLOAD for upload in self.tier.list_uploads())
+        kept = any(upload.key == _FOREIGN_UPLOAD for upload in self.tier.uploads())
         return kept and bytes(self.tier.get(_FOREIGN_OBJECT)) == b"not ours"
 
     # --- who acts -----------------------------------------------------------------------------------------------------
