@@ -98,7 +98,7 @@ def delete_objects_before_the_list_lets_go(patch: pytest.MonkeyPatch) -> None:
 def delete_what_a_task_still_writes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffloadService, "_writes", lambda *_: False)
     # Else the second pass over what was never committed deletes what the task has written after the first.
-    patch.setattr("afterglow.offload.deletion._LATE_MS", 0)
+    patch.setattr("afterglow.offload.deletion._LATE_S", 0.0)
 
 
 def write_no_index(patch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import Completion
+    from afterglow.ledger.clock import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.store import Versioned
     from afterglow.metadata.watches import Watch, WatchCallback
@@ -76,13 +77,14 @@ class Process:
         self._metadata = ProcessMetadata(world, self)
         self._tier = ProcessStore(world, self)
         self._hot = ProcessHot(world, self)
+        self.clock = clock = ProcessClock(world.clock)
         # Without probes: what a process asks of the tier is part of the schedule.
-        health = TierHealth(now_ms=world.clock.now_ms, monotonic=world.clock.monotonic)
+        health = TierHealth(now_ms=clock.now_ms, monotonic=clock.monotonic)
         tiers = Tiers(lambda _: health.monitored(str(PLACE), self._tier), health)
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
         locator = Locator(self._metadata, AfterglowPaths(), own=PLACE)
-        self._tier_source = TierSource(tiers, config, locator, clock=world.clock)
+        self._tier_source = TierSource(tiers, config, locator, clock=clock)
         self.sources = TopicSources(self._hot, self._tier_source, self.policies)
         self.offload = OffloadService(
             metadata=self._metadata,
@@ -92,7 +94,7 @@ class Process:
             own=PLACE,
             runner=self,
             executor=self.executor,
-            clock=world.clock,
+            clock=clock,
             instance=INSTANCE,
             home="",
             offloaders=_offloader,
@@ -105,7 +107,7 @@ class Process:
             metadata=self._metadata,
             config=config,
             executor=self.executor,
-            clock=world.clock,
+            clock=clock,
             sources=self.sources,
             offloading=self.offload,
             buffer=self.buffer,
@@ -158,6 +160,24 @@ class Process:
             # What sweeps the hot log presumes that whoever wrote there before has ended.
             self.store.start()
             self.started = True
+
+
+class ProcessClock:
+    """The clocks of one machine: its time of day may be wrong, and jump.
+
+    Args:
+        inner: True time.
+    """
+
+    def __init__(self, inner: Clock) -> None:
+        self._inner = inner
+        self.monotonic = inner.monotonic
+        self.offset_ms = 0
+        """How far the time of day is ahead of the true one."""
+
+    def now_ms(self) -> int:
+        """The time of day in epoch milliseconds."""
+        return self._inner.now_ms() + self.offset_ms
 
 
 def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:

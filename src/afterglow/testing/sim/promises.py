@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from afterglow.verify import Finding
 
 _MOST_ROUNDS: Final = 60
+MOST_SKEW_S: Final = 7200
+"""By how much the clock of a machine may be wrong, either way: what one process has dated, another may take for due
+only twice as much later."""
 _HARMLESS: Final = (Kind.FOREIGN, Kind.UNCHECKED)
 _FOREIGN: Final = "foreign"
 
@@ -31,7 +34,25 @@ def come_to_rest(world: SimWorld) -> list[str]:
     """Let the owner do all that is due until nothing is, past every back-off and lag; returns why it does not end."""
     # After the longest lag all is offloaded and freed; then what was given up meanwhile stays on record for 600 s.
     # Each deletion is seen by a listing only after its lag.
-    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10, 600, 31, world.lag_s, 10):
+    for seconds in (
+        0,
+        1,
+        10,
+        31,
+        10,
+        4000 + 4 * MOST_SKEW_S,
+        10,
+        31,
+        31,
+        31,
+        10,
+        600,
+        31,
+        2 * MOST_SKEW_S,
+        31,
+        world.lag_s,
+        10,
+    ):
         world.clock.advance(seconds)
         for _ in range(_MOST_ROUNDS):
             world.act(world.owner, world.owner.tick)
@@ -106,7 +127,7 @@ def _finished(world: SimWorld) -> Iterator[str]:
         policy = owner.policies.of(model.name)
         opened = owner.store.opened(model.name)
         writing_to = None if opened is None else opened.writing_to
-        now_ms = world.clock.now_ms()
+        now_ms = owner.clock.now_ms()
         if due := planner.due(info, writing_to=writing_to, policy=policy, now_ms=now_ms):
             yield f"{model.name}: ledgers {due} are due, and nobody offloads them"
         if freeable := planner.freeable(info, policy=policy, now_ms=now_ms):

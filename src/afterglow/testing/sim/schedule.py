@@ -145,6 +145,7 @@ class Simulation:
             trouble.change_weather: 6,
             trouble.clear_up: 1,
             trouble.die_soon: 2.5,
+            trouble.jump_clock: 1.5,
             trouble.restart: 0.7,
             trouble.take_over: 0.8,
             trouble.end_zombie: 0.8,

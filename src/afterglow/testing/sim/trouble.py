@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afterglow.testing.sim.acting import Acting
+from afterglow.testing.sim.promises import MOST_SKEW_S
 from afterglow.testing.sim.steps import INTERRUPTIONS
 from afterglow.testing.sim.weather import CALM, draw_weather
 
@@ -55,6 +56,16 @@ class Trouble(Acting):
             return self.world.dies_at.name
         self.world.dies_in = self.rng.randint(0, 12)
         return f"after {self.world.dies_in} effects"
+
+    def jump_clock(self) -> str:
+        """Set the time of day of a process, or of all that begin from now on."""
+        offset_ms = self.rng.choice((0, 0, -MOST_SKEW_S, -60, -1, 1, 60, 600, MOST_SKEW_S)) * 1000
+        if self.rng.random() < 0.3:
+            self.world.clock_offset_ms = offset_ms
+            return f"to {offset_ms} ms for later processes"
+        process = self.process()
+        process.clock.offset_ms = offset_ms
+        return f"{process} to {offset_ms} ms"
 
     def restart(self) -> str:
         """End the owner in order, and begin another."""

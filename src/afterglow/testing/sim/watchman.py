@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext, OffloadSegment
-    from afterglow.ledger.clock import Clock
     from afterglow.metadata.memory import MemoryMetadataStore
     from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.storage.store import Data, Part, Upload
@@ -66,7 +65,7 @@ class Watchman:
     Args:
         metadata: The store itself.
         tier: The tier itself.
-        clock: The simulation's.
+        now_ms: The time of day as whoever acts sees it.
         models: What topics must hold, by managed-ledger name.
         stale: Whether whoever acts now has lost the topic, or is a task that nobody waits for.
     """
@@ -75,13 +74,13 @@ class Watchman:
         self,
         metadata: MemoryMetadataStore,
         tier: SimTier,
-        clock: Clock,
+        now_ms: Callable[[], int],
         models: Mapping[str, TopicModel],
         stale: Callable[[], bool],
     ) -> None:
         self._metadata = metadata
         self._tier = tier
-        self._clock = clock
+        self._now_ms = now_ms
         self._models = models
         self._stale = stale
         self._paths = AfterglowPaths()
@@ -125,7 +124,7 @@ class Watchman:
         if text_of(new, DELETING) is not None and not model.deletion_wanted:
             self.broken.append(f"{model.name} is deleted, and nobody asked for that")
         for ledger_id in leaving:
-            if not model.may_leave(old, before[ledger_id], self._clock.now_ms()):
+            if not model.may_leave(old, before[ledger_id], self._now_ms()):
                 self.broken.append(f"{model.name}: ledger {ledger_id} left the list, and nothing allowed that")
             model.left(ledger_id)
             if (

@@ -78,7 +78,7 @@ class SimWorld:
         )
         self.tier.put(_FOREIGN_OBJECT, b"not ours")
         self.tier.create_upload(_FOREIGN_UPLOAD)
-        self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, self._is_stale)
+        self.watchman = Watchman(self.metadata, self.tier, self.now_ms, self.models, self._is_stale)
         self._watched_metadata = WatchedMetadata(self.metadata, self.watchman)
         self._watched_tier = WatchedTier(self.tier, self.watchman)
         self.weather = CALM
@@ -87,6 +87,8 @@ class SimWorld:
         self.orphans: list[Worker] = []
         """Whom nobody waits for."""
         self.processes = 0
+        self.clock_offset_ms = 0
+        """How far the clock of the machine is ahead on which the next process begins."""
         self.dies_in: int | None = None
         """Effects until whoever acts dies; None: nobody does by itself."""
         self.dies_at: Interruption | None = None
@@ -109,6 +111,11 @@ class SimWorld:
     def new_uuid(self) -> UUID:
         """A UUID by lot."""
         return UUID(int=self.rng.getrandbits(128), version=4)
+
+    def now_ms(self) -> int:
+        """The time of day as whoever acts sees it."""
+        actor = self.actor.process if isinstance(self.actor, Worker) else self.actor
+        return self.clock.now_ms() if actor is None else actor.clock.now_ms()
 
     def note(self, line: str) -> None:
         """Keep a line for whoever reads about a failure."""
@@ -292,7 +299,9 @@ class SimWorld:
 
     def _boot(self) -> Process:
         self.processes += 1
-        return Process(self, self.config, self.processes)
+        process = Process(self, self.config, self.processes)
+        process.clock.offset_ms = self.clock_offset_ms
+        return process
 
     def kill(self, process: Process) -> None:
         """End a process where it stands; its workers may go on for a while. The owner is replaced."""
