@@ -439,7 +439,7 @@ def test_a_segment_is_forgotten_only_once_it_is_on_record_that_its_objects_are_t
         raise MetadataUnavailable("no connection")
 
     node = UploadNode(world.world.metadata, path, world.ledger.owner_epoch)
-    assert node.take_over()
+    assert node.take_over(world.ledger.check_owner)
     with pytest.raises(MetadataUnavailable):
         SegmentUpload(replace(world.room(world.ledger), give_up=unavailable), node).give_up("for a test")
     assert world.world.metadata.get(path) is not None

@@ -529,7 +529,7 @@ class TopicStream:
         for text in room.metadata.children(room.paths.uploads(room.ledger.name)):
             uuid = UUID(text)
             node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
-            if not node.take_over():
+            if not node.take_over(room.ledger.check_owner):
                 continue
             upload = SegmentUpload(room, node)
             if uuid in assigned:

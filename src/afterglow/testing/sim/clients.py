@@ -98,7 +98,7 @@ class Clients(Acting):
             owned = process.owns(model.name)
             found.extend(as_sent(ledger.read(first, most, size)))
 
-        calm = self.world.weather.calm
+        calm = self.world.weather.calm and process.session.is_open
         told = self.on(process, model, read)
         error = "->" in told
         owned = owned and process.owns(model.name) and process.alive and life == model.life

@@ -9,7 +9,9 @@ from afterglow.format.position import LATEST, Position
 from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import STANDALONE
+from afterglow.read.places import MEMORY
 from afterglow.testing.sim.acting import Acting
+from afterglow.testing.sim.process import PLACES
 from afterglow.testing.sim.watchman import uuid_of
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class Operator(Acting):
             "maxOffloadSegmentSizeInBytes": rng.choice((300, 1500, 4000, 10_000)),
             "maxOffloadSegmentRolloverTimeInSeconds": rng.choice((1, 30, 900)),
         }
+        if rng.random() < 0.3:
+            values |= {"managedLedgerOffloadDriver": MEMORY, "managedLedgerOffloadBucket": rng.choice(PLACES).bucket}
         topic = TopicName.from_managed_ledger_name(name)
         self._catalog.update_topic_policies(topic, lambda _old: {"offloadPolicies": values})
         for process in (self.world.owner, *self.world.zombies):

@@ -17,11 +17,12 @@ from afterglow.offload.policies import Policies
 from afterglow.offload.runner import run_task
 from afterglow.offload.segments.cutting import Sizes
 from afterglow.offload.service import OffloadService
-from afterglow.read.places import MEMORY, TierPlace, Tiers
+from afterglow.read.places import MEMORY, TierPlace, Tiers, place_of_policy
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.storage.health import TierHealth
 from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.sim.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from afterglow.hot.log import Completion
     from afterglow.ledger.clock import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.metadata.store import Versioned
-    from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import PartResult, Task
     from afterglow.storage.store import ObjectStore
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INSTANCE: Final = "simulated"
-PLACE: Final = TierPlace(MEMORY, "simulated")
+PLACES: Final = (TierPlace(MEMORY, "simulated"), TierPlace(MEMORY, "elsewhere"))
+"""Tier locations; the first is the engine's own."""
 BLOCK_BYTES: Final = 600
 PART_BYTES: Final = 1300
 SEGMENT_SIZES: Final = Sizes(300, 600)
@@ -74,16 +74,18 @@ class Process:
         self.tasks: list[tuple[Task, Done]] = []
         """Handed to the runner and not run yet."""
         self._world = world
-        self._metadata = ProcessMetadata(world, self)
-        self._tier = ProcessStore(world, self)
+        self.session = Session(world, self)
+        self._metadata = self.session
+        self._stores = {place.url: ProcessStore(world, self, place.url) for place in PLACES}
         self._hot = ProcessHot(world, self)
         self.clock = clock = ProcessClock(world.clock)
         # Without probes: what a process asks of the tier is part of the schedule.
         health = TierHealth(now_ms=clock.now_ms, monotonic=clock.monotonic)
-        tiers = Tiers(lambda _: health.monitored(str(PLACE), self._tier), health)
+        monitored = {place.url: health.monitored(str(place), self._stores[place.url]) for place in PLACES}
+        tiers = Tiers(lambda store: monitored[store.url], health)
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
-        locator = Locator(self._metadata, AfterglowPaths(), own=PLACE)
+        locator = Locator(self._metadata, AfterglowPaths(), own=PLACES[0])
         self._tier_source = TierSource(tiers, config, locator, clock=clock)
         self.sources = TopicSources(self._hot, self._tier_source, self.policies)
         self.offload = OffloadService(
@@ -91,7 +93,7 @@ class Process:
             paths=AfterglowPaths(),
             policies=self.policies,
             tiers=tiers,
-            own=PLACE,
+            own=PLACES[0],
             runner=self,
             executor=self.executor,
             clock=clock,
@@ -130,7 +132,7 @@ class Process:
         return run_task(
             task,
             open_ledger=lambda ledger_id: nullcontext(ServedLedger(self, self._world.hot.open(ledger_id))),
-            open_store=lambda _url, _options: self._tier,
+            open_store=lambda url, _options: self._stores[url],
         )
 
     def open(self, name: str, *, create: bool = True) -> ManagedLedger:
@@ -181,8 +183,7 @@ class ProcessClock:
 
 
 def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
-    assert own is not None
-    return BlockOffloader(own, policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
+    return BlockOffloader(place_of_policy(policy, own), policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
 
 
 class ServedLedger:
@@ -241,16 +242,17 @@ class PickExecutor:
 
 
 class ProcessStore(StoreWrapper):
-    """The tier as one process sees it."""
+    """A tier as one process sees it."""
 
-    def __init__(self, world: SimWorld, process: Process) -> None:
+    def __init__(self, world: SimWorld, process: Process, url: str) -> None:
         self._world = world
+        self._url = url
         self._process = process
 
     @property
     def inner(self) -> ObjectStore:  # type: ignore[override]  # another one with every change of weather
         """The tier, with the faults of today."""
-        return self._world.tier_front
+        return self._world.tier_fronts[self._url]
 
     def _call(self, call: Call, perform: Callable[[], T]) -> T:
         world, process = self._world, self._process
@@ -265,52 +267,6 @@ class ProcessStore(StoreWrapper):
 
 
 _READS: Final = frozenset({"get", "head", "list_page", "list_parts", "list_uploads"})
-
-
-class ProcessMetadata:
-    """The metadata store as one process sees it."""
-
-    def __init__(self, world: SimWorld, process: Process) -> None:
-        self._world = world
-        self._process = process
-
-    @property
-    def max_value_bytes(self) -> int:
-        """The longest value."""
-        return self._world.metadata_front.max_value_bytes
-
-    def get(self, path: str) -> Versioned | None:
-        """Return the node."""
-        self._world.pause(self._process, "read", path)
-        return self._world.metadata_front.get(path)
-
-    def children(self, path: str) -> tuple[str, ...]:
-        """Return the names below the node."""
-        self._world.pause(self._process, "list", path)
-        return self._world.metadata_front.children(path)
-
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
-        """Change the node."""
-        dies = self._world.effect(self._process, "put", path, value)
-        self._world.disturb(path)
-        version = self._world.metadata_front.put(path, value, expected_version)
-        if dies:
-            self._world.end_after(self._process, "put", path)
-        return version
-
-    def delete(self, path: str, expected_version: int) -> None:
-        """Remove the node."""
-        dies = self._world.effect(self._process, "remove", path)
-        self._world.metadata_front.delete(path, expected_version)
-        if dies:
-            self._world.end_after(self._process, "remove", path)
-
-    def watch(self, path: str, callback: WatchCallback) -> Watch:
-        """Watch the node."""
-        return self._world.metadata_front.watch(path, callback)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class ProcessHot:

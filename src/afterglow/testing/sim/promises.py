@@ -152,7 +152,7 @@ def _clean(world: SimWorld) -> Iterator[str]:
     world.clock.advance(world.lag_s)
     for finding in _verify(world) if swept else ():
         yield f"after a sweep the checker finds {finding}"
-    for upload in world.tier.uploads():
+    for upload in (upload for tier in world.tiers.values() for upload in tier.uploads()):
         if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.watchman.named():
             yield f"upload {upload.upload_id} of {upload.key} is left over"
     if not world.foreign_intact():
@@ -163,8 +163,8 @@ def _verify(world: SimWorld) -> list[Finding]:
     hot = set(world.hot.ledgers())
     found = verify(
         world.metadata,
-        lambda _place: world.tier,
-        tiers=[world.tier],
+        lambda place: world.tiers[f"memory://{place.bucket}"],
+        tiers=world.tiers.values(),
         instance=INSTANCE,
         now_ms=world.clock.now_ms(),
         grace_ms=0,
@@ -181,7 +181,7 @@ def _verify(world: SimWorld) -> list[Finding]:
 def _sweep(world: SimWorld) -> list[Finding]:
     swept = sweep(
         world.metadata,
-        tiers=[world.tier],
+        tiers=world.tiers.values(),
         instance=INSTANCE,
         now_ms=world.clock.now_ms(),
         grace_ms=0,

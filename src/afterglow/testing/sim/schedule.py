@@ -98,7 +98,7 @@ class Simulation:
             self.world, rng.choice(_STREAMS.get(self.focus.step.where.split(".")[1], (0.0, 0.5, 0.9)))
         )
         self._clients = Clients(self.world)
-        self._upkeep = Upkeep(self.world, self._clients.delete)
+        self._upkeep = Upkeep(self.world, self._clients.delete, self._operator.policy)
         self._trouble = Trouble(self.world, self.focus)
         self.world.between = self._upkeep.between
         self._actions, self._weights = self._weigh()
@@ -148,6 +148,8 @@ class Simulation:
             trouble.jump_clock: 1.5,
             trouble.restart: 0.7,
             trouble.take_over: 0.8,
+            trouble.lose_session: 0.8,
+            trouble.restore_session: 2,
             trouble.end_zombie: 0.8,
             trouble.lose_upload: 1.5,
             self._rest: 0.3,
@@ -180,6 +182,7 @@ class Simulation:
         dies_at = world.dies_at
         world.dies_in = world.dies_at = None
         interleave, world.interleave = world.interleave, 0.0
+        self._trouble.restore_session()
         contested = world.contested
         world.end_zombies()
         while world.orphans:

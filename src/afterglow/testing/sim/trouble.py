@@ -29,6 +29,9 @@ class Trouble(Acting):
 
     def pass_by(self) -> None:
         """One step less until the weather clears up."""
+        for process in (self.world.owner, *self.world.zombies):
+            if not process.session.is_open and self.rng.random() < 0.1:
+                process.session.settle()
         if not self.world.weather.calm:
             self._calm_in -= 1
             if not self._calm_in:
@@ -74,12 +77,25 @@ class Trouble(Acting):
 
     def take_over(self) -> str:
         """Begin another owner beside the first."""
-        if self.world.zombies:
-            return "two are enough"
+        if len(self.world.zombies) > 1:
+            return "three are enough"
         self.world.take_over()
         return f"{self.world.owner}"
 
+    def lose_session(self) -> str:
+        """Have the owner lose its metadata session; mostly another takes over meanwhile."""
+        owner = self.world.owner
+        owner.session.lose()
+        return f"{owner}" + (f", {self.take_over()}" if self.rng.random() < 0.6 else "")
+
+    def restore_session(self) -> str:
+        """Let lost sessions return, to processes that go on where they were."""
+        lost = [each for each in (self.world.owner, *self.world.zombies) if not each.session.is_open]
+        for process in lost:
+            process.session.restore()
+        return f"{lost}"
+
     def end_zombie(self) -> str:
-        """End the first."""
+        """End the processes that were replaced."""
         self.world.end_zombies()
         return ""

@@ -23,11 +23,13 @@ class Upkeep(Acting):
     Args:
         world: Where it acts.
         disturb: What may happen to the owner while others are at work.
+        change_policy: What people may do at any time.
     """
 
-    def __init__(self, world: SimWorld, disturb: Callable[[], object]) -> None:
+    def __init__(self, world: SimWorld, disturb: Callable[[], object], change_policy: Callable[[], object]) -> None:
         super().__init__(world)
         self._disturb = disturb
+        self._change_policy = change_policy
 
     def piece(self) -> str:
         """Run a piece of work that waits."""
@@ -89,6 +91,8 @@ class Upkeep(Acting):
         if world.orphans and rng.random() < 0.5:
             world.run_orphan(rng.randrange(len(world.orphans)))
             return
+        if rng.random() < 0.1:
+            self._change_policy()
         others = [process for process in (world.owner, *world.zombies) if process is not world.actor]
         if not others:
             return

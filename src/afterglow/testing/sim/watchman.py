@@ -64,7 +64,7 @@ class Watchman:
 
     Args:
         metadata: The store itself.
-        tier: The tier itself.
+        tiers: The tiers themselves.
         now_ms: The time of day as whoever acts sees it.
         models: What topics must hold, by managed-ledger name.
         stale: Whether whoever acts now has lost the topic, or is a task that nobody waits for.
@@ -73,13 +73,13 @@ class Watchman:
     def __init__(
         self,
         metadata: MemoryMetadataStore,
-        tier: SimTier,
+        tiers: Sequence[SimTier],
         now_ms: Callable[[], int],
         models: Mapping[str, TopicModel],
         stale: Callable[[], bool],
     ) -> None:
         self._metadata = metadata
-        self._tier = tier
+        self._tiers = tiers
         self._now_ms = now_ms
         self._models = models
         self._stale = stale
@@ -187,7 +187,7 @@ class Watchman:
 
     def has(self, key: str) -> bool:
         """Whether an object is there."""
-        return self._tier.has(key)
+        return any(tier.has(key) for tier in self._tiers)
 
     def named(self) -> frozenset[str]:
         """Every UUID that a list names."""
@@ -209,13 +209,13 @@ class Watchman:
         if upload.key.startswith(FOREIGN):
             self.broken.append(f"somebody else's upload of {upload.key} is aborted")
 
-    def writing(self, key: str, data: bytes | None = None) -> None:
+    def writing(self, key: str, tier: SimTier | None = None, data: bytes | None = None) -> None:
         """An object or an upload is about to be written."""
         if key.startswith(FOREIGN):
             self.broken.append(f"somebody else's object {key} is written")
             return
-        if data is not None and self.has(key) and bytes(self._tier.get(key)) != data:
-            self.broken.append(f"object {key} is written over with other bytes")
+        if tier is not None and self.has(key) and not (tier.has(key) and bytes(tier.get(key)) == data):
+            self.broken.append(f"object {key} is written over with other bytes, or in two tiers")
         uuid = key[:_UUID_CHARS]
         if uuid in self.named() or any(self._on_record(name, UUID(uuid)) for name in self._models):
             return
@@ -257,7 +257,7 @@ class WatchedTier(StoreWrapper):
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Write an object."""
         if not (if_absent and self._inner.has(key)):
-            self._watchman.writing(key, bytes(data))
+            self._watchman.writing(key, self._inner, bytes(data))
         self._inner.put(key, data, metadata=metadata, if_absent=if_absent)
 
     def delete(self, keys: Iterable[str]) -> None:

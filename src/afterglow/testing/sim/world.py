@@ -15,7 +15,7 @@ from afterglow.testing.clock import ManualClock
 from afterglow.testing.crash_points import Crashed
 from afterglow.testing.manual_hot import ManualHotLog
 from afterglow.testing.sim.model import TopicModel
-from afterglow.testing.sim.process import PLACE, Process
+from afterglow.testing.sim.process import PLACES, Process
 from afterglow.testing.sim.steps import Effect, Interruption, steps_of
 from afterglow.testing.sim.tier import SimTier
 from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedTier, Watchman, text_of
@@ -69,18 +69,22 @@ class SimWorld:
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
         self.lag_s = rng.choice((0.0, 0.0, 5.0, 60.0))
         """By how much listings of the tier lag behind at most."""
-        self.tier = SimTier(
-            PLACE.url,
-            self.clock,
-            new_id=lambda: f"upload-{rng.getrandbits(64):016x}",
-            lag_s=lambda: self.lag_s * rng.random(),
-            most_lag_s=self.lag_s,
-        )
-        self.tier.put(_FOREIGN_OBJECT, b"not ours")
-        self.tier.create_upload(_FOREIGN_UPLOAD)
-        self.watchman = Watchman(self.metadata, self.tier, self.now_ms, self.models, self._is_stale)
-        self._watched_metadata = WatchedMetadata(self.metadata, self.watchman)
-        self._watched_tier = WatchedTier(self.tier, self.watchman)
+        self.tiers = {
+            place.url: SimTier(
+                place.url,
+                self.clock,
+                new_id=lambda: f"upload-{rng.getrandbits(64):016x}",
+                lag_s=lambda: self.lag_s * rng.random(),
+                most_lag_s=self.lag_s,
+            )
+            for place in PLACES
+        }
+        for tier in self.tiers.values():
+            tier.put(_FOREIGN_OBJECT, b"not ours")
+            tier.create_upload(_FOREIGN_UPLOAD)
+        self.watchman = Watchman(self.metadata, tuple(self.tiers.values()), self.now_ms, self.models, self._is_stale)
+        self.watched_metadata = WatchedMetadata(self.metadata, self.watchman)
+        self._watched_tiers = {url: WatchedTier(tier, self.watchman) for url, tier in self.tiers.items()}
         self.weather = CALM
         self.change_weather(CALM)
         self.zombies: list[Process] = []
@@ -127,8 +131,12 @@ class SimWorld:
         """Let other things go wrong from now on."""
         self.weather = weather
         seed, metadata_seed = self.rng.getrandbits(32), self.rng.getrandbits(32)
-        tier, metadata = self._watched_tier, self._watched_metadata
-        self.tier_front: ObjectStore = FaultyStore(tier, weather.tier, seed=seed) if weather.tier else tier
+        metadata = self.watched_metadata
+        self.tier_fronts: dict[str, ObjectStore] = {}
+        spared = self.rng.choice((None, None, *self.tiers))
+        for url, tier in self._watched_tiers.items():
+            faulty = weather.tier and url != spared
+            self.tier_fronts[url] = FaultyStore(tier, weather.tier, seed=seed) if faulty else tier
         self.metadata_front: MetadataStore = metadata
         if weather.metadata:
             self.metadata_front = FaultyMetadataStore(metadata, weather.metadata, seed=metadata_seed)
@@ -146,16 +154,22 @@ class SimWorld:
 
     def lose_upload(self) -> bool:
         """The store forgets an unfinished upload of ours; returns whether there was one."""
-        uploads = [upload for upload in self.tier.uploads() if upload.key != _FOREIGN_UPLOAD]
+        uploads = [
+            (tier, upload) for tier in self.tiers.values() for upload in tier.uploads() if upload.key != _FOREIGN_UPLOAD
+        ]
         if not uploads:
             return False
-        self.tier.abort_upload(self.rng.choice(uploads))
+        tier, upload = self.rng.choice(uploads)
+        tier.abort_upload(upload)
         return True
 
     def foreign_intact(self) -> bool:
         """Whether what is not ours is as it was."""
-        kept = any(upload.key == _FOREIGN_UPLOAD for upload in self.tier.uploads())
-        return kept and bytes(self.tier.get(_FOREIGN_OBJECT)) == b"not ours"
+        return all(
+            any(upload.key == _FOREIGN_UPLOAD for upload in tier.uploads())
+            and bytes(tier.get(_FOREIGN_OBJECT)) == b"not ours"
+            for tier in self.tiers.values()
+        )
 
     # --- who acts -----------------------------------------------------------------------------------------------------
 
@@ -306,6 +320,7 @@ class SimWorld:
     def kill(self, process: Process) -> None:
         """End a process where it stands; its workers may go on for a while. The owner is replaced."""
         process.alive = False
+        process.session.settle()
         self._end_appends(process)
         self.orphans += [Worker(process, task) for task, _ in process.tasks if self.rng.random() < 0.5]
         process.tasks.clear()
