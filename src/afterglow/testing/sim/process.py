@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from afterglow.engine.reads import TopicSources
 from afterglow.errors import HotLogError
 from afterglow.format.frames import frame_entries
+from afterglow.format.position import Position
 from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.store import LedgerStore
@@ -114,6 +115,7 @@ class Process:
             offloading=self.offload,
             buffer=self.buffer,
         )
+        self.store.cache.budget_bytes = world.cache_bytes
         self.offload.attach(self.store)
 
     def __repr__(self) -> str:
@@ -131,7 +133,7 @@ class Process:
         """Do a task, as a worker of this process does."""
         return run_task(
             task,
-            open_ledger=lambda ledger_id: nullcontext(ServedLedger(self, self._world.hot.open(ledger_id))),
+            open_ledger=lambda ledger_id: nullcontext(ServedLedger(self, task.topic, self._hot.open_any(ledger_id))),
             open_store=lambda url, _options: self._stores[url],
         )
 
@@ -187,13 +189,14 @@ def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> Led
 
 
 class ServedLedger:
-    """A hot ledger as its broker serves it to tasks: from the offload buffer, else from the hot log.
+    """A hot ledger as its broker serves it to tasks: from the tail cache, the offload buffer, the hot log or a tier.
 
-    A task goes on reading after its process has ended, then from the hot log alone.
+    A task goes on reading after its process has ended, or has lost the topic, then from the hot log alone.
     """
 
-    def __init__(self, process: Process, ledger: ManualLedger) -> None:
+    def __init__(self, process: Process, topic: str, ledger: ManualLedger | TornLedger) -> None:
         self._process = process
+        self._topic = topic
         self._ledger = ledger
         self.ledger_id = ledger.ledger_id
 
@@ -212,15 +215,41 @@ class ServedLedger:
         return self._ledger.read(first, last)
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Confirmed entries from ``first`` on as frames, and how many; from the buffer one by one."""
-        held = self._process.buffer.get_run(self.ledger_id, first, first, max_bytes) if self._process.alive else []
-        if held:
-            return memoryview(frame_entries(held, first)), 1
+        """Confirmed entries from ``first`` on as frames, and how many."""
+        opened = self._process.store.opened(self._topic) if self._process.alive else None
+        found = [] if opened is None else opened.read(Position(self.ledger_id, first), 3, max_bytes)
+        served = [entry.data for entry in found if entry.position.ledger_id == self.ledger_id]
+        if served and found[0].position.entry_id == first:
+            return memoryview(frame_entries(served, first)), len(served)
         return self._ledger.read_frames(first, max_bytes)
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Offset of each frame, and behind the last."""
         return self._ledger.offsets(first, last)
+
+
+class TornLedger:
+    """A hot ledger whose reads may end early. Entries are covered by no checksum there: they come whole, or not."""
+
+    def __init__(self, world: SimWorld, ledger: ManualLedger) -> None:
+        self._world = world
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def read(self, first: int, last: int) -> list[bytes | memoryview]:
+        """The confirmed entries ``first`` to ``last``."""
+        if self._world.rng.random() < self._world.weather.torn:
+            raise HotLogError(f"the read of ledger {self._ledger.ledger_id} from entry {first} on was torn")
+        return self._ledger.read(first, last)
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Confirmed entries from ``first`` on as frames, and how many there should be."""
+        frames, count = self._ledger.read_frames(first, max_bytes)
+        if self._world.rng.random() < self._world.weather.torn:
+            frames = frames[: self._world.rng.randint(0, frames.nbytes)]
+        return frames, count
 
 
 class PickExecutor:
@@ -288,10 +317,15 @@ class ProcessHot:
         self._world.writers[ledger.ledger_id] = self._process
         return ledger
 
-    def open(self, ledger_id: int) -> ManualLedger:
+    def open(self, ledger_id: int) -> ManualLedger | TornLedger:
         """An existing ledger."""
         self._check()
-        return self._world.hot.open(ledger_id)
+        return self.open_any(ledger_id)
+
+    def open_any(self, ledger_id: int) -> ManualLedger | TornLedger:
+        """An existing ledger, as a task opens it, which may outlive the process."""
+        ledger = self._world.hot.open(ledger_id)
+        return TornLedger(self._world, ledger) if self._world.weather.torn else ledger
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger."""

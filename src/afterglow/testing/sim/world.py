@@ -42,6 +42,8 @@ class Worker:
 
     process: Process
     task: Task
+    stalled: bool = False
+    """Whether it goes on after its retry: everything that it writes may be over and done with."""
 
 
 class SimWorld:
@@ -67,6 +69,8 @@ class SimWorld:
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
+        self.cache_bytes = rng.choice((0, 0, 900, 1 << 20))
+        """Of the tail cache of each process: what it does not hold goes to the offload buffer."""
         self.lag_s = rng.choice((0.0, 0.0, 5.0, 60.0))
         """By how much listings of the tier lag behind at most."""
         self.tiers = {
@@ -100,6 +104,8 @@ class SimWorld:
         self.interrupted: Counter[str] = Counter()
         """How often each step was interrupted, by the name of the interruption."""
         self._ending: list[Step] = []
+        self.stalls = rng.choice((0.0, 0.05, 0.2))
+        """How likely a task is to be retried while its first attempt stands still."""
         self.interleave = 0.0
         """How likely it is that others act between two effects of one process."""
         self.between: Callable[[], None] = lambda: None
@@ -269,6 +275,9 @@ class SimWorld:
     def run_task(self, process: Process, index: int) -> None:
         """Run a task of a process, and tell it; a worker that dies is replaced, and the task done over."""
         task, done = process.tasks.pop(index)
+        if self.rng.random() < self.stalls:
+            # The first attempt stands still, a second is made, and the first goes on when nobody waits for it.
+            self.orphans.append(Worker(process, task, stalled=True))
         result = self._run(Worker(process, task))
         if result is None and process.alive:
             process.tasks.append((task, done))
@@ -294,6 +303,8 @@ class SimWorld:
 
     def _is_stale(self) -> bool:
         actor = self.actor
+        if isinstance(actor, Worker) and actor.stalled:
+            return True
         process = actor.process if isinstance(actor, Worker) else actor
         return process is not self.owner or self.contested
 
