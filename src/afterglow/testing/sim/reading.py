@@ -48,10 +48,10 @@ def read_by_priority(
         if not entries:
             continue
         found: list[tuple[Position, bytes]] = []
-        told = source.counters.counts().fallbacks
+        told = source.counters.fallbacks
         for served in source.walk(row, 0, entries - 1, 700, priority):
             frames = served.run.frames
-            counts = source.counters.counts().fallbacks
+            counts = source.counters.fallbacks
             before, wanted = wanted, _wanted(process, ledger, priority)
             expected = wanted if stretch_at(row, frames.first_entry_id) is not None else Tier.HOT
             fell_back = sum(n for (tier, _), n in counts.items() if tier is expected) > sum(

@@ -53,9 +53,12 @@ class Upkeep(Acting):
 
     def bustle(self) -> str:
         """Do much at a time."""
-        times = self.rng.randint(3, 12)
-        for _ in range(times):
+        world, times = self.world, self.rng.randint(3, 12)
+        for time in range(times):
             self.task()
+            # Another tick right after one that found nothing to do would find nothing either.
+            if not any(len(each.executor) or each.tasks for each in (world.owner, *world.zombies)):
+                return f"{time + 1} pieces of work"
         return f"{times} pieces of work"
 
     def drive(self) -> str:
