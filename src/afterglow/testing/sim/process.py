@@ -189,9 +189,10 @@ def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> Led
 
 
 class ServedLedger:
-    """A hot ledger as its broker serves it to tasks: from the tail cache, the offload buffer, the hot log or a tier.
+    """A hot ledger as its broker serves it to tasks: from the tail cache, the offload buffer or the hot log.
 
-    A task goes on reading after its process has ended, or has lost the topic, then from the hot log alone.
+    A task goes on reading after its process has ended, or has closed the topic, then from the hot log alone. It is not
+    served from a tier: a read of the process during which the task acts would have to end before.
     """
 
     def __init__(self, process: Process, topic: str, ledger: ManualLedger | TornLedger) -> None:
@@ -217,10 +218,10 @@ class ServedLedger:
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
         """Confirmed entries from ``first`` on as frames, and how many."""
         opened = self._process.store.opened(self._topic) if self._process.alive else None
-        found = [] if opened is None else opened.read(Position(self.ledger_id, first), 3, max_bytes)
-        served = [entry.data for entry in found if entry.position.ledger_id == self.ledger_id]
-        if served and found[0].position.entry_id == first:
-            return memoryview(frame_entries(served, first)), len(served)
+        held = None if opened is None else opened.read_memory(Position(self.ledger_id, first), 3, max_bytes)
+        found = [] if held is None else [entry.data for entry in held.entries]
+        if held is not None and found and held.entries[0].position == Position(self.ledger_id, first):
+            return memoryview(frame_entries(found, first)), len(found)
         return self._ledger.read_frames(first, max_bytes)
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
