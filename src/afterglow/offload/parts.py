@@ -126,3 +126,5 @@ def _read_frames(ledger: ReadableLedger, first: int, last: int, target: memoryvi
         target[: frames.nbytes] = frames
         target = target[frames.nbytes :]
         first += count
+    if target.nbytes:  # else an entry whose end did not come would stand there with zeros
+        raise CorruptBlock(f"ledger {ledger.ledger_id}: the frames up to entry {last} are {target.nbytes} bytes short")
