@@ -18,7 +18,8 @@ FOUND = (3000337, 91000437)
 """Broke a promise at 1,000 steps. Any change may shift what they do: their causes have tests of their own,
 test_an_upload_that_the_store_creates_after_its_topic_was_deleted_is_aborted and
 test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segment_its_results."""
-SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", "300"))
+SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", str(2 * len(INTERRUPTIONS))))
+"""With those that some steps need besides, about 300."""
 MOST_ROUNDS = 60
 
 
