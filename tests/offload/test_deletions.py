@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
+
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
@@ -69,6 +71,23 @@ def test_an_intent_of_unknown_outcome_is_on_record_in_the_end(new_world: Callabl
         faulty = FaultyMetadataStore(world.metadata, [FaultRule(fault, frozenset({"put"}))])
         deletions(world, metadata=faulty).record(TOPIC, doomed, "for a test")
         assert world.intents() == (str(doomed.uuid),)
+
+
+@pytest.mark.parametrize("jump_ms", [7_200_000, -7_200_000])
+def test_an_intent_outlives_a_jump_of_the_clock(new_world: Callable[..., OffloadWorld], jump_ms: int) -> None:
+    """An upload that was not there, or not listed, at the first look is aborted at the second."""
+    world = new_world()
+    world.topic(1)
+    doomed = Doomed(uuid4(), world.own, None, unfinished=True)
+    found = deletions(world)
+    found.record(TOPIC, doomed, "for a test")
+    assert found.carry_out(TOPIC) == CarriedOut(kept=1)
+    world.clock.set_now_ms(world.clock.now_ms() + jump_ms)
+    assert found.carry_out(TOPIC) == CarriedOut(kept=1)
+    world.tier.create_upload(doomed.key)
+    world.clock.advance(600)
+    assert found.carry_out(TOPIC) == CarriedOut(done=1)
+    assert world.tier.list_uploads() == ()
 
 
 def test_an_intent_that_names_the_key_of_another_object_deletes_nothing() -> None:

@@ -194,6 +194,23 @@ def test_a_ledger_that_is_not_as_planned_is_not_uploaded(
     assert list(store.list()) == []
 
 
+@pytest.mark.parametrize("missing_bytes", [1, 7, 30])
+def test_a_torn_read_of_the_hot_log_is_not_uploaded(
+    ledger: ManualLedger, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, missing_bytes: int
+) -> None:
+    """The last entry would end with zeros, and the hot copy be deleted on the word of that object."""
+    plans, read_frames = plans_of(ledger), ledger.read_frames
+
+    def torn(first: int, max_bytes: int) -> tuple[memoryview, int]:
+        frames, count = read_frames(first, max_bytes)
+        return frames[:-missing_bytes], count
+
+    monkeypatch.setattr(ledger, "read_frames", torn)
+    result = run_part(task(plans), open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
+    assert isinstance(result.error, CorruptBlock)
+    assert list(store.list()) == []
+
+
 def test_a_damaged_frame_in_the_file_is_noticed(tmp_path: Path) -> None:
     with LocalLog(tmp_path) as log:
         ledger = log.create()

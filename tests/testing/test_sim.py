@@ -1,25 +1,51 @@
 from __future__ import annotations
 
+import ast
 import os
+import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from afterglow import ledger, offload
 from afterglow.testing.sim import PromiseBroken, run_seed
 from afterglow.testing.sim.__main__ import main
 from afterglow.testing.sim.run import SeedResult, try_seeds
+from afterglow.testing.sim.steps import INTERRUPTIONS, STEPS, WITHOUT_EFFECT
 
 FOUND = (3000337, 91000437)
 """Broke a promise at 1,000 steps. Any change may shift what they do: their causes have tests of their own,
 test_an_upload_that_the_store_creates_after_its_topic_was_deleted_is_aborted and
 test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segment_its_results."""
-SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", "300"))
-CHUNK = 20
+SEEDS = int(os.environ.get("AFTERGLOW_SIM_SEEDS", str(2 * len(INTERRUPTIONS))))
+"""With those that some steps need besides, about 300."""
+MOST_ROUNDS = 60
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_promises_hold_through_faults_crashes_and_two_owners(first: int) -> None:
-    for seed in range(first, min(first + CHUNK, SEEDS)):
-        run_seed(seed)
+@pytest.mark.parametrize("at", range(len(INTERRUPTIONS)), ids=lambda at: INTERRUPTIONS[at].name)
+def test_promises_hold_through_faults_and_crashes_before_and_after_every_step(at: int) -> None:
+    """The seeds of each step, and further ones until one of them was interrupted there."""
+    interrupted: Counter[str] = Counter()
+    for seed in range(at, MOST_ROUNDS * len(INTERRUPTIONS), len(INTERRUPTIONS)):
+        if seed >= SEEDS and interrupted[INTERRUPTIONS[at].name]:
+            return
+        interrupted.update(run_seed(seed).world.interrupted)
+    raise AssertionError(f"no seed has crashed {INTERRUPTIONS[at].name}")
+
+
+def test_the_simulator_knows_every_numbered_step_of_the_commit_paths() -> None:
+    numbered = set()
+    for path in (*Path(offload.__file__).parent.rglob("*.py"), *Path(ledger.__file__).parent.rglob("*.py")):
+        module = ".".join(path.relative_to(Path(offload.__file__).parents[1]).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.FunctionDef):
+                where = module if isinstance(node, ast.Module) else f"{module}.{node.name}"
+                numbers = re.findall(r"^(\d+)\. ", ast.get_docstring(node) or "", re.MULTILINE)
+                numbered |= {(where, int(number)) for number in numbers}
+    known = {(step.where, step.number) for step in STEPS}
+    assert not known & WITHOUT_EFFECT.keys()
+    assert known | WITHOUT_EFFECT.keys() == numbered
 
 
 @pytest.mark.parametrize("seed", FOUND)

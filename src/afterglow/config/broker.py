@@ -6,7 +6,7 @@ is the broker level of every policy; :meth:`BrokerConfig.overridden` lays those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from afterglow.config.choices import AuthenticationProvider
@@ -27,7 +27,7 @@ from afterglow.config.setting import declared
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from afterglow.config.origin import Origin
     from afterglow.config.setting import Setting
@@ -49,7 +49,10 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
     """Where each value came from, by key; a key that is absent has its default."""
 
     def __post_init__(self) -> None:
-        for row in SETTINGS.values():
+        self._check(SETTINGS.values())
+
+    def _check(self, rows: Iterable[Setting]) -> None:
+        for row in rows:
             value = getattr(self, row.attribute)
             if not row.kind.accepts(value):
                 shown = "the value" if row.secret else repr(value)
@@ -85,7 +88,13 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
             row = SETTINGS[key]
             united = {**dict(getattr(self, row.attribute)), **dict(value)} if row.prefix else None
             changed[row.attribute] = value if united is None else tuple(sorted(united.items()))
-        return replace(self, **changed, origins={**self.origins, **dict.fromkeys(values, origin)})
+        changed["origins"] = {**self.origins, **dict.fromkeys(values, origin)}
+        # Not by replace(), which checks every setting again: those that stay as they are have passed.
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        vars(made).update(changed)
+        made._check([SETTINGS[key] for key in values])
+        return made
 
     def _name(self, key: str) -> str:
         return f"{key} ({self.origin(key)})"

@@ -48,7 +48,8 @@ class TailCache:
     def __init__(self, budget_bytes: int, buffer: OffloadBuffer | None = None) -> None:
         self.buffer = buffer
         """Offered what is not held any more; None where nobody wants it."""
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
+        """Data and overhead that may be held; 0 holds nothing."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._ranges: dict[int, tuple[int, int]] = {}  # ledger -> first and last entry held
@@ -61,10 +62,10 @@ class TailCache:
     def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
         """Hold an entry; a larger one than the budget is not held."""
         cost = len(data) + ENTRY_OVERHEAD_BYTES
-        if cost > self._budget_bytes:
+        if cost > self.budget_bytes:
             # Only without a cache: else entries before this one are still here, and the buffer takes them in order. To
             # the buffer this entry is a gap then.
-            if self.buffer is not None and not self._budget_bytes:
+            if self.buffer is not None and not self.budget_bytes:
                 self.buffer.offer(ledger_id, entry_id, data)
             return
         key = (ledger_id, entry_id)
@@ -77,7 +78,7 @@ class TailCache:
             self._ranges[ledger_id] = (
                 (entry_id, entry_id) if known is None else (min(known[0], entry_id), max(known[1], entry_id))
             )
-            while self._bytes > self._budget_bytes:
+            while self._bytes > self.budget_bytes:
                 (ledger_id, entry_id), data = self._entries.popitem(last=False)
                 self._bytes -= len(data) + ENTRY_OVERHEAD_BYTES
                 self._evictions += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import lru_cache
 from typing import Final
 
 from afterglow.errors import CommitFailed, InvalidName, NotSupported, ValueTooLarge, VersionConflict
@@ -25,6 +26,7 @@ more, and the sender cannot tell that from a lost answer. Hence every store keep
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
+@lru_cache(maxsize=4096)
 def check_path(path: str, *, allow_root: bool = False) -> str:
     """Return ``path`` if it is absolute, with neither empty nor dot components nor a trailing slash.
 

@@ -7,6 +7,7 @@ each byte becomes ``%XX`` in upper case.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote_plus, unquote_plus
 
@@ -15,6 +16,7 @@ from afterglow.errors import InvalidName
 _ENCODED: Final = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
     """Encode a topic's local name or a subscription name.
 

@@ -7,7 +7,7 @@ process.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afterglow.errors import MetadataUnavailable
@@ -97,7 +97,7 @@ class MemoryMetadataStore:
             if node is None:
                 self._create(path, value)
                 return FIRST_VERSION
-            changed = replace(node, value=value, version=node.version + 1, modified_ms=self._now_ms())
+            changed = Versioned(value, node.version + 1, node.created_ms, self._now_ms())
             self._tree.nodes[path] = changed
             self._tell(path)
             return changed.version

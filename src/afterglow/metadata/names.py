@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from afterglow.errors import InvalidName
@@ -120,6 +121,7 @@ class TopicName:
         raise InvalidName(f"the topic {text!r} is not well-formed: write {_FORMS}")
 
     @classmethod
+    @lru_cache(maxsize=4096)  # asked for with every look at a topic
     def from_managed_ledger_name(cls, name: str) -> TopicName:
         """Return the topic whose :attr:`managed_ledger_name` that is.
 

@@ -21,6 +21,7 @@ have written its record when the intents of the topic were all made.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,11 +63,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRIES: Final = 8
 """Unknown outcomes in a row that are met by trying again."""
-_LATE_MS: Final = 600_000
-"""How long after an intent the store may still create an upload of its key. A store client gives up after 120 s with
-all its retries; the rest is for what lies between the owner's check and its request."""
+_LATE_S: Final = 600.0
+"""How long after an intent the store may still create an upload of its key, or a listing not show it. A store client
+gives up after 120 s with all its retries; the rest is for what lies between the owner's check and its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,9 @@ class Deletions:
         self._cleared: dict[str, set[str]] = {}
         """By topic the intents that stay on record though nothing was there of their objects; found again after a
         restart."""
+        self._seen_s: dict[str, float] = {}
+        """When each intent to delete what was never committed was first seen here, by the clock that never jumps. The
+        time of day in the record may have been wrong, or be wrong now."""
 
     def record(self, name: str, doomed: Doomed, reason: str) -> None:
         """Step 1: put on record that an object is to go; one that is on record stays so.
@@ -236,9 +241,11 @@ class Deletions:
         """
         found = self._metadata.get(path)
         if found is None:
+            self._seen_s.pop(path, None)
             return _Outcome.DONE
-        doomed, recorded_ms = _parse(path, found.value)
-        may_come = doomed.unfinished and self._clock.now_ms() < recorded_ms + _LATE_MS
+        doomed = _parse(path, found.value)
+        now_s = self._clock.monotonic()
+        may_come = doomed.unfinished and now_s < self._seen_s.setdefault(path, now_s) + _LATE_S
         if was_cleared and may_come:
             return _Outcome.KEPT
         tier = str(doomed.place)
@@ -256,6 +263,7 @@ class Deletions:
         if may_come:
             return _Outcome.KEPT
         self._remove(path, found.version)
+        self._seen_s.pop(path, None)
         return _Outcome.DONE
 
     def _is_gone(self, name: str) -> bool:
@@ -289,8 +297,8 @@ class Deletions:
                 self._metadata.delete(node, found.version)
 
 
-def _parse(path: str, value: bytes) -> tuple[Doomed, int]:
-    """What is to go, and since when that is on record, epoch milliseconds."""
+def _parse(path: str, value: bytes) -> Doomed:
+    """What is to go."""
     try:
         record = DeleteRecord.FromString(value)
         uuid = UUID(record.uuid)
@@ -305,14 +313,11 @@ def _parse(path: str, value: bytes) -> tuple[Doomed, int]:
     doomed = Doomed(uuid, place, ledger_id, unfinished=record.unfinished)
     if record.place.key != doomed.key:
         raise InvalidName(f"{path} names the key {record.place.key!r}, which is not that of UUID {uuid}")
-    return doomed, record.recorded_ms
+    return doomed
 
 
 def _is_uuid(text: str) -> bool:
-    try:
-        return str(UUID(text)) == text
-    except ValueError:
-        return False
+    return _UUID.fullmatch(text) is not None
 
 
 def _is_topic(name: str) -> bool:

@@ -6,7 +6,7 @@ hot copy will be deleted on the word of this object.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from afterglow.errors import CorruptBlock, HotLogError
 from afterglow.format.blocks import Format, enclose_frames
@@ -51,15 +51,6 @@ class ReadableLedger(Protocol):
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Offset of each frame from entry ``first`` to ``last``, and behind ``last``."""
-        ...
-
-
-@runtime_checkable
-class _DirectLedger(Protocol):
-    """A ledger that needs no buffer of its own to be read."""
-
-    def read_into(self, first: int, last: int, target: memoryview) -> None:
-        """Read the frames of the entries ``first`` to ``last``, both inclusive, which must fill the target."""
         ...
 
 
@@ -122,8 +113,9 @@ def group_blocks(plans: Sequence[BlockPlan], max_bytes: int) -> list[tuple[Block
 
 
 def _read_frames(ledger: ReadableLedger, first: int, last: int, target: memoryview) -> None:
-    if isinstance(ledger, _DirectLedger):
-        ledger.read_into(first, last, target)
+    # Some ledgers need no buffer of their own to be read. Asked for by name: of a protocol it would take far longer.
+    if (read_into := getattr(ledger, "read_into", None)) is not None:
+        read_into(first, last, target)
         return
     while first <= last:
         # One entry comes even where none fits: then the slice is shorter than what came, which is no plan of this
@@ -134,3 +126,5 @@ def _read_frames(ledger: ReadableLedger, first: int, last: int, target: memoryvi
         target[: frames.nbytes] = frames
         target = target[frames.nbytes :]
         first += count
+    if target.nbytes:  # else an entry whose end did not come would stand there with zeros
+        raise CorruptBlock(f"ledger {ledger.ledger_id}: the frames up to entry {last} are {target.nbytes} bytes short")

@@ -165,6 +165,7 @@ class HotCopy:
         frames = scan_frames(data, first)
         if not len(frames):
             check_whole(frames, f"the hot copy of ledger {self._ledger_id}")
+            raise CorruptBlock(f"the hot copy of ledger {self._ledger_id} ends within entry {first}")
         wanted = min(len(frames), last - first + 1)
         return FrameRun(self._ledger_id, data, Frames(first, frames.offsets[: wanted + 1], None))
 

@@ -127,6 +127,12 @@ class ReadCounters:
         if self._total is not None:
             self._total.failed()
 
+    @property
+    def fallbacks(self) -> dict[tuple[Tier, str], int]:
+        """How often which tier did not serve, and why."""
+        with self._lock:
+            return dict(self._fallbacks)
+
     def counts(self) -> ReadCounts:
         """The counts as of now."""
         with self._lock:

@@ -3,7 +3,8 @@
 Promised by every store:
 
 * An object appears whole or not at all, and its user metadata with it.
-* Once a write returns, its effect is durable and every later read, by any process, sees it.
+* Once a write returns, its effect is durable and every later ``get`` and ``head``, by any process, sees it. Listings
+  may lag behind: what was just written may not be shown yet, and what was just deleted may still be.
 * A range arrives whole or as an error, never silently shorter.
 * Every call ends within the store's configured time-outs. :class:`~afterglow.errors.StoreTimeout` from a write means
   that its effect is unknown.

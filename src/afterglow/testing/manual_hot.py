@@ -47,7 +47,7 @@ class ManualLedger:
     def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
         """Append one entry; see the protocol."""
         self._log.check_alive()
-        self._log.before("append")
+        self._log.announce("append", self.ledger_id)
         if self.closed:
             raise LedgerClosed(f"ledger {self.ledger_id} is closed")
         entry_id = len(self.entries) + len(self.pending)
@@ -87,10 +87,11 @@ class ManualLedger:
     def close(self) -> None:
         """End the ledger at its last confirmed entry, after the appends under way."""
         self._log.check_alive()
-        self._log.before("close")
+        self._log.announce("close", self.ledger_id)
         while self.pending:
             self._log.complete(1)
         self.closed = True
+        self._log.after("close")
 
     def fail(self, error: HotLogError) -> None:
         """Fail every append under way and fence the ledger."""
@@ -117,6 +118,10 @@ class ManualHotLog:
         """Whether the disk is full: creating fails, and so does every append."""
         self.before: Callable[[str], None] = _nothing
         """Called before every effect, with its name; what it raises ends the process there."""
+        self.after: Callable[[str], None] = _nothing
+        """Called after a ledger was created, closed or deleted; what it raises ends the process there."""
+        self.subject = 0
+        """The ledger that is changed, while :attr:`before` is called; 0 where it is none yet."""
         self.reads = 0
         """Calls of ``read`` so far."""
         self._next_id = 1
@@ -130,12 +135,13 @@ class ManualHotLog:
     def create(self) -> ManualLedger:
         """A new, empty ledger."""
         self.check_alive()
-        self.before("create")
+        self.announce("create", 0)
         if self.full:
             raise DiskFull("no room for a new ledger")
         ledger = ManualLedger(self, self._next_id)
         self._next_id += 1
         self.ledgers_by_id[ledger.ledger_id] = ledger
+        self.after("create")
         return ledger
 
     def open(self, ledger_id: int) -> ManualLedger:
@@ -148,11 +154,12 @@ class ManualHotLog:
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger."""
         self.check_alive()
-        self.before("delete")
+        self.announce("delete", ledger_id)
         ledger = self.ledgers_by_id.pop(ledger_id, None)
         if ledger is not None:
             ledger.close()
             ledger.deleted = True
+        self.after("delete")
 
     def ledgers(self) -> tuple[int, ...]:
         """Ids of all ledgers."""
@@ -162,7 +169,7 @@ class ManualHotLog:
     def put_state(self, key: bytes, value: bytes | None, done: Completion) -> None:
         """Set or remove a value."""
         self.check_alive()
-        self.before("put_state")
+        self.announce("put_state", 0)
         self.queue.append((key, value, done))
         if not self.held:
             self.complete()
@@ -177,6 +184,11 @@ class ManualHotLog:
         if not self._dead:
             self.complete()
             self._dead = True
+
+    def announce(self, effect: str, ledger_id: int) -> None:
+        """Let a test know of an effect that is about to happen."""
+        self.subject = ledger_id
+        self.before(effect)
 
     # --- what a test decides ------------------------------------------------------------------------------------------
 

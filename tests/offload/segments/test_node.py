@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 PATH = "/afterglow/uploads/t/u"
 
 
+def owned() -> None:
+    """The topic is owned here."""
+
+
+def fenced() -> None:
+    raise Fenced("for a test")
+
+
 def new_node(store: MetadataStore, epoch: int = 1) -> UploadNode:
     """The node of an owner; made with epoch 1 where there is none."""
     node = UploadNode(store, PATH, epoch)
-    if not node.take_over():
+    if not node.take_over(owned):
         node.create(UploadRecord(version=1, uuid="u", owner_epoch=epoch))
     return node
 
@@ -55,10 +63,20 @@ def test_an_owner_that_was_followed_can_neither_change_nor_delete_the_record() -
     store = MemoryMetadataStore()
     before = new_node(store)
     new_node(store, epoch=2)
-    for change in (lambda: before.update(setting(attempts=3)), before.delete, before.take_over):
+    for change in (lambda: before.update(setting(attempts=3)), before.delete, lambda: before.take_over(fenced)):
         with pytest.raises(Fenced):
             change()
     assert (stored(store).owner_epoch, stored(store).attempts) == (2, 0)
+
+
+def test_the_record_of_a_topics_earlier_life_is_taken_over_whatever_its_epoch() -> None:
+    """Epochs begin with the time of day, which may have been set back before the topic was created anew."""
+    store = MemoryMetadataStore()
+    new_node(store, epoch=7)
+    node = new_node(store, epoch=5)
+    assert stored(store).owner_epoch == 5
+    node.delete()
+    assert store.get(PATH) is None
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.ERROR_AFTER])

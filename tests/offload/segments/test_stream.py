@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -22,6 +23,7 @@ from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream, run_bet
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.read.inspect import inspect_object
 from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashPoint
 from afterglow.testing.ledgers import World
 from afterglow.testing.streams import PLACE, StreamWorld, streaming
@@ -347,18 +349,41 @@ def test_an_assignment_that_was_not_heard_of_counts() -> None:
     assert held(world) == world.entries()
 
 
-def test_an_upload_that_was_begun_and_not_heard_of_goes_though_one_part_is_enough_in_the_end() -> None:
+class LaggingStore(StoreWrapper):
+    """A store whose listings show no upload yet."""
+
+    def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
+        super().list_uploads(prefix)
+        return ()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_upload_that_no_record_names_goes_though_a_listing_does_not_show_it_yet(*, crash: bool) -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
     good = world.store
-    world.store = FaultyStore(good, [FaultRule(Fault.ERROR_AFTER, frozenset({"create_upload"}))])
+    world.store = FaultyStore(LaggingStore(good), [FaultRule(Fault.ERROR_AFTER, frozenset({"create_upload"}))])
     while not good.list_uploads():  # exactly one part is full
         world.append(payload(0))
         world.advance()
+    (unheard_of,) = good.list_uploads()
+    if crash:
+        world.crash()
     world.world.clock.advance(60)
     world.change(max_offload_segment_size_in_bytes=1)  # it closes where it is planned to
     world.settle()
     assert held(world) == world.entries()
-    assert good.list_uploads() == ()
+    assert good.list_uploads() == (unheard_of,)
+    assert UUID(unheard_of.key) in world.given_up, "it is aborted once a listing shows it"
+
+
+def test_a_store_that_does_not_answer_costs_a_segment_no_uuid_with_every_try() -> None:
+    world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
+    world.store = FaultyStore(world.store, [FaultRule(Fault.ERROR_BEFORE, times=None)])
+    world.append(*map(payload, range(30)))
+    for _ in range(5):
+        world.advance()
+        world.world.clock.advance(600)
+    assert world.given_up == {}
 
 
 def uploaded(world: StreamWorld, *entries: bytes) -> Upload:
@@ -414,7 +439,7 @@ def test_a_segment_is_forgotten_only_once_it_is_on_record_that_its_objects_are_t
         raise MetadataUnavailable("no connection")
 
     node = UploadNode(world.world.metadata, path, world.ledger.owner_epoch)
-    assert node.take_over()
+    assert node.take_over(world.ledger.check_owner)
     with pytest.raises(MetadataUnavailable):
         SegmentUpload(replace(world.room(world.ledger), give_up=unavailable), node).give_up("for a test")
     assert world.world.metadata.get(path) is not None

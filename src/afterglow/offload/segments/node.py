@@ -43,8 +43,15 @@ class UploadNode:
         """
         self._put(record)
 
-    def take_over(self) -> bool:
-        """Read the record, and raise its epoch to ours, so that an earlier owner can change it no more.
+    def take_over(self, check_owner: Callable[[], object]) -> bool:
+        """Read the record, and set its epoch to ours, so that an earlier owner can change it no more.
+
+        A higher epoch than ours is that of a later owner, or of an owner of the topic's earlier life: epochs begin with
+        the time of day, which may have been set back before the topic was created anew. A later owner has raised the
+        epoch of the topic before that of the record.
+
+        Args:
+            check_owner: Reads the topic's own epoch; raises where it is not ours.
 
         Returns:
             Whether there is a record.
@@ -54,8 +61,10 @@ class UploadNode:
             CorruptMetadata: It does not parse.
             MetadataError: The store failed.
         """
-        if not self._read():
+        if not self._read_any():
             return False
+        if self.record.owner_epoch > self._epoch:
+            check_owner()
         if self.record.owner_epoch != self._epoch:
             self._put(_with_epoch(self.record, self._epoch))
         return True
@@ -122,6 +131,12 @@ class UploadNode:
             raise Fenced(f"{self._path} is owned by epoch {self.record.owner_epoch}, not by our {self._epoch}")
 
     def _read(self) -> bool:
+        if not self._read_any():
+            return False
+        self._check_owner()
+        return True
+
+    def _read_any(self) -> bool:
         found = self._metadata.get(self._path)
         if found is None:
             self._version = MUST_NOT_EXIST
@@ -129,7 +144,6 @@ class UploadNode:
         self.record = parse_upload(found.value, self._path)
         self._version = found.version
         self._stale = False
-        self._check_owner()
         return True
 
     def _put(self, record: UploadRecord) -> None:

@@ -266,6 +266,7 @@ class TopicStream:
         for upload in uploads:
             upload.refresh()
         self._move_failed(uploads)
+        self._replace_unrecorded(uploads)
         self._roll_if_switched_back(uploads)
         while True:
             self._extend_live(uploads, now_ms)
@@ -297,6 +298,13 @@ class TopicStream:
                 )
                 with self._reloaded_after_failure():
                     uploads[uploads.index(upload)] = upload.start_again(place)
+
+    def _replace_unrecorded(self, uploads: list[SegmentUpload]) -> None:
+        """Begin segments anew of which the store may hold an upload that no record names."""
+        for at, upload in enumerate(uploads):
+            if upload.may_leak:
+                with self._reloaded_after_failure():
+                    uploads[at] = self._watched(upload, upload.replace_unrecorded)
 
     def _finish_first(self, uploads: list[SegmentUpload]) -> None:
         first = uploads[0]
@@ -521,7 +529,7 @@ class TopicStream:
         for text in room.metadata.children(room.paths.uploads(room.ledger.name)):
             uuid = UUID(text)
             node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
-            if not node.take_over():
+            if not node.take_over(room.ledger.check_owner):
                 continue
             upload = SegmentUpload(room, node)
             if uuid in assigned:

@@ -4,8 +4,9 @@
    whoever opens the topic gives the record up.*
 2. Commit a stub to the list of ledgers, in the ledger where the segment begins. *Crash: the next owner resumes it.*
 3. Where there is more than one part, check that the topic is still owned here, create the multipart upload, and record
-   its id. *Crash in between: the next owner aborts every upload of the key that is not recorded. One that the store
-   creates only later goes with the segment: what is given up stays on record while a request may be under way.*
+   its id. *Crash in between: the store may hold an upload that is not recorded, and neither a listing that lags behind
+   nor a request that is still under way tells. The next owner begins anew under another UUID; what is given up stays on
+   record until both have passed.*
 4. Record parts as planned, have tasks upload them, record them as done. *Crash: planned parts that are not recorded as
    done are uploaded again, with the same bytes under the same numbers.*
 5. Record the end, together with the last parts. From here on the record alone decides. *Crash: as 4.*
@@ -120,8 +121,9 @@ class SegmentUpload:
         self._parts: dict[int, PlannedPart] = {}
         self._in_flight: set[int] = set()
         self._external = not is_built_in(node.record.place.driver)
-        self._unsure = True
-        """Whether the store may hold an upload of the key that is not recorded."""
+        self._unsure = bool(node.record.planned) and not node.record.upload_id
+        """Whether the store may hold an upload of the key that is not recorded: none is created before a part is
+        planned."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -228,9 +230,7 @@ class SegmentUpload:
         except OffloadConflict:
             node.delete()  # nothing was uploaded
             raise
-        made = cls(room, node)
-        made._unsure = False
-        return made
+        return cls(room, node)
 
     # --- steps 3 to 5 -------------------------------------------------------------------------------------------------
 
@@ -358,7 +358,6 @@ class SegmentUpload:
             record.last_error = f"{type(error).__name__}: {error}".splitlines()[0][:500]
             record.last_attempt_ms = now_ms
 
-        self._unsure = True
         self._node.update(edit)
 
     # --- steps 6 to 11 ------------------------------------------------------------------------------------------------
@@ -398,8 +397,6 @@ class SegmentUpload:
         store = self._room.open_store(place_of_record(self.record.place))
         if self.record.upload_id:
             self._complete(store)
-        elif self._unsure:  # one may have been begun when the segment was to have more parts
-            self._abort_unrecorded(store)
         index = encode_index(records.index_of(self.record))
         with suppress(ObjectExists):  # of an earlier try, derived from the same record
             store.put(self.key + INDEX_SUFFIX, index, metadata=self._room.user_metadata("index"), if_absent=True)
@@ -428,7 +425,27 @@ class SegmentUpload:
         """Whether it failed where it is, and nothing of it was uploaded there as far as is known."""
         return bool(self.record.last_error) and not (self.record.done or self._in_flight or self._external)
 
-    def start_again(self, place: TierPlace | None = None) -> SegmentUpload:
+    @property
+    def may_leak(self) -> bool:
+        """Whether the store may hold an upload of its key that no record names, and parts are still to be uploaded."""
+        return self._unsure and not self.record.upload_id and bool(records.missing_parts(self.record))
+
+    def replace_unrecorded(self) -> SegmentUpload:
+        """Begin anew under another UUID, since an upload of this one may be there that no record names.
+
+        That a listing shows none proves nothing: it may lag behind, and the request may still be under way. What is
+        given up is looked at again until neither can be.
+
+        Raises:
+            StorageError: The store does not answer: during an outage UUIDs would pile up.
+            AfterglowError: See :meth:`start_again`.
+        """
+        self._room.open_store(place_of_record(self.record.place)).list_uploads(self.key)
+        return self.start_again(reason="the store may hold an upload that no record names")
+
+    def start_again(
+        self, place: TierPlace | None = None, *, reason: str = "the store has lost its upload"
+    ) -> SegmentUpload:
         """Begin anew under another UUID, after the store has lost the upload, or somewhere else.
 
         1. Put a record for the new UUID. *Crash: no list names it, and it is given up.*
@@ -437,6 +454,7 @@ class SegmentUpload:
 
         Args:
             place: Where it goes from now on; None: where it went.
+            reason: Why it begins anew where it went.
 
         Raises:
             Fenced: Another owner has taken over.
@@ -457,16 +475,15 @@ class SegmentUpload:
         node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
         node.create(fresh)
         room.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
-        self.give_up("the store has lost its upload" if place is None else f"it goes to {place} instead")
-        return SegmentUpload(room, node)
+        self.give_up(reason if place is None else f"it goes to {place} instead")
+        made = SegmentUpload(room, node)
+        made._unsure = False  # whatever is planned, nothing was asked of the store under this UUID
+        return made
 
     def _create_upload(self) -> None:
         store = self._room.open_store(place_of_record(self.record.place))
-        # The last change of metadata may be long ago. An owner that was fenced since must neither abort the upload of
-        # the next one nor leave one of its own.
+        # The last change of metadata may be long ago. An owner that was fenced since must not leave an upload.
         self._room.ledger.check_owner()
-        if self._unsure:
-            self._abort_unrecorded(store)
         self._unsure = True
         upload = store.create_upload(self.key, metadata=self._room.user_metadata("data"))
 
@@ -475,12 +492,6 @@ class SegmentUpload:
 
         self._node.update(edit)
         self._unsure = False
-
-    def _abort_unrecorded(self, store: ObjectStore) -> None:
-        """Abort what a crash, or an answer that was not heard, has left; while no upload is on record."""
-        for other in store.list_uploads(self.key):
-            if other.key == self.key:
-                store.abort_upload(other)
 
     def _complete(self, store: ObjectStore) -> None:
         upload = Upload(self.key, self.record.upload_id)

@@ -9,6 +9,7 @@ from afterglow.config.choices import ReadPriority
 from afterglow.errors import Fenced, TopicClosed
 from afterglow.format.position import EARLIEST, Position
 from afterglow.ledger.retention import Retention
+from afterglow.testing.crash_points import Crashed
 from afterglow.testing.ledgers import message
 from afterglow.testing.sim.acting import Acting
 from afterglow.testing.sim.model import FOREVER, as_sent
@@ -52,8 +53,7 @@ class Clients(Acting):
                     ledger.append((entry,), 1, partial(self._heard, process, model, model.life, entry))
                 hot.complete(rng.randint(0, len(hot.queue)))
                 if hot.queue and rng.random() < 0.5:
-                    self.world.dies_in = 0
-                    self.world.effect(process, "the rest is durable", changes=True)
+                    raise Crashed(f"{process} before the rest is durable")
                 hot.complete()
             finally:
                 hot.held = False
@@ -98,7 +98,7 @@ class Clients(Acting):
             owned = process.owns(model.name)
             found.extend(as_sent(ledger.read(first, most, size)))
 
-        calm = self.world.weather.calm
+        calm = self.world.weather.calm and process.session.is_open
         told = self.on(process, model, read)
         error = "->" in told
         owned = owned and process.owns(model.name) and process.alive and life == model.life

@@ -42,6 +42,10 @@ class TopicModel:
     truncated: int = -1
     """Ledgers up to this id were to be let go of at once."""
     deletion_wanted: bool = False
+    taken_out: set[str] = field(default_factory=set)
+    """UUIDs of segments that the topic was to be taken out of."""
+    discarded: set[int] = field(default_factory=set)
+    """Ledgers that may leave the list with their segments, as people have said."""
     terminated: bool = False
     """Whether it was ended for good."""
 
@@ -79,11 +83,15 @@ class TopicModel:
         self.subscribed = False
         self.consumed = EARLIEST
         self.truncated = -1
+        self.taken_out.clear()
+        self.discarded.clear()
         self.deletion_wanted = self.terminated = False
 
     def may_leave(self, old: ManagedLedgerInfo, row: ManagedLedgerInfo.LedgerInfo, now_ms: int) -> bool:
         """Whether a ledger may leave the list at this moment."""
         if self.deletion_wanted or row.ledgerId <= self.truncated:
+            return True
+        if row.ledgerId in self.discarded and row.offloadContext.offloadSegment:
             return True
         if not row.entries:  # also of a ledger that nobody has closed yet: it is closed and dropped in one change
             return not self.acknowledged.get(row.ledgerId)

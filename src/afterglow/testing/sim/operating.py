@@ -9,34 +9,44 @@ from afterglow.format.position import LATEST, Position
 from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import STANDALONE
+from afterglow.read.places import MEMORY
 from afterglow.testing.sim.acting import Acting
+from afterglow.testing.sim.process import PLACES
+from afterglow.testing.sim.watchman import uuid_of
 
 if TYPE_CHECKING:
     from afterglow.testing.sim.world import SimWorld
 
 
 class Operator(Acting):
-    """Decides what is offloaded, when and how. Its own changes never fail."""
+    """Decides what is offloaded, when and how. Its own changes never fail.
 
-    def __init__(self, world: SimWorld) -> None:
+    Args:
+        world: Where it acts.
+        streams: How likely a topic is to stream after a change of its policy.
+    """
+
+    def __init__(self, world: SimWorld, streams: float) -> None:
         super().__init__(world)
-        self._streams = world.rng.choice((0.0, 0.5, 0.9))
-        """How likely a topic is to stream after a change of its policy."""
+        self._streams = streams
         self._catalog = Catalog(world.metadata, STANDALONE)
         self._catalog.ensure_defaults()
 
-    def set_policy(self, name: str) -> dict[str, object]:
+    def set_policy(self, name: str, *, streaming: bool | None = None) -> dict[str, object]:
         """Draw a policy for a topic, and tell processes."""
         rng = self.rng
+        streaming = rng.random() < self._streams if streaming is None else streaming
         values: dict[str, object] = {
             "managedLedgerOffloadThresholdInBytes": rng.choice((-1, 0, 0, 600, 3000)),
             "managedLedgerOffloadThresholdInSeconds": rng.choice((-1, -1, 0, 30)),
             "managedLedgerOffloadDeletionLagInMillis": rng.choice((0, 1000, 60_000, 3_600_000)),
             "managedLedgerOffloadedReadPriority": rng.choice(("bookkeeper-first", "tiered-storage-first")),
-            "streamingOffloadEnabled": rng.random() < self._streams,
+            "streamingOffloadEnabled": streaming,
             "maxOffloadSegmentSizeInBytes": rng.choice((300, 1500, 4000, 10_000)),
             "maxOffloadSegmentRolloverTimeInSeconds": rng.choice((1, 30, 900)),
         }
+        if rng.random() < 0.3:
+            values |= {"managedLedgerOffloadDriver": MEMORY, "managedLedgerOffloadBucket": rng.choice(PLACES).bucket}
         topic = TopicName.from_managed_ledger_name(name)
         self._catalog.update_topic_policies(topic, lambda _old: {"offloadPolicies": values})
         for process in (self.world.owner, *self.world.zombies):
@@ -47,6 +57,25 @@ class Operator(Acting):
         """Change a topic's policy."""
         model = self.topic()
         return f"{model.name} {self.set_policy(model.name)}"
+
+    def roll_back(self) -> str:
+        """Take a topic out of its segments, which are to be deleted; it must not stream then."""
+        model, process = self.topic(), self.process()
+        info = self.world.watchman.lists.get(model.name)
+        if info is None:
+            return "nothing there"
+        self.set_policy(model.name, streaming=False)
+        lose_data = self.rng.random() < 0.3
+        rows = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment]
+        model.taken_out.update(uuid_of(segment) or "" for row in rows for segment in row.offloadContext.offloadSegment)
+        if lose_data:
+            model.discarded.update(row.ledgerId for row in rows)
+        error = self.world.act(
+            process, lambda: process.offload.delete_segments(model.name, dry_run=False, lose_data=lose_data)
+        )
+        if isinstance(error, Fenced):
+            self.let_go(process, model)
+        return f"{process}, {model.name} {'' if error is None else type(error).__name__}"
 
     def offload_by_hand(self) -> str:
         """Ask for an offload up to some ledger."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from afterglow.engine.reads import TopicSources
 from afterglow.errors import HotLogError
 from afterglow.format.frames import frame_entries
+from afterglow.format.position import Position
 from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.store import LedgerStore
@@ -17,11 +18,12 @@ from afterglow.offload.policies import Policies
 from afterglow.offload.runner import run_task
 from afterglow.offload.segments.cutting import Sizes
 from afterglow.offload.service import OffloadService
-from afterglow.read.places import MEMORY, TierPlace, Tiers
+from afterglow.read.places import MEMORY, TierPlace, Tiers, place_of_policy
 from afterglow.read.stretches import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.storage.health import TierHealth
 from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.sim.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import Completion
+    from afterglow.ledger.clock import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.metadata.store import Versioned
-    from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.store import ObjectStore
     from afterglow.storage.wrapper import Call
     from afterglow.testing.manual_hot import ManualLedger
     from afterglow.testing.sim.world import SimWorld
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INSTANCE: Final = "simulated"
-PLACE: Final = TierPlace(MEMORY, "simulated")
+PLACES: Final = (TierPlace(MEMORY, "simulated"), TierPlace(MEMORY, "elsewhere"))
+"""Tier locations; the first is the engine's own."""
 BLOCK_BYTES: Final = 600
 PART_BYTES: Final = 1300
 SEGMENT_SIZES: Final = Sizes(300, 600)
@@ -72,26 +75,29 @@ class Process:
         self.tasks: list[tuple[Task, Done]] = []
         """Handed to the runner and not run yet."""
         self._world = world
-        self._metadata = ProcessMetadata(world, self)
-        self._tier = ProcessStore(world, self)
+        self.session = Session(world, self)
+        self._metadata = self.session
+        self._stores = {place.url: ProcessStore(world, self, place.url) for place in PLACES}
         self._hot = ProcessHot(world, self)
+        self.clock = clock = ProcessClock(world.clock)
         # Without probes: what a process asks of the tier is part of the schedule.
-        health = TierHealth(now_ms=world.clock.now_ms, monotonic=world.clock.monotonic)
-        tiers = Tiers(lambda _: health.monitored(str(PLACE), self._tier), health)
+        health = TierHealth(now_ms=clock.now_ms, monotonic=clock.monotonic)
+        monitored = {place.url: health.monitored(str(place), self._stores[place.url]) for place in PLACES}
+        tiers = Tiers(lambda store: monitored[store.url], health)
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
-        locator = Locator(self._metadata, AfterglowPaths(), own=PLACE)
-        self._tier_source = TierSource(tiers, config, locator, clock=world.clock)
+        locator = Locator(self._metadata, AfterglowPaths(), own=PLACES[0])
+        self._tier_source = TierSource(tiers, config, locator, clock=clock)
         self.sources = TopicSources(self._hot, self._tier_source, self.policies)
         self.offload = OffloadService(
             metadata=self._metadata,
             paths=AfterglowPaths(),
             policies=self.policies,
             tiers=tiers,
-            own=PLACE,
+            own=PLACES[0],
             runner=self,
             executor=self.executor,
-            clock=world.clock,
+            clock=clock,
             instance=INSTANCE,
             home="",
             offloaders=_offloader,
@@ -104,11 +110,12 @@ class Process:
             metadata=self._metadata,
             config=config,
             executor=self.executor,
-            clock=world.clock,
+            clock=clock,
             sources=self.sources,
             offloading=self.offload,
             buffer=self.buffer,
         )
+        self.store.cache.budget_bytes = world.cache_bytes
         self.offload.attach(self.store)
 
     def __repr__(self) -> str:
@@ -126,8 +133,8 @@ class Process:
         """Do a task, as a worker of this process does."""
         return run_task(
             task,
-            open_ledger=lambda ledger_id: nullcontext(ServedLedger(self, self._world.hot.open(ledger_id))),
-            open_store=lambda _url, _options: self._tier,
+            open_ledger=lambda ledger_id: nullcontext(ServedLedger(self, task.topic, self._hot.open_any(ledger_id))),
+            open_store=lambda url, _options: self._stores[url],
         )
 
     def open(self, name: str, *, create: bool = True) -> ManagedLedger:
@@ -159,19 +166,38 @@ class Process:
             self.started = True
 
 
+class ProcessClock:
+    """The clocks of one machine: its time of day may be wrong, and jump.
+
+    Args:
+        inner: True time.
+    """
+
+    def __init__(self, inner: Clock) -> None:
+        self._inner = inner
+        self.monotonic = inner.monotonic
+        self.offset_ms = 0
+        """How far the time of day is ahead of the true one."""
+
+    def now_ms(self) -> int:
+        """The time of day in epoch milliseconds."""
+        return self._inner.now_ms() + self.offset_ms
+
+
 def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
-    assert own is not None
-    return BlockOffloader(own, policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
+    return BlockOffloader(place_of_policy(policy, own), policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
 
 
 class ServedLedger:
-    """A hot ledger as its broker serves it to tasks: from the offload buffer, else from the hot log.
+    """A hot ledger as its broker serves it to tasks: from the tail cache, the offload buffer or the hot log.
 
-    A task goes on reading after its process has ended, then from the hot log alone.
+    A task goes on reading after its process has ended, or has closed the topic, then from the hot log alone. It is not
+    served from a tier: a read of the process during which the task acts would have to end before.
     """
 
-    def __init__(self, process: Process, ledger: ManualLedger) -> None:
+    def __init__(self, process: Process, topic: str, ledger: ManualLedger | TornLedger) -> None:
         self._process = process
+        self._topic = topic
         self._ledger = ledger
         self.ledger_id = ledger.ledger_id
 
@@ -190,15 +216,41 @@ class ServedLedger:
         return self._ledger.read(first, last)
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Confirmed entries from ``first`` on as frames, and how many; from the buffer one by one."""
-        held = self._process.buffer.get_run(self.ledger_id, first, first, max_bytes) if self._process.alive else []
-        if held:
-            return memoryview(frame_entries(held, first)), 1
+        """Confirmed entries from ``first`` on as frames, and how many."""
+        opened = self._process.store.opened(self._topic) if self._process.alive else None
+        held = None if opened is None else opened.read_memory(Position(self.ledger_id, first), 3, max_bytes)
+        found = [] if held is None else [entry.data for entry in held.entries]
+        if held is not None and found and held.entries[0].position == Position(self.ledger_id, first):
+            return memoryview(frame_entries(found, first)), len(found)
         return self._ledger.read_frames(first, max_bytes)
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Offset of each frame, and behind the last."""
         return self._ledger.offsets(first, last)
+
+
+class TornLedger:
+    """A hot ledger whose reads may end early. Entries are covered by no checksum there: they come whole, or not."""
+
+    def __init__(self, world: SimWorld, ledger: ManualLedger) -> None:
+        self._world = world
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def read(self, first: int, last: int) -> list[bytes | memoryview]:
+        """The confirmed entries ``first`` to ``last``."""
+        if self._world.rng.random() < self._world.weather.torn:
+            raise HotLogError(f"the read of ledger {self._ledger.ledger_id} from entry {first} on was torn")
+        return self._ledger.read(first, last)
+
+    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Confirmed entries from ``first`` on as frames, and how many there should be."""
+        frames, count = self._ledger.read_frames(first, max_bytes)
+        if self._world.rng.random() < self._world.weather.torn:
+            frames = frames[: self._world.rng.randint(0, frames.nbytes)]
+        return frames, count
 
 
 class PickExecutor:
@@ -220,60 +272,31 @@ class PickExecutor:
 
 
 class ProcessStore(StoreWrapper):
-    """The tier as one process sees it."""
+    """A tier as one process sees it."""
 
-    def __init__(self, world: SimWorld, process: Process) -> None:
-        super().__init__(world.tier_front)
+    def __init__(self, world: SimWorld, process: Process, url: str) -> None:
         self._world = world
-        self._process = process
-
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
-        self._world.effect(self._process, f"{call.operation} {call.key}", changes=call.operation not in _READS)
-        return perform()
-
-
-_READS: Final = frozenset({"get", "head", "list_page", "list_parts", "list_uploads"})
-
-
-class ProcessMetadata:
-    """The metadata store as one process sees it."""
-
-    def __init__(self, world: SimWorld, process: Process) -> None:
-        self._world = world
+        self._url = url
         self._process = process
 
     @property
-    def max_value_bytes(self) -> int:
-        """The longest value."""
-        return self._world.metadata_front.max_value_bytes
+    def inner(self) -> ObjectStore:  # type: ignore[override]  # another one with every change of weather
+        """The tier, with the faults of today."""
+        return self._world.tier_fronts[self._url]
 
-    def get(self, path: str) -> Versioned | None:
-        """Return the node."""
-        self._world.effect(self._process, f"read {path}", changes=False)
-        return self._world.metadata_front.get(path)
+    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+        world, process = self._world, self._process
+        if call.operation in _READS:
+            world.pause(process, call.operation, call.key)
+            return perform()
+        dies = world.effect(process, call.operation, call.key)
+        result = perform()
+        if dies:
+            world.end_after(process, call.operation, call.key)
+        return result
 
-    def children(self, path: str) -> tuple[str, ...]:
-        """Return the names below the node."""
-        self._world.effect(self._process, f"list {path}", changes=False)
-        return self._world.metadata_front.children(path)
 
-    def put(self, path: str, value: bytes, expected_version: int) -> int:
-        """Change the node."""
-        self._world.effect(self._process, f"write {path}", changes=True)
-        self._world.disturb(path)
-        return self._world.metadata_front.put(path, value, expected_version)
-
-    def delete(self, path: str, expected_version: int) -> None:
-        """Remove the node."""
-        self._world.effect(self._process, f"remove {path}", changes=True)
-        self._world.metadata_front.delete(path, expected_version)
-
-    def watch(self, path: str, callback: WatchCallback) -> Watch:
-        """Watch the node."""
-        return self._world.metadata_front.watch(path, callback)
-
-    def close(self) -> None:
-        """Nothing is held."""
+_READS: Final = frozenset({"get", "head", "list_page", "list_parts", "list_uploads"})
 
 
 class ProcessHot:
@@ -295,10 +318,15 @@ class ProcessHot:
         self._world.writers[ledger.ledger_id] = self._process
         return ledger
 
-    def open(self, ledger_id: int) -> ManualLedger:
+    def open(self, ledger_id: int) -> ManualLedger | TornLedger:
         """An existing ledger."""
         self._check()
-        return self._world.hot.open(ledger_id)
+        return self.open_any(ledger_id)
+
+    def open_any(self, ledger_id: int) -> ManualLedger | TornLedger:
+        """An existing ledger, as a task opens it, which may outlive the process."""
+        ledger = self._world.hot.open(ledger_id)
+        return TornLedger(self._world, ledger) if self._world.weather.torn else ledger
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from afterglow.verify import Finding
 
 _MOST_ROUNDS: Final = 60
+MOST_SKEW_S: Final = 7200
+"""By how much the clock of a machine may be wrong, either way: what one process has dated, another may take for due
+only twice as much later."""
 _HARMLESS: Final = (Kind.FOREIGN, Kind.UNCHECKED)
 _FOREIGN: Final = "foreign"
 
@@ -30,7 +33,26 @@ _FOREIGN: Final = "foreign"
 def come_to_rest(world: SimWorld) -> list[str]:
     """Let the owner do all that is due until nothing is, past every back-off and lag; returns why it does not end."""
     # After the longest lag all is offloaded and freed; then what was given up meanwhile stays on record for 600 s.
-    for seconds in (0, 1, 10, 31, 10, 4000, 10, 31, 31, 31, 10, 600, 31):
+    # Each deletion is seen by a listing only after its lag.
+    for seconds in (
+        0,
+        1,
+        10,
+        31,
+        10,
+        4000 + 4 * MOST_SKEW_S,
+        10,
+        31,
+        31,
+        31,
+        10,
+        600,
+        31,
+        2 * MOST_SKEW_S,
+        31,
+        world.lag_s,
+        10,
+    ):
         world.clock.advance(seconds)
         for _ in range(_MOST_ROUNDS):
             world.act(world.owner, world.owner.tick)
@@ -105,7 +127,7 @@ def _finished(world: SimWorld) -> Iterator[str]:
         policy = owner.policies.of(model.name)
         opened = owner.store.opened(model.name)
         writing_to = None if opened is None else opened.writing_to
-        now_ms = world.clock.now_ms()
+        now_ms = owner.clock.now_ms()
         if due := planner.due(info, writing_to=writing_to, policy=policy, now_ms=now_ms):
             yield f"{model.name}: ledgers {due} are due, and nobody offloads them"
         if freeable := planner.freeable(info, policy=policy, now_ms=now_ms):
@@ -118,7 +140,7 @@ def _finished(world: SimWorld) -> Iterator[str]:
 
 def _clean(world: SimWorld) -> Iterator[str]:
     """Promises 2, 4 and 9, by the checker: nothing is missing, and nothing is there that nobody names."""
-    world.clock.advance(1)
+    world.clock.advance(1 + world.lag_s)
     for finding in _verify(world):
         late = (finding.object or "")[:36] in world.watchman.late
         if not (late and finding.kind in {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD}):
@@ -127,9 +149,10 @@ def _clean(world: SimWorld) -> Iterator[str]:
     for finding in swept:
         if finding.kind is Kind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.watchman.named():
             yield f"the sweep has taken {finding}, which a list names"
+    world.clock.advance(world.lag_s)
     for finding in _verify(world) if swept else ():
         yield f"after a sweep the checker finds {finding}"
-    for upload in world.tier.list_uploads():
+    for upload in (upload for tier in world.tiers.values() for upload in tier.uploads()):
         if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.watchman.named():
             yield f"upload {upload.upload_id} of {upload.key} is left over"
     if not world.foreign_intact():
@@ -140,8 +163,8 @@ def _verify(world: SimWorld) -> list[Finding]:
     hot = set(world.hot.ledgers())
     found = verify(
         world.metadata,
-        lambda _place: world.tier,
-        tiers=[world.tier],
+        lambda place: world.tiers[f"memory://{place.bucket}"],
+        tiers=world.tiers.values(),
         instance=INSTANCE,
         now_ms=world.clock.now_ms(),
         grace_ms=0,
@@ -158,7 +181,7 @@ def _verify(world: SimWorld) -> list[Finding]:
 def _sweep(world: SimWorld) -> list[Finding]:
     swept = sweep(
         world.metadata,
-        tiers=[world.tier],
+        tiers=world.tiers.values(),
         instance=INSTANCE,
         now_ms=world.clock.now_ms(),
         grace_ms=0,

@@ -40,8 +40,7 @@ def read_by_priority(
         AfterglowError: An entry cannot be read now.
     """
     source = process.sources(ledger.name)
-    wanted = priority or process.policies.of(ledger.name).managed_ledger_offloaded_read_priority
-    first_choice = Tier.HOT if wanted is ReadPriority.BOOKKEEPER_FIRST else Tier.TIERED
+    wanted = _wanted(process, ledger, priority)
     problems: list[str] = []
     layout = ledger.layout
     for row in ledger.info.ledgerInfo:
@@ -49,15 +48,17 @@ def read_by_priority(
         if not entries:
             continue
         found: list[tuple[Position, bytes]] = []
-        told = source.counters.counts().fallbacks
+        told = source.counters.fallbacks
         for served in source.walk(row, 0, entries - 1, 700, priority):
             frames = served.run.frames
-            counts = source.counters.counts().fallbacks
-            expected = first_choice if stretch_at(row, frames.first_entry_id) is not None else Tier.HOT
+            counts = source.counters.fallbacks
+            before, wanted = wanted, _wanted(process, ledger, priority)
+            expected = wanted if stretch_at(row, frames.first_entry_id) is not None else Tier.HOT
             fell_back = sum(n for (tier, _), n in counts.items() if tier is expected) > sum(
                 n for (tier, _), n in told.items() if tier is expected
             )
-            if served.tier is not expected and not fell_back:
+            # A policy that was changed meanwhile holds from the next run on.
+            if served.tier is not expected and wanted is before and not fell_back:
                 problems.append(
                     f"{ledger.name}: ledger {row.ledgerId} was to be read from {expected}, came from {served.tier}, "
                     "and no fall-back was counted"
@@ -71,3 +72,9 @@ def read_by_priority(
         if [position.entry_id for position, _ in found] != list(range(entries)):
             problems.append(f"{ledger.name}: of ledger {row.ledgerId} {len(found)} entries came, {entries} are there")
     return problems
+
+
+def _wanted(process: Process, ledger: ManagedLedger, priority: ReadPriority | None) -> Tier:
+    """The tier that is to serve what both have."""
+    wanted = priority or process.policies.of(ledger.name).managed_ledger_offloaded_read_priority
+    return Tier.HOT if wanted is ReadPriority.BOOKKEEPER_FIRST else Tier.TIERED

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from afterglow.config import BrokerConfig
 from afterglow.testing.sim import promises
 from afterglow.testing.sim.clients import Clients
 from afterglow.testing.sim.logs import logs_of
 from afterglow.testing.sim.operating import Operator
+from afterglow.testing.sim.steps import INTERRUPTIONS
 from afterglow.testing.sim.trouble import Trouble
 from afterglow.testing.sim.upkeep import Upkeep
 from afterglow.testing.sim.weather import CALM
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Action: TypeAlias = Callable[[], str]
+
+
+_STREAMS: Final = {"segments": (0.5, 0.9), "ledgers": (0.0, 0.5)}
+"""How likely topics are to stream in a schedule whose focus is on such steps."""
+_NEEDS: Final = {
+    "offload.segments.rollback": "roll_back",
+    "offload.segments.upload.start_again": "lose_upload",
+    "offload.deletion": "trim",
+    "ledger.deletion": "delete",
+    "ledger.managed_ledger.terminate": "terminate",
+}
+"""Actions without which a schedule seldom comes to the steps of its focus."""
 
 
 class PromiseBroken(AssertionError):
@@ -49,7 +62,6 @@ def settings(rng: Random) -> BrokerConfig:
     return BrokerConfig(
         managed_ledger_min_ledger_rollover_time_minutes=0,
         managed_ledger_max_entries_per_ledger=rng.choice((2, 5, 9)),
-        managed_ledger_cache_size_mb=rng.choice((0, 0, 0, 1)),
         managed_ledger_default_mark_delete_rate_limit=0.0,
         managed_ledger_offload_prefetch_rounds=0,  # no threads
         managed_ledger_offload_read_buffer_size_in_bytes=rng.choice((1, 300, 1 << 20)),
@@ -79,10 +91,14 @@ class Simulation:
         names = [f"public/default/persistent/t{number}" for number in range(rng.randint(1, 3))]
         self.world = SimWorld(rng, settings(rng), names, verbose=verbose)
         self.world.interleave = rng.choice((0.0, 0.02, 0.1))
-        self._operator = Operator(self.world)
+        self.focus = INTERRUPTIONS[seed % len(INTERRUPTIONS)]
+        """The interruption that is tried for most."""
+        self._operator = Operator(
+            self.world, rng.choice(_STREAMS.get(self.focus.step.where.split(".")[1], (0.0, 0.5, 0.9)))
+        )
         self._clients = Clients(self.world)
-        self._upkeep = Upkeep(self.world, self._clients.delete)
-        self._trouble = Trouble(self.world)
+        self._upkeep = Upkeep(self.world, self._clients.delete, self._operator.policy)
+        self._trouble = Trouble(self.world, self.focus)
         self.world.between = self._upkeep.between
         self._actions, self._weights = self._weigh()
         self.done: dict[str, int] = {}
@@ -116,26 +132,32 @@ class Simulation:
             clients.truncate: 0.7,
             clients.terminate: 0.3,
             clients.delete: 1.2,
-            upkeep.bustle: 14,
+            upkeep.bustle: 12,
+            upkeep.drive: 1.5,
             upkeep.piece: 12,
             upkeep.task: 10,
             upkeep.tick: 8,
             upkeep.wait: 10,
             operator.policy: 4,
             operator.offload_by_hand: 3,
+            operator.roll_back: 1,
             trouble.change_weather: 6,
             trouble.clear_up: 1,
             trouble.die_soon: 2.5,
+            trouble.jump_clock: 1.5,
             trouble.restart: 0.7,
             trouble.take_over: 0.8,
+            trouble.lose_session: 0.8,
+            trouble.restore_session: 2,
             trouble.end_zombie: 0.8,
-            trouble.lose_upload: 0.7,
+            trouble.lose_upload: 1.5,
             self._rest: 0.3,
         }
         total = 0.0
         summed = []
-        for weight in weights.values():
-            total += weight * self._rng.choice((0.3, 1.0, 1.0, 2.0))
+        needed = _NEEDS.get(self.focus.step.where)
+        for action, weight in weights.items():
+            total += weight * self._rng.choice((0.3, 1.0, 1.0, 2.0)) * (6 if action.__name__ == needed else 1)
             summed.append(total)
         return list(weights), summed
 
@@ -156,15 +178,20 @@ class Simulation:
         world = self.world
         world.note("     at rest:")
         world.change_weather(CALM)
-        world.dies_in = None
+        dies_at = world.dies_at
+        world.dies_in = world.dies_at = None
         interleave, world.interleave = world.interleave, 0.0
+        self._trouble.restore_session()
         contested = world.contested
         world.end_zombies()
+        stalled = [worker for worker in world.orphans if worker.stalled and self._rng.random() < 0.5]
+        world.orphans = [worker for worker in world.orphans if worker not in stalled]
         while world.orphans:
             world.run_orphan(0)
+        world.orphans = stalled  # they go on after all this, or never
         if contested or self._rng.random() < 0.5:
             world.kill(world.owner)
         world.watchman.broken += promises.come_to_rest(world) or promises.check(world)
         self._judge()
-        world.interleave = interleave
+        world.interleave, world.dies_at = interleave, dies_at
         return ""

@@ -5,21 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afterglow.testing.sim.acting import Acting
+from afterglow.testing.sim.promises import MOST_SKEW_S
+from afterglow.testing.sim.steps import INTERRUPTIONS
 from afterglow.testing.sim.weather import CALM, draw_weather
 
 if TYPE_CHECKING:
+    from afterglow.testing.sim.steps import Interruption
     from afterglow.testing.sim.world import SimWorld
 
 
 class Trouble(Acting):
-    """Brings it, and ends it."""
+    """Brings it, and ends it.
 
-    def __init__(self, world: SimWorld) -> None:
+    Args:
+        world: Where it acts.
+        focus: The interruption that is tried for most.
+    """
+
+    def __init__(self, world: SimWorld, focus: Interruption) -> None:
         super().__init__(world)
+        self._focus = self.world.dies_at = focus
         self._calm_in = 0
 
     def pass_by(self) -> None:
         """One step less until the weather clears up."""
+        for process in (self.world.owner, *self.world.zombies):
+            if not process.session.is_open and self.rng.random() < 0.1:
+                process.session.settle()
         if not self.world.weather.calm:
             self._calm_in -= 1
             if not self._calm_in:
@@ -41,9 +53,22 @@ class Trouble(Acting):
         return "one" if self.world.lose_upload() else "none is there"
 
     def die_soon(self) -> str:
-        """Let a process, or a worker, die within the next effects."""
+        """Let a process, or a worker, die within the next effects, or at a certain step."""
+        if self.world.dies_at is None and self.rng.random() < 0.7:
+            self.world.dies_at = self.rng.choice((self._focus, self._focus, self.rng.choice(INTERRUPTIONS)))
+            return self.world.dies_at.name
         self.world.dies_in = self.rng.randint(0, 12)
         return f"after {self.world.dies_in} effects"
+
+    def jump_clock(self) -> str:
+        """Set the time of day of a process, or of all that begin from now on."""
+        offset_ms = self.rng.choice((0, 0, -MOST_SKEW_S, -60, -1, 1, 60, 600, MOST_SKEW_S)) * 1000
+        if self.rng.random() < 0.3:
+            self.world.clock_offset_ms = offset_ms
+            return f"to {offset_ms} ms for later processes"
+        process = self.process()
+        process.clock.offset_ms = offset_ms
+        return f"{process} to {offset_ms} ms"
 
     def restart(self) -> str:
         """End the owner in order, and begin another."""
@@ -52,12 +77,25 @@ class Trouble(Acting):
 
     def take_over(self) -> str:
         """Begin another owner beside the first."""
-        if self.world.zombies:
-            return "two are enough"
+        if len(self.world.zombies) > 1:
+            return "three are enough"
         self.world.take_over()
         return f"{self.world.owner}"
 
+    def lose_session(self) -> str:
+        """Have the owner lose its metadata session; mostly another takes over meanwhile."""
+        owner = self.world.owner
+        owner.session.lose()
+        return f"{owner}" + (f", {self.take_over()}" if self.rng.random() < 0.6 else "")
+
+    def restore_session(self) -> str:
+        """Let lost sessions return, to processes that go on where they were."""
+        lost = [each for each in (self.world.owner, *self.world.zombies) if not each.session.is_open]
+        for process in lost:
+            process.session.restore()
+        return f"{lost}"
+
     def end_zombie(self) -> str:
-        """End the first."""
+        """End the processes that were replaced."""
         self.world.end_zombies()
         return ""

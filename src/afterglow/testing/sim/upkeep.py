@@ -23,11 +23,13 @@ class Upkeep(Acting):
     Args:
         world: Where it acts.
         disturb: What may happen to the owner while others are at work.
+        change_policy: What people may do at any time.
     """
 
-    def __init__(self, world: SimWorld, disturb: Callable[[], object]) -> None:
+    def __init__(self, world: SimWorld, disturb: Callable[[], object], change_policy: Callable[[], object]) -> None:
         super().__init__(world)
         self._disturb = disturb
+        self._change_policy = change_policy
 
     def piece(self) -> str:
         """Run a piece of work that waits."""
@@ -51,10 +53,28 @@ class Upkeep(Acting):
 
     def bustle(self) -> str:
         """Do much at a time."""
-        times = self.rng.randint(3, 12)
-        for _ in range(times):
+        world, times = self.world, self.rng.randint(3, 12)
+        for time in range(times):
             self.task()
+            # Another tick right after one that found nothing to do would find nothing either.
+            if not any(len(each.executor) or each.tasks for each in (world.owner, *world.zombies)):
+                return f"{time + 1} pieces of work"
         return f"{times} pieces of work"
+
+    def drive(self) -> str:
+        """Let the owner do all that is due for a while, as long as it lives, and time pass meanwhile."""
+        owner = self.world.owner
+        for seconds in self.rng.choice(((0.5, 1, 9), (31, 1, 31), (1, 601, 31))):
+            self.world.clock.advance(seconds)
+            self.world.act(owner, owner.tick)
+            for _ in range(40):
+                if not owner.alive or not (len(owner.executor) or owner.tasks):
+                    break
+                if len(owner.executor):
+                    self.world.act(owner, partial(owner.executor.run, self._pick(owner)))
+                else:
+                    self.world.run_task(owner, self.rng.randrange(len(owner.tasks)))
+        return f"{owner}"
 
     def tick(self) -> str:
         """Do what the engine does every second."""
@@ -74,6 +94,8 @@ class Upkeep(Acting):
         if world.orphans and rng.random() < 0.5:
             world.run_orphan(rng.randrange(len(world.orphans)))
             return
+        if rng.random() < 0.1:
+            self._change_policy()
         others = [process for process in (world.owner, *world.zombies) if process is not world.actor]
         if not others:
             return

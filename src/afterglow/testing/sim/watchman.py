@@ -6,6 +6,7 @@ finds is kept, not raised: the code under test would take an exception for one o
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -17,13 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext, OffloadSegment
-    from afterglow.ledger.clock import Clock
     from afterglow.metadata.memory import MemoryMetadataStore
-    from afterglow.metadata.store import Versioned
     from afterglow.metadata.watches import Watch, WatchCallback
-    from afterglow.storage.memory import MemoryStore
     from afterglow.storage.store import Data, Part, Upload
     from afterglow.testing.sim.model import TopicModel
+    from afterglow.testing.sim.tier import SimTier
 
 _LISTS: Final = "/managed-ledgers/"
 _DEPTH: Final = 5
@@ -36,11 +35,14 @@ FOREIGN: Final = "foreign"
 """What keys begin with that are none of ours."""
 
 
-def uuid_of(holder: OffloadContext | OffloadSegment) -> UUID | None:
-    """The UUID in a list; None where there is none."""
-    if not holder.HasField("uidMsb"):
-        return None
-    return UUID(int=(holder.uidMsb & (1 << 64) - 1) << 64 | holder.uidLsb & (1 << 64) - 1)
+def uuid_of(holder: OffloadContext | OffloadSegment) -> str | None:
+    """The UUID in a list, as text; None where there is none."""
+    return _uuid(holder.uidMsb, holder.uidLsb) if holder.HasField("uidMsb") else None
+
+
+@lru_cache(maxsize=1024)
+def _uuid(most: int, least: int) -> str:
+    return str(UUID(int=(most & (1 << 64) - 1) << 64 | least & (1 << 64) - 1))
 
 
 def text_of(info: ManagedLedgerInfo, key: str) -> str | None:
@@ -62,8 +64,8 @@ class Watchman:
 
     Args:
         metadata: The store itself.
-        tier: The tier itself.
-        clock: The simulation's.
+        tiers: The tiers themselves.
+        now_ms: The time of day as whoever acts sees it.
         models: What topics must hold, by managed-ledger name.
         stale: Whether whoever acts now has lost the topic, or is a task that nobody waits for.
     """
@@ -71,19 +73,20 @@ class Watchman:
     def __init__(
         self,
         metadata: MemoryMetadataStore,
-        tier: MemoryStore,
-        clock: Clock,
+        tiers: Sequence[SimTier],
+        now_ms: Callable[[], int],
         models: Mapping[str, TopicModel],
         stale: Callable[[], bool],
     ) -> None:
         self._metadata = metadata
-        self._tier = tier
-        self._clock = clock
+        self._tiers = tiers
+        self._now_ms = now_ms
         self._models = models
         self._stale = stale
         self._paths = AfterglowPaths()
         self.lists: dict[str, ManagedLedgerInfo] = {}
         """The list of each topic as it is stored."""
+        self._named: frozenset[str] | None = None
         self.broken: list[str] = []
         """Promises that were broken."""
         self.late: set[str] = set()
@@ -103,12 +106,14 @@ class Watchman:
         else:
             self._compare(model, old, new)
         self.lists[name] = new
+        self._named = None
 
     def removed(self, path: str) -> None:
         """A node was deleted."""
         if path.startswith(_LISTS) and path.count("/") == _DEPTH:
             name = topic_of(path).managed_ledger_name
             info = self.lists.pop(name)
+            self._named = None
             if info.ledgerInfo:
                 self.broken.append(f"{name} was deleted while its list still named ledgers")
 
@@ -119,15 +124,18 @@ class Watchman:
         if text_of(new, DELETING) is not None and not model.deletion_wanted:
             self.broken.append(f"{model.name} is deleted, and nobody asked for that")
         for ledger_id in leaving:
-            if not model.may_leave(old, before[ledger_id], self._clock.now_ms()):
+            if not model.may_leave(old, before[ledger_id], self._now_ms()):
                 self.broken.append(f"{model.name}: ledger {ledger_id} left the list, and nothing allowed that")
             model.left(ledger_id)
-            if before[ledger_id].entries and any(
-                kept < ledger_id and before[kept].entries for kept in after if kept in before
+            if (
+                ledger_id not in model.discarded
+                and before[ledger_id].entries
+                and any(kept < ledger_id and before[kept].entries for kept in after if kept in before)
             ):
                 self.broken.append(f"{model.name}: ledger {ledger_id} left the list before older ones: a hole")
         for ledger_id, row in after.items():
-            self._compare_rows(model, before.get(ledger_id), row)
+            if (was := before.get(ledger_id)) != row:
+                self._compare_rows(model, was, row)
 
     def _compare_rows(
         self, model: TopicModel, old: ManagedLedgerInfo.LedgerInfo | None, new: ManagedLedgerInfo.LedgerInfo
@@ -147,8 +155,8 @@ class Watchman:
         known = {uuid_of(segment) for segment in was.offloadSegment if segment.complete} if was is not None else set()
         now = {uuid_of(segment) for segment in context.offloadSegment if segment.complete}
         for uuid in now - known:
-            self._check_object(model, new.ledgerId, str(uuid))
-        if known - now:
+            self._check_object(model, new.ledgerId, f"{uuid}")
+        if known - now - model.taken_out:
             self.broken.append(f"{model.name}: ledger {new.ledgerId} has lost committed segments {known - now}")
         if context.bookkeeperDeleted and not in_tier(new):
             self.broken.append(f"{model.name}: ledger {new.ledgerId} is freed, and not in the tier as a whole")
@@ -179,11 +187,13 @@ class Watchman:
 
     def has(self, key: str) -> bool:
         """Whether an object is there."""
-        return any(found.key == key for found in self._tier.list_page(key, limit=2).objects)
+        return any(tier.has(key) for tier in self._tiers)
 
-    def named(self) -> set[str]:
+    def named(self) -> frozenset[str]:
         """Every UUID that a list names."""
-        return {str(uuid) for info in self.lists.values() for uuid in _uuids(info)}
+        if self._named is None:
+            self._named = frozenset(uuid for info in self.lists.values() for uuid in _uuids(info))
+        return self._named
 
     def deleting(self, keys: Iterable[str]) -> None:
         """Objects are about to be deleted."""
@@ -199,13 +209,13 @@ class Watchman:
         if upload.key.startswith(FOREIGN):
             self.broken.append(f"somebody else's upload of {upload.key} is aborted")
 
-    def writing(self, key: str, data: bytes | None = None) -> None:
+    def writing(self, key: str, tier: SimTier | None = None, data: bytes | None = None) -> None:
         """An object or an upload is about to be written."""
         if key.startswith(FOREIGN):
             self.broken.append(f"somebody else's object {key} is written")
             return
-        if data is not None and self.has(key) and bytes(self._tier.get(key)) != data:
-            self.broken.append(f"object {key} is written over with other bytes")
+        if tier is not None and self.has(key) and not (tier.has(key) and bytes(tier.get(key)) == data):
+            self.broken.append(f"object {key} is written over with other bytes, or in two tiers")
         uuid = key[:_UUID_CHARS]
         if uuid in self.named() or any(self._on_record(name, UUID(uuid)) for name in self._models):
             return
@@ -224,45 +234,52 @@ class Watchman:
         return any(self._metadata.get(path) is not None for path in paths)
 
 
-def _uuids(info: ManagedLedgerInfo) -> Iterator[UUID]:
+def _uuids(info: ManagedLedgerInfo) -> Iterator[str]:
     for row in info.ledgerInfo:
         found = [uuid_of(row.offloadContext), *map(uuid_of, row.offloadContext.offloadSegment)]
         yield from (uuid for uuid in found if uuid is not None)
 
 
-class WatchedStore(StoreWrapper):
-    """The tier, with a watchman before it."""
+class WatchedTier(StoreWrapper):
+    """The tier, with a watchman before what changes it."""
 
-    def __init__(self, inner: MemoryStore, watchman: Watchman) -> None:
+    def __init__(self, inner: SimTier, watchman: Watchman) -> None:
         super().__init__(inner)
+        self._inner = inner
         self._watchman = watchman
+        self.get = inner.get  # type: ignore[method-assign]  # reads pass as they are
+        self.head = inner.head  # type: ignore[method-assign]
+        self.list_page = inner.list_page  # type: ignore[method-assign]
+        self.list_parts = inner.list_parts  # type: ignore[method-assign]
+        self.list_uploads = inner.list_uploads  # type: ignore[method-assign]
+        self.upload_part = inner.upload_part  # type: ignore[method-assign]
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Write an object."""
-        if not (if_absent and self._watchman.has(key)):
-            self._watchman.writing(key, bytes(data))
-        super().put(key, data, metadata=metadata, if_absent=if_absent)
+        if not (if_absent and self._inner.has(key)):
+            self._watchman.writing(key, self._inner, bytes(data))
+        self._inner.put(key, data, metadata=metadata, if_absent=if_absent)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects."""
         listed = tuple(keys)
         self._watchman.deleting(listed)
-        super().delete(listed)
+        self._inner.delete(listed)
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an upload."""
         self._watchman.uploading(key)
-        return super().create_upload(key, metadata=metadata)
+        return self._inner.create_upload(key, metadata=metadata)
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
         """Finish an upload."""
-        super().complete_upload(upload, parts)
+        self._inner.complete_upload(upload, parts)
         self._watchman.writing(upload.key)
 
     def abort_upload(self, upload: Upload) -> None:
         """Discard an upload."""
         self._watchman.aborting(upload)
-        super().abort_upload(upload)
+        self._inner.abort_upload(upload)
 
 
 class WatchedMetadata:
@@ -271,19 +288,13 @@ class WatchedMetadata:
     def __init__(self, inner: MemoryMetadataStore, watchman: Watchman) -> None:
         self._inner = inner
         self._watchman = watchman
+        self.get = inner.get  # reads pass as they are
+        self.children = inner.children
 
     @property
     def max_value_bytes(self) -> int:
         """The longest value."""
         return self._inner.max_value_bytes
-
-    def get(self, path: str) -> Versioned | None:
-        """Return the node."""
-        return self._inner.get(path)
-
-    def children(self, path: str) -> tuple[str, ...]:
-        """Return the names below the node."""
-        return self._inner.children(path)
 
     def put(self, path: str, value: bytes, expected_version: int) -> int:
         """Change the node."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from afterglow.metadata import faults as metadata_faults
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _WRITES: Final = frozenset({"put", "delete", "create_upload", "upload_part", "complete_upload", "abort_upload"})
 _DATA: Final = "*[0-9a-f]"
-"""Keys of data objects; an index ends otherwise, and no checksum covers it."""
+"""Keys of data objects; an index ends otherwise, and no checksum covers it: only its length is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,15 @@ class Weather:
     name: str
     tier: tuple[store_faults.FaultRule, ...] = ()
     metadata: tuple[metadata_faults.FaultRule, ...] = ()
+    torn: float = 0.0
+    """Of a read of the hot log giving less than it says, or nothing."""
     conflicts: float = 0.0
     """Of a topic's list being changed by somebody else, harmlessly, right before it is written."""
 
     @property
     def calm(self) -> bool:
         """Whether nothing goes wrong."""
-        return not (self.tier or self.metadata or self.conflicts)
+        return not (self.tier or self.metadata or self.torn or self.conflicts)
 
 
 CALM: Final = Weather("calm")
@@ -42,14 +44,16 @@ def draw_weather(rng: Random) -> Weather:
         "a tier that fails now and then": Weather("", tier=_flaky_tier(often)),
         "a tier that is out": Weather("", tier=_out_tier()),
         "a tier that garbles what is read": Weather("", tier=_garbled_tier(often)),
+        "a hot log whose reads are torn": Weather("", torn=often),
+        "torn and garbled reads": Weather("", tier=_garbled_tier(often), torn=often),
         "metadata that fails now and then": Weather("", metadata=_flaky_metadata(often), conflicts=often),
         "metadata that is out": Weather("", metadata=_out_metadata()),
         "somebody else who changes lists": Weather("", conflicts=often),
-        "a storm": Weather("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often),
+        "a storm": Weather("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often, often),
     }
     name = rng.choice(tuple(kinds))
     drawn = kinds[name]
-    return Weather(f"{name} ({often})", drawn.tier, drawn.metadata, drawn.conflicts)
+    return replace(drawn, name=f"{name} ({often})")
 
 
 def _flaky_tier(often: float) -> tuple[store_faults.FaultRule, ...]:
@@ -68,7 +72,7 @@ def _garbled_tier(often: float) -> tuple[store_faults.FaultRule, ...]:
     fault, rule = store_faults.Fault, store_faults.FaultRule
     return (
         rule(fault.FLIPPED_BIT, key=_DATA, times=None, probability=often / 2),
-        rule(fault.SHORT_READ, key=_DATA, times=None, probability=often / 2),
+        rule(fault.SHORT_READ, times=None, probability=often / 2),
     )
 
 

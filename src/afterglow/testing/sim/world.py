@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -10,14 +11,14 @@ from afterglow.errors import AfterglowError
 from afterglow.metadata.faults import FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.storage.faults import FaultyStore
-from afterglow.storage.memory import MemoryStore
-from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.clock import ManualClock
 from afterglow.testing.crash_points import Crashed
 from afterglow.testing.manual_hot import ManualHotLog
 from afterglow.testing.sim.model import TopicModel
-from afterglow.testing.sim.process import PLACE, Process
-from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedStore, Watchman, text_of
+from afterglow.testing.sim.process import PLACES, Process
+from afterglow.testing.sim.steps import Effect, Interruption, steps_of
+from afterglow.testing.sim.tier import SimTier
+from afterglow.testing.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedTier, Watchman, text_of
 from afterglow.testing.sim.weather import CALM
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from afterglow.config import BrokerConfig
+    from afterglow.metadata.store import MetadataStore
     from afterglow.offload.task import PartResult, Task
+    from afterglow.storage.store import ObjectStore
+    from afterglow.testing.sim.steps import Step
     from afterglow.testing.sim.weather import Weather
 
 _FOREIGN_OBJECT: Final = "foreign-object"
@@ -38,14 +42,8 @@ class Worker:
 
     process: Process
     task: Task
-
-
-class _Tier(MemoryStore):
-    """A store of this world's own whose name, which stands in messages, is that of any other's."""
-
-    @property
-    def url(self) -> str:
-        return PLACE.url
+    stalled: bool = False
+    """Whether it goes on after its retry: everything that it writes may be over and done with."""
 
 
 class SimWorld:
@@ -66,30 +64,52 @@ class SimWorld:
         self.clock = ManualClock()
         self.models = {name: TopicModel(name) for name in topics}
         self.hot = ManualHotLog()
-        self.hot.before = self._hot_effect
+        self.hot.before, self.hot.after = self._hot_effect, self._after_hot_effect
+        self._hot_ends: tuple[str, str] | None = None
         self.writers: dict[int, Process] = {}
         """Which process writes a ledger."""
         self.metadata = MemoryMetadataStore(now_ms=self.clock.now_ms)
-        self.tier = _Tier(now_ms=self.clock.now_ms, new_id=lambda: f"upload-{rng.getrandbits(64):016x}")
-        self.tier.put(_FOREIGN_OBJECT, b"not ours")
-        self.tier.create_upload(_FOREIGN_UPLOAD)
-        self.watchman = Watchman(self.metadata, self.tier, self.clock, self.models, self._is_stale)
-        self._watched_metadata = WatchedMetadata(self.metadata, self.watchman)
-        self._watched_tier = WatchedStore(self.tier, self.watchman)
-        self.tier_front = StoreWrapper(self._watched_tier)
+        self.cache_bytes = rng.choice((0, 0, 900, 1 << 20))
+        """Of the tail cache of each process: what it does not hold goes to the offload buffer."""
+        self.lag_s = rng.choice((0.0, 0.0, 5.0, 60.0))
+        """By how much listings of the tier lag behind at most."""
+        self.tiers = {
+            place.url: SimTier(
+                place.url,
+                self.clock,
+                new_id=lambda: f"upload-{rng.getrandbits(64):016x}",
+                lag_s=lambda: self.lag_s * rng.random(),
+                most_lag_s=self.lag_s,
+            )
+            for place in PLACES
+        }
+        for tier in self.tiers.values():
+            tier.put(_FOREIGN_OBJECT, b"not ours")
+            tier.create_upload(_FOREIGN_UPLOAD)
+        self.watchman = Watchman(self.metadata, tuple(self.tiers.values()), self.now_ms, self.models, self._is_stale)
+        self.watched_metadata = WatchedMetadata(self.metadata, self.watchman)
+        self._watched_tiers = {url: WatchedTier(tier, self.watchman) for url, tier in self.tiers.items()}
         self.weather = CALM
         self.change_weather(CALM)
         self.zombies: list[Process] = []
         self.orphans: list[Worker] = []
         """Whom nobody waits for."""
         self.processes = 0
+        self.clock_offset_ms = 0
+        """How far the clock of the machine is ahead on which the next process begins."""
         self.dies_in: int | None = None
         """Effects until whoever acts dies; None: nobody does by itself."""
+        self.dies_at: Interruption | None = None
+        """The step at which whoever comes to it dies."""
+        self.interrupted: Counter[str] = Counter()
+        """How often each step was interrupted, by the name of the interruption."""
+        self._ending: list[Step] = []
+        self.stalls = rng.choice((0.0, 0.05, 0.2))
+        """How likely a task is to be retried while its first attempt stands still."""
         self.interleave = 0.0
         """How likely it is that others act between two effects of one process."""
         self.between: Callable[[], None] = lambda: None
         """What others do then."""
-        self.effects = 0
         self.actor: Process | Worker | None = None
         self._nested = False
         self.contested = False
@@ -102,6 +122,11 @@ class SimWorld:
         """A UUID by lot."""
         return UUID(int=self.rng.getrandbits(128), version=4)
 
+    def now_ms(self) -> int:
+        """The time of day as whoever acts sees it."""
+        actor = self.actor.process if isinstance(self.actor, Worker) else self.actor
+        return self.clock.now_ms() if actor is None else actor.clock.now_ms()
+
     def note(self, line: str) -> None:
         """Keep a line for whoever reads about a failure."""
         self.trace.append(line)
@@ -111,10 +136,16 @@ class SimWorld:
     def change_weather(self, weather: Weather) -> None:
         """Let other things go wrong from now on."""
         self.weather = weather
-        self.tier_front.inner = FaultyStore(self._watched_tier, weather.tier, seed=self.rng.getrandbits(32))
-        self.metadata_front = FaultyMetadataStore(
-            self._watched_metadata, weather.metadata, seed=self.rng.getrandbits(32)
-        )
+        seed, metadata_seed = self.rng.getrandbits(32), self.rng.getrandbits(32)
+        metadata = self.watched_metadata
+        self.tier_fronts: dict[str, ObjectStore] = {}
+        spared = self.rng.choice((None, None, *self.tiers))
+        for url, tier in self._watched_tiers.items():
+            faulty = weather.tier and url != spared
+            self.tier_fronts[url] = FaultyStore(tier, weather.tier, seed=seed) if faulty else tier
+        self.metadata_front: MetadataStore = metadata
+        if weather.metadata:
+            self.metadata_front = FaultyMetadataStore(metadata, weather.metadata, seed=metadata_seed)
 
     def disturb(self, path: str) -> None:
         """Somebody else may write to a topic's list just now, without a change."""
@@ -129,37 +160,86 @@ class SimWorld:
 
     def lose_upload(self) -> bool:
         """The store forgets an unfinished upload of ours; returns whether there was one."""
-        uploads = [upload for upload in self.tier.list_uploads() if upload.key != _FOREIGN_UPLOAD]
+        uploads = [
+            (tier, upload) for tier in self.tiers.values() for upload in tier.uploads() if upload.key != _FOREIGN_UPLOAD
+        ]
         if not uploads:
             return False
-        self.tier.abort_upload(self.rng.choice(uploads))
+        tier, upload = self.rng.choice(uploads)
+        tier.abort_upload(upload)
         return True
 
     def foreign_intact(self) -> bool:
         """Whether what is not ours is as it was."""
-        kept = any(upload.key == _FOREIGN_UPLOAD for upload in self.tier.list_uploads())
-        return kept and bytes(self.tier.get(_FOREIGN_OBJECT)) == b"not ours"
+        return all(
+            any(upload.key == _FOREIGN_UPLOAD for upload in tier.uploads())
+            and bytes(tier.get(_FOREIGN_OBJECT)) == b"not ours"
+            for tier in self.tiers.values()
+        )
 
     # --- who acts -----------------------------------------------------------------------------------------------------
 
-    def effect(self, process: Process, name: str, *, changes: bool) -> None:
-        """Something is about to be done by a process.
+    def effect(self, process: Process, operation: str, target: str, value: bytes | None = None) -> bool:
+        """Something is about to be changed by a process.
+
+        Returns:
+            Whether the process dies of it: then :meth:`end_after` is to be called once it has happened.
 
         Raises:
             Crashed: It does not come to that.
         """
+        dies = False
+        if (self.dies_in is not None or self.dies_at is not None) and not self._nested:
+            dies = self._dies(process, operation, target, value)
+        self.pause(process, operation, target)
+        return dies
+
+    def _dies(self, process: Process, operation: str, target: str, value: bytes | None) -> bool:
+        """Whether a process dies after an effect.
+
+        Raises:
+            Crashed: It dies before.
+        """
+        by_writer = operation.startswith("hot") and self.writers.get(int(target)) is process
+        effect = Effect(operation, target, value, self.metadata, by_writer=by_writer)
+        after = None
+        if self.dies_at is not None and self.dies_at.step.matches(effect):
+            after, self.dies_at = self.dies_at.after, None
+        elif self.dies_in is not None:
+            self.dies_in -= 1
+            if self.dies_in < 0:
+                after, self.dies_in = self.rng.random() < 0.3, None
+        if after is None:
+            return False
+        self._ending = steps_of(effect)
+        if after:
+            return True
+        self._interrupted(after=False)
+        raise Crashed(f"{process} before {operation} {target}")
+
+    def end_after(self, process: Process, operation: str, target: str) -> None:
+        """End a process right after an effect.
+
+        Raises:
+            Crashed: Always.
+        """
+        self._interrupted(after=True)
+        raise Crashed(f"{process} after {operation} {target}")
+
+    def _interrupted(self, *, after: bool) -> None:
+        self.interrupted.update(Interruption(step, after).name for step in self._ending)
+
+    def pause(self, process: Process, operation: str, target: str) -> None:
+        """A request of a process is on its way: others may act before it arrives.
+
+        Raises:
+            Crashed: The process has ended.
+        """
         if process is self.actor and not process.alive:
             # It was killed while others acted. The request that it had sent by then has come; nothing else does.
-            raise Crashed(f"{process} had ended before {name}")
+            raise Crashed(f"{process} had ended before {operation} {target}")
         if self.verbose:
-            self.note(f"      {process} {name}")
-        if changes:
-            self.effects += 1
-            if self.dies_in is not None and not self._nested:
-                self.dies_in -= 1
-                if self.dies_in < 0:
-                    self.dies_in = None
-                    raise Crashed(f"{process} before {name}")
+            self.note(f"      {process} {operation} {target}")
         # A worker holds no lock of its process, so that anybody may act while it is at work.
         likely = 3 * self.interleave if isinstance(self.actor, Worker) else self.interleave
         if likely and not self._nested and not self.hot.held and self.rng.random() < likely:
@@ -195,6 +275,9 @@ class SimWorld:
     def run_task(self, process: Process, index: int) -> None:
         """Run a task of a process, and tell it; a worker that dies is replaced, and the task done over."""
         task, done = process.tasks.pop(index)
+        if self.rng.random() < self.stalls:
+            # The first attempt stands still, a second is made, and the first goes on when nobody waits for it.
+            self.orphans.append(Worker(process, task, stalled=True))
         result = self._run(Worker(process, task))
         if result is None and process.alive:
             process.tasks.append((task, done))
@@ -220,22 +303,35 @@ class SimWorld:
 
     def _is_stale(self) -> bool:
         actor = self.actor
+        if isinstance(actor, Worker) and actor.stalled:
+            return True
         process = actor.process if isinstance(actor, Worker) else actor
         return process is not self.owner or self.contested
 
     def _hot_effect(self, name: str) -> None:
         if isinstance(self.actor, Process):
-            self.effect(self.actor, f"hot {name}", changes=True)
+            subject = str(self.hot.subject)
+            if self.effect(self.actor, f"hot {name}", subject):
+                self._hot_ends = name, subject
+
+    def _after_hot_effect(self, name: str) -> None:
+        # Deleting a ledger closes it first, which is no effect by which the process was to end.
+        if self._hot_ends is not None and self._hot_ends[0] == name and isinstance(self.actor, Process):
+            (_, subject), self._hot_ends = self._hot_ends, None
+            self.end_after(self.actor, f"hot {name}", subject)
 
     # --- who lives ----------------------------------------------------------------------------------------------------
 
     def _boot(self) -> Process:
         self.processes += 1
-        return Process(self, self.config, self.processes)
+        process = Process(self, self.config, self.processes)
+        process.clock.offset_ms = self.clock_offset_ms
+        return process
 
     def kill(self, process: Process) -> None:
         """End a process where it stands; its workers may go on for a while. The owner is replaced."""
         process.alive = False
+        process.session.settle()
         self._end_appends(process)
         self.orphans += [Worker(process, task) for task, _ in process.tasks if self.rng.random() < 0.5]
         process.tasks.clear()
