@@ -110,7 +110,7 @@ def test_a_store_that_is_out_for_five_minutes_costs_nothing_but_time(seed: int, 
     load.go_on(120)
     before = load.committed()
     assert all(before)
-    world.change_weather(OUT)
+    world.change_weather(OUT, spare_one=False)
     load.go_on(150)
     if dies:
         world.kill(world.owner)

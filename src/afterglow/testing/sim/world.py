@@ -133,15 +133,20 @@ class SimWorld:
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def change_weather(self, weather: Weather) -> None:
-        """Let other things go wrong from now on."""
+    def change_weather(self, weather: Weather, *, spare_one: bool = True) -> None:
+        """Let other things go wrong from now on.
+
+        Args:
+            weather: What goes wrong.
+            spare_one: Whether one of the tier locations, by lot, may be spared.
+        """
         self.weather = weather
         seed, metadata_seed = self.rng.getrandbits(32), self.rng.getrandbits(32)
         metadata = self.watched_metadata
         self.tier_fronts: dict[str, ObjectStore] = {}
         spared = self.rng.choice((None, None, *self.tiers))
         for url, tier in self._watched_tiers.items():
-            faulty = weather.tier and url != spared
+            faulty = weather.tier and not (spare_one and url == spared)
             self.tier_fronts[url] = FaultyStore(tier, weather.tier, seed=seed) if faulty else tier
         self.metadata_front: MetadataStore = metadata
         if weather.metadata:
