@@ -599,23 +599,28 @@ def test_a_zombie_changes_nothing_once_another_owner_has_taken_over() -> None:
     assert world.given_up == {}
 
 
-def test_a_fenced_owner_neither_creates_an_upload_nor_aborts_that_of_the_next_owner() -> None:
+def test_an_owner_that_is_fenced_right_before_it_creates_its_upload_creates_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = StreamWorld(streaming(max_offload_segment_size_in_bytes=10_000))
-    good, world.store = world.store, FaultyStore(world.store, [FaultRule(Fault.ERROR_BEFORE, times=None)])
     world.append(*map(payload, range(30)))
-    world.advance()
     zombie = world.stream
-    assert isinstance(zombie.error, StoreUnavailable), "it could not create its upload, and will try again"
-    world.store = good
-    world.world.boot()  # another process, over the same hot log
-    world.open()
-    world.advance()
-    of_the_owner = good.list_uploads()
-    assert len(of_the_owner) == 1
-    world.world.clock.advance(60)
+    create = SegmentUpload._create_upload
+    of_the_owner: list[Upload] = []
+
+    def create_late(upload: SegmentUpload) -> None:
+        monkeypatch.undo()
+        world.world.boot()  # another process, over the same hot log
+        world.open()
+        world.advance()
+        of_the_owner.extend(world.store.list_uploads())
+        create(upload)
+
+    monkeypatch.setattr(SegmentUpload, "_create_upload", create_late)
     with pytest.raises(Fenced):
         zombie.advance()
-    assert good.list_uploads() == of_the_owner
+    assert len(of_the_owner) == 1
+    assert list(world.store.list_uploads()) == of_the_owner
 
 
 def script(world: StreamWorld) -> None:
