@@ -623,6 +623,30 @@ def test_an_owner_that_is_fenced_right_before_it_creates_its_upload_creates_none
     assert list(world.store.list_uploads()) == of_the_owner
 
 
+def test_a_committed_segment_whose_record_stays_for_a_while_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = StreamWorld()
+    world.append(*map(payload, range(3)))
+    world.stream.close_at(world.ledger.last_confirmed)
+
+    def fail(_node: UploadNode) -> None:
+        raise MetadataUnavailable("not now")
+
+    monkeypatch.setattr(UploadNode, "delete", fail)
+    world.advance()
+    world.run()
+    world.advance()
+    monkeypatch.undo()
+    assert isinstance(world.stream.error, MetadataUnavailable)
+    (key,) = (found.key for found in world.store.list() if found.key.endswith(INDEX_SUFFIX))
+    world.store.delete([key])  # as after a trim, or a roll-back
+    world.world.clock.advance(60)
+    world.advance()
+    assert world.stream.idle
+    assert key not in [found.key for found in world.store.list()]
+
+
 def script(world: StreamWorld) -> None:
     """A life with parts, several ledgers, closing by size, by hand and by a switch back."""
     for number in range(24):

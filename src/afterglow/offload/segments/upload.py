@@ -124,6 +124,9 @@ class SegmentUpload:
         self._unsure = bool(node.record.planned) and not node.record.upload_id
         """Whether the store may hold an upload of the key that is not recorded: none is created before a part is
         planned."""
+        self._committed = False
+        """Whether only its record is still to be deleted. Meanwhile it may have been trimmed, or rolled back: to finish
+        it over would write its index again, which nobody names any more."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -371,6 +374,12 @@ class SegmentUpload:
             OffloadConflict: The segment is not assigned any more: it was given up.
             AfterglowError: To be tried again.
         """
+        if not self._committed:
+            self._commit()
+        self._node.delete()
+
+    def _commit(self) -> None:
+        """Steps 6 to 10."""
         if self._external:
             self._read_back()
         else:
@@ -390,7 +399,7 @@ class SegmentUpload:
         except OffloadConflict:
             self.give_up("its ledgers have left the list")
             raise
-        self._node.delete()
+        self._committed = True
 
     def _complete_object(self) -> None:
         """Steps 6 to 8."""
