@@ -77,4 +77,4 @@ def test_a_client_that_retries_is_logged_once_in_a_minute_with_the_number_of_its
 def test_addresses_without_number_take_bounded_memory(failed: FailedHandshakes) -> None:
     for number in range(5_000):
         failed.report(f"10.0.{number >> 8}.{number & 255}", ConnectionResetError())
-    assert len(failed._logged) <= 1024
+    assert len(failed._throttle._logged) <= 1024

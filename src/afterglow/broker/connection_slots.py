@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from afterglow.broker.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
-
-_INTERVAL_S: Final = 60.0
-"""Refused clients connect again at once: each limit is logged once in this time."""
 
 
 class ConnectionSlots:
@@ -46,11 +45,9 @@ class ConnectionSlots:
         self._per_address = per_address
         self._total_setting = total_setting
         self._per_address_setting = per_address_setting
-        self._now_s = now_s
         self._addresses: dict[object, str] = {}
         self._counts: Counter[str] = Counter()
-        self._logged: dict[str, tuple[float, int]] = {}
-        """When each limit was last logged, and how many connections it has refused since."""
+        self._throttle = LogThrottle(now_s)
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -87,11 +84,6 @@ class ConnectionSlots:
             del self._counts[address]
 
     def _report(self, setting: str, limit: int, address: str) -> None:
-        now_s = self._now_s()
-        last_s, since = self._logged.get(setting, (float("-inf"), 0))
-        if now_s - last_s < _INTERVAL_S:
-            self._logged[setting] = last_s, since + 1
+        if (more := self._throttle.admit(setting)) is None:
             return
-        self._logged[setting] = now_s, 0
-        more = f" ({since} more since it was last logged)" if since else ""
         log.warning("connection from %s was refused: %s is %d%s", address, setting, limit, more)

@@ -14,6 +14,8 @@ import time
 from asyncio.sslproto import SSLProtocol
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
+from afterglow.broker.log_throttle import LogThrottle
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,11 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
-
-_INTERVAL_S: Final = 60.0
-"""Clients retry for ever, many times in a minute: one line per address and reason in this time."""
-_MOST_REASONS: Final = 1024
-"""Addresses and reasons that are remembered; beyond them the oldest is dropped, and may be logged again early."""
 
 _NOT_TLS: Final = "the client does not speak TLS; give it a pulsar+ssl:// or https:// address"
 _NOT_TRUSTED: Final = (
@@ -62,23 +59,13 @@ class FailedHandshakes:
 
     def __init__(self, port: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._port = port
-        self._now_s = now_s
-        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
-        """When each was last logged, and how many came since."""
+        self._throttle = LogThrottle(now_s)
 
     def report(self, address: str, error: BaseException) -> None:
         """Log why the handshake with a client failed, unless it was logged a moment ago."""
         reason = _reason(error)
-        now_s = self._now_s()
-        last_s, since = self._logged.get((address, reason), (float("-inf"), 0))
-        if now_s - last_s < _INTERVAL_S:
-            self._logged[address, reason] = last_s, since + 1
+        if (more := self._throttle.admit((address, reason))) is None:
             return
-        self._logged.pop((address, reason), None)
-        if len(self._logged) >= _MOST_REASONS:
-            del self._logged[next(iter(self._logged))]
-        self._logged[address, reason] = now_s, 0
-        more = f" ({since} more since it was last logged)" if since else ""
         log.warning("TLS handshake with %s failed on %s: %s%s", address, self._port, reason, more)
 
 
