@@ -4,6 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# An interpreter that is given, as in `make test PYTHON=python3.12`, replaces the one of an existing .venv.
+ifneq ($(origin PYTHON),file)
+STAMP := $(VENV)/.installed-$(notdir $(PYTHON))
+REPLACE = test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf $(VENV)
+endif
 UV := uv==0.13.7
 
 # Tests and Spark start hundreds of Python processes: compiling each import anew would cost three seconds in every one.
@@ -18,6 +23,7 @@ install: $(STAMP) ## make .venv with the package, all extras and the test tools
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Afterglow needs Python 3.11 or newer; set PYTHON=python3.x")'
+	@$(or $(REPLACE),true)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)'
 	$(BIN)/uv pip install --quiet --require-hashes --python $(BIN)/python -r requirements.lock

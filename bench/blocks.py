@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from afterglow.format.assemble import assemble_blocks
-from afterglow.format.blocks import encode_block_into
+from afterglow.format.blocks import BlockPlan, plan_v1, plan_v2
 from afterglow.format.frames import scan_frames
-from afterglow.format.plan import BlockPlan, plan_v1, plan_v2
+from afterglow.testing.assemble import assemble_blocks, encode_block_into
 from bench.measure import best_seconds, copy_fresh, keep
 from bench.samples import unbatched
 

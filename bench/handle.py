@@ -19,8 +19,8 @@ from afterglow.format.position import Position
 from afterglow.hot.local import LocalLog
 from afterglow.hot.local.shared import open_shared
 from afterglow.offload.handle import BlockHandle, SegmentLimits
-from afterglow.offload.segments.cutting import Sizes, plan_parts
-from afterglow.offload.segments.territory import Run, Stretch
+from afterglow.offload.segments.part_planner import Sizes, plan_parts
+from afterglow.offload.segments.uncovered import EntryRange, PositionRange
 from afterglow.offload.task import PartTask, run_part
 from afterglow.storage.memory import MemoryStore
 from afterglow.storage.store import ObjectInfo, Part
@@ -71,12 +71,23 @@ def write_ledger(home: Path, frames: bytes) -> tuple[int, int]:
 def by_parts(home: Path, ledger_id: int, count: int) -> None:
     store = ForgetfulStore()
     with open_shared(home, ledger_id) as ledger:
-        run = Run((Stretch(ledger_id, 0, count - 1, closed=True),), growing=False)
+        run = PositionRange((EntryRange(ledger_id, 0, count - 1, closed=True),), growing=False)
         parts = plan_parts(
             run, lambda _id, first, last: ledger.offsets(first, last), SIZES, number=1, offset=0, closing=True
         )
     for part in parts:
-        task = PartTask("t", "key", part.number, "upload", "", (), (), str(home), "", part.ledgers)
+        task = PartTask(
+            topic="t",
+            key="key",
+            number=part.number,
+            upload_id="upload",
+            url="",
+            options=(),
+            metadata=(),
+            home=str(home),
+            instance="",
+            ledgers=part.ledgers,
+        )
         result = run_part(task, open_ledger=partial(open_shared, home), open_store=lambda *_: store)
         assert result.error is None, result.error
 

@@ -1,4 +1,4 @@
-"""Offload of closed ledgers by a running engine, against a raw multipart upload of the same bytes in the same run.
+"""Offload of closed ledgers by a running server, against a raw multipart upload of the same bytes in the same run.
 
 The raw upload reads the ledger's file and uploads it by the same store, in parts of the same size and by as many
 processes as Spark has workers. Both begin with connections and processes warm, and end when the object is there; they
@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from afterglow.config import BrokerConfig
-from afterglow.engine.server import Server
 from afterglow.format.compression import Codec
 from afterglow.format.frames import FRAME_BYTES, scan_frames
 from afterglow.format.position import LATEST, Position
 from afterglow.hot.local.layout import Layout
-from afterglow.offload.workers import cached_store
-from afterglow.read.handle import SharedHot, TopicReader, TopicView
+from afterglow.offload.task import cached_store
+from afterglow.read.hot_readers import SharedHot
+from afterglow.read.topic_reader import TopicReader, TopicView
+from afterglow.server.process import Server
 from afterglow.storage.store import Part, Upload
 from afterglow.testing.servers import ServerUnavailable, start_moto, start_versitygw
 from bench.measure import keep
@@ -70,7 +71,7 @@ class Target:
     url: str
     options: dict[str, str]
     settings: dict[str, str]
-    """Of the engine, to reach it."""
+    """Of the server, to reach it."""
 
 
 def targets(stack: ExitStack, directory: Path) -> dict[str, Target]:
@@ -144,7 +145,7 @@ def offload(server: Server, name: str) -> float:
     service = server.tiering.offload
     start = time.perf_counter()
     service.offload_prefix(name, LATEST)
-    service.tick()  # the engine would do so within a second, which is no part of the work
+    service.tick()  # the server would do so within a second, which is no part of the work
     while (status := service.status(name)).state == "RUNNING":
         time.sleep(0.005)
     seconds = time.perf_counter() - start

@@ -40,7 +40,7 @@ from bench.topics import MESSAGE, let_in, record_topic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from afterglow.engine.source import Source
+    from afterglow.source.connect import Source
     from bench.topics import Topic
 
 TOTAL = int(os.environ.get("BENCH_SCAN_MIB", "1024")) << 20

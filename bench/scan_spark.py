@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import afterglow
 from afterglow.config import load_conf
 from afterglow.read.split_reader import SplitReader
+from afterglow.spark.datasource.schema import Shape
 from afterglow.spark.session import local_session
-from afterglow.spark.source_schema import Shape
 from bench.measure import best_seconds, keep
 from bench.offload import Target
 from bench.process_tree import Peak

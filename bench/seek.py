@@ -31,15 +31,15 @@ import numpy as np
 import pulsar
 
 from afterglow.config import load_conf
-from afterglow.engine.source import Source
-from afterglow.engine.source_opening import SourceAddress, open_source
-from afterglow.engine.source_part import Rooms
 from afterglow.format.position import Position
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import Tiers
 from afterglow.read.tier_source import TierSource
+from afterglow.source.addresses import SourceAddress, open_source
+from afterglow.source.connect import Source
+from afterglow.source.partition import Rooms
 from afterglow.storage import CountingStore
 from afterglow.testing.serving import TierRequests, serving
+from afterglow.tier.locations import Tiers
 from bench.measure import keep
 from bench.offload import Target
 from bench.sparse import LEDGER, PER_SEGMENT, sparse_topic, time_of

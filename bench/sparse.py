@@ -1,6 +1,6 @@
 """Topics of many gibibytes that take little room: of their objects only the blocks are real that are to be looked at.
 
-Everything that tells where entries are is as an engine writes it: the list, a record for each segment, an index with
+Everything that tells where entries are is as a server writes it: the list, a record for each segment, an index with
 statistics for each object. The data objects are files of the right length with holes.
 """
 
@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from afterglow.format.assemble import assemble_blocks, index_v2
-from afterglow.format.blocks import HEADER_BYTES
+from afterglow.format.blocks import HEADER_BYTES, V2_BLOCK_BYTES, plan_v2
 from afterglow.format.entry import encode_broker_metadata, encode_entry
 from afterglow.format.frames import FRAME_BYTES, frame_entries, scan_frames
-from afterglow.format.index import encode_index
+from afterglow.format.index import encode_index, index_v2
 from afterglow.format.objects import INDEX_SUFFIX
-from afterglow.format.plan import V2_BLOCK_BYTES, plan_v2
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.format.statistics import BlockStatistics
+from afterglow.testing.assemble import assemble_blocks
 from bench.samples import TIME_MS
 from bench.topics import MESSAGE, SEGMENT, TopicWriter, user
 

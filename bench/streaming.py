@@ -1,4 +1,4 @@
-"""Streaming offload by a running engine: how fast, at what cost to producers, how soon in the tier, at what overhead.
+"""Streaming offload by a running server: how fast, at what cost to producers, how soon in the tier, at what overhead.
 
 * A backlog of 1 KiB entries is streamed at full speed, against a raw multipart upload of the same bytes by the same
   store, in parts of the same size and by as many processes as Spark has workers; in turns, the best of each counts.
@@ -23,9 +23,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from afterglow.engine.server import Server
 from afterglow.hot.local.layout import Layout
 from afterglow.metadata.names import TopicName
+from afterglow.server.process import Server
 from bench import offload
 from bench.measure import keep
 from bench.offload import Target, fill, forget, raw_upload, targets, warm

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from afterglow.engine.server import Server
 from afterglow.metadata.sqlite import SqliteMetadataStore
+from afterglow.server.process import Server
 from afterglow.spark.offload_jobs import SparkRunner
 from afterglow.testing.fault_proxy import fault_proxy
 from afterglow.testing.servers import start_moto

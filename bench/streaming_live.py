@@ -41,7 +41,7 @@ def serve(directory: Path, *, segment: str) -> Any:
 
 
 def latencies(directory: Path) -> dict[str, Any]:
-    """Receipts of a topic that streams and of one that does not, in one engine, in turns."""
+    """Receipts of a topic that streams and of one that does not, in one server, in turns."""
     with serve(directory, segment="8M") as served:
         found: dict[bool, list[list[float]]] = {True: [], False: []}
         producers = {streaming: _paced(served, streaming=streaming) for streaming in found}
@@ -86,7 +86,7 @@ def availability(directory: Path) -> dict[str, Any]:
             _wait_for_segments(directory, name, expected)
     waits: list[float] = []
     for name in names:
-        # Those of the first seconds waited for Spark to start, which an engine does once.
+        # Those of the first seconds waited for Spark to start, which a server does once.
         records = sorted(_records(directory, name), key=lambda record: record.offloaded_ms)
         waits += [(record.offloaded_ms - record.max_broker_time) / 1000 for record in records[len(records) // 3 :]]
     return {

@@ -1,4 +1,4 @@
-"""Offloaded topics of any size, made without an engine: objects by the writers of the formats, and a home.
+"""Offloaded topics of any size, made without a server: objects by the writers of the formats, and a home.
 
 A topic is one sample of frames over and over, its entries numbered through. Its ledger has left the hot log.
 """
@@ -12,21 +12,20 @@ from uuid import uuid4
 
 import numpy as np
 
-from afterglow.format.assemble import assemble_blocks, index_v2
+from afterglow.catalog.catalog import Catalog
+from afterglow.format.blocks import plan_v2
 from afterglow.format.frames import FRAME_BYTES, scan_frames
-from afterglow.format.index import encode_index
+from afterglow.format.index import encode_index, index_v2
 from afterglow.format.metadata_envelope import serialize_managed_ledger
-from afterglow.format.objects import INDEX_SUFFIX, user_metadata
-from afterglow.format.offload_context import set_uuid
-from afterglow.format.plan import plan_v2
+from afterglow.format.objects import INDEX_SUFFIX, set_uuid, user_metadata
 from afterglow.format.proto.afterglow_pb2 import Position, SegmentRecord
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.properties import BROKER_TIME, set_text
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths, managed_ledger_path
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.read.places import place_of_url, place_record
+from afterglow.testing.assemble import assemble_blocks
+from afterglow.tier.locations import place_of_url, place_record
 from bench.offload import store_of
 from bench.samples import TIME_MS, records
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from afterglow.format.compression import Codec
-    from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
+    from afterglow.tier.locations import TierPlace
     from bench.offload import Target
 
 NAME = "public/default/persistent/bench"
@@ -206,5 +205,5 @@ class TopicWriter:
 
 
 def user(role: str) -> dict[str, str]:
-    """User metadata of an object, as an engine puts it."""
+    """User metadata of an object, as a server puts it."""
     return dict(user_metadata(role, NAME, cluster=STANDALONE, instance="bench", software_version="0"))

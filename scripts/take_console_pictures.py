@@ -1,4 +1,4 @@
-"""Take the pictures of the console in ``docs/pictures``: a real engine, real clients, a real browser.
+"""Take the pictures of the console in ``docs/pictures``: a real server, real clients, a real browser.
 
 Needs Chromium (``apt-get install chromium``); takes about five minutes.
 """

@@ -14,9 +14,9 @@ import pytest
 import afterglow
 from afterglow import errors
 from afterglow.admin.errors import AdminError
-from afterglow.broker.replies import Refused
 from afterglow.errors import AfterglowError, DamagedPiece
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

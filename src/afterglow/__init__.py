@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afterglow.engine.source import connect
+    from afterglow.source.connect import connect
     from afterglow.spark.session import prepare_spark
 
 __all__ = ["__version__", "connect", "prepare_spark"]
@@ -17,7 +17,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """Bring what needs more than the standard library when it is first asked for: importing this stays cheap."""
         if name == "connect":
-            from afterglow.engine.source import connect  # noqa: PLC0415
+            from afterglow.source.connect import connect  # noqa: PLC0415
 
             return connect
         if name == "prepare_spark":

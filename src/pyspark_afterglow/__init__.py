@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from afterglow.engine.dataframes.source import TopicsSource as DefaultSource
+from afterglow.spark.datasource.source import TopicsSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -18,40 +18,40 @@ import pytest
 from afterglow.admin.app import admin_app
 from afterglow.admin.server import HttpLimits, serve_http
 from afterglow.broker.auth import Authenticator
-from afterglow.broker.schemas import SchemaRegistry
 from afterglow.broker.service import BrokerService
+from afterglow.catalog.catalog import Catalog
+from afterglow.catalog.schemas import SchemaRegistry
 from afterglow.config import BrokerConfig
-from afterglow.engine.check_jobs import CheckJobs
-from afterglow.engine.checking import PlacedStores, TierChecker
-from afterglow.engine.reads import TopicSources
 from afterglow.errors import MissingDependency
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.hot.delivery import call_each
 from afterglow.hot.local.log import LocalLog
-from afterglow.ledger.catalog import Catalog
-from afterglow.ledger.clock import SystemClock
+from afterglow.hot.log import call_each
+from afterglow.ledger.environment import SystemClock
 from afterglow.ledger.properties import OWNER_EPOCH, set_text
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.offload.policies import Policies
-from afterglow.offload.runner import run_task
 from afterglow.offload.service import OffloadService
-from afterglow.read.places import Tiers, place_of_url
-from afterglow.read.stretches import Locator
+from afterglow.offload.task import run_task
+from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier
+from afterglow.pipeline.tiering import TopicSources
+from afterglow.pipeline.verify_runs import VerifyRuns
+from afterglow.policy.resolver import Policies
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.testing.clock import ManualExecutor
 from afterglow.testing.java_tools import JavaTools
+from afterglow.tier.locations import Tiers, place_of_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
-    from afterglow.engine.check_watch import Watch
     from afterglow.errors import AfterglowError
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.task import PartResult, Task
+    from afterglow.pipeline.tier_verifier import VerifyControl
 
 _TOPIC_PATH = re.compile("/managed-ledgers/[^/]+/[^/]+/persistent/[^/]+")
 
@@ -140,11 +140,11 @@ class Offloading:
             flush=hot.flush,
         )
 
-        def checker(watch: Watch) -> TierChecker:
-            stores = PlacedStores(tiers.store(own, config), config, tiers=tiers, watch=watch)
-            return TierChecker(home, hot.instance, metadata, stores, config, quiet=False)
+        def open_verifier(control: VerifyControl) -> TierVerifier:
+            stores = PlacedStores(tiers.store(own, config), config, tiers=tiers, control=control)
+            return TierVerifier(home, hot.instance, metadata, stores, config, quiet=False)
 
-        self.checks = CheckJobs(checker)
+        self.verify_runs = VerifyRuns(open_verifier)
 
     def close(self) -> None:
         self._tier_source.close()
@@ -338,6 +338,7 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
             config=config,
             store=store,
             catalog=catalog,
+            policies=offloading.policies if offloading else Policies(config, catalog),
             schemas=SchemaRegistry(metadata, AfterglowPaths(config.cluster_name)),
             authenticator=authenticator,
             pool=pool,
@@ -349,17 +350,17 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         port = admin.run(service.listen("127.0.0.1", 0))
         service.service_url = f"pulsar://127.0.0.1:{port}"
         if offloading:
-            service.on_policies_changed.append(offloading.policies.changed)
             service.reads = offloading.sources.counts
-            stack.callback(offloading.checks.close)
         app = admin_app(
             service,
             authenticator,
             offloading.service if offloading else None,
-            offloading.checks if offloading else None,
+            offloading.verify_runs if offloading else None,
         )
         server = admin.run(serve_http(app, "127.0.0.1", 0, HttpLimits.of(config)))
         stack.callback(lambda: admin.run(server.stop()))
+        if offloading:
+            stack.callback(offloading.verify_runs.close)
         admin.port = server.port
         yield admin
 

@@ -91,15 +91,65 @@ def test_a_tenant_that_is_none_lets_nobody_pass(start: Callable[..., Admin], ten
     assert as_role(admin, "someone", "PUT", f"namespaces/{tenant}/orders").status in {403, 412}
 
 
-def test_a_check_of_what_all_tenants_have_is_begun_and_ended_by_a_super_user(start: Callable[..., Admin]) -> None:
+def test_what_all_tenants_have_is_verified_for_a_super_user_alone(start: Callable[..., Admin]) -> None:
     admin = start(offload=True, **SECURE, super_user_roles=("root",))
-    checks = "afterglow/checks"
-    assert as_role(admin, "someone", "POST", checks, {"sweep": True, "delete": True}).status == 403
-    assert as_role(admin, "someone", "GET", checks).json == []
-    begun = as_role(admin, "root", "POST", checks)
-    assert begun.status == 202
-    job = f"{checks}/{begun.json['id']}"
-    assert as_role(admin, "someone", "DELETE", job).status == 403
-    assert as_role(admin, "root", "DELETE", job).status == 204
-    assert as_role(admin, "someone", "GET", job).status == 200
-    assert as_role(admin, None, "GET", f"{job}/findings").status == 401
+    path = "afterglow/verify"
+    assert as_role(admin, None, "POST", path).status == 401
+    assert as_role(admin, "someone", "POST", path).status == 403
+    assert as_role(admin, "someone", "POST", path, {"sweep": True, "delete": True}).status == 403
+    assert as_role(admin, "root", "POST", path).status == 200
+
+
+# --- pages of others in a browser ---
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[broken"},
+    ],
+)
+def test_a_page_of_another_origin_may_look_and_change_nothing(
+    start: Callable[..., Admin], headers: dict[str, str]
+) -> None:
+    admin = start()
+    before = admin.state()
+    refused = admin.call("PUT", "persistent/public/default/t", None, headers)
+    assert refused.status == 403
+    assert "/console" in refused.reason
+    assert admin.state() == before
+    assert admin.call("GET", "tenants", None, headers).status == 200
+
+
+def test_the_consoles_own_page_may_change_something(start: Callable[..., Admin]) -> None:
+    admin = start()
+    own = {"Origin": f"http://127.0.0.1:{admin.port}"}
+    assert admin.call("PUT", "persistent/public/default/t", None, own).status == 204
+    assert (
+        admin.call("PUT", "persistent/public/default/u", None, {**own, "Sec-Fetch-Site": "same-origin"}).status == 204
+    )
+
+
+@pytest.mark.parametrize("host", ["elsewhere.example", "elsewhere.example:8080", "localhost.example", "[broken", "a b"])
+def test_a_page_whose_name_was_led_here_gets_no_answer(start: Callable[..., Admin], host: str) -> None:
+    admin = start(advertised_address="here.example")
+    for method, path in (("PUT", "persistent/public/default/t"), ("GET", "tenants"), ("GET", "/console")):
+        refused = admin.call(method, path, None, {"Host": host, "Origin": f"http://{host}"})
+        assert refused.status == 403
+        assert "advertisedAddress" in refused.reason
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "here.example:8080", ""])
+def test_names_of_this_machine_are_taken(start: Callable[..., Admin], host: str) -> None:
+    admin = start(advertised_address="here.example")
+    assert admin.call("GET", "tenants", None, {"Host": host}).status == 200
+
+
+def test_a_broker_that_asks_for_proof_may_have_any_name(start: Callable[..., Admin]) -> None:
+    admin = start(**SECURE)
+    assert admin.call("GET", "/status.html", None, {"Host": "proxy.example"}).status == 200
+    assert admin.call("GET", "tenants", None, {"Host": "proxy.example"}).status == 401

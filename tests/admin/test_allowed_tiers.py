@@ -9,7 +9,7 @@ import pytest
 from tests.admin.test_access import SECURE, as_role
 
 from afterglow.admin.app import ALL_RESOURCES
-from afterglow.read.places import place_of_policy
+from afterglow.tier.locations import place_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

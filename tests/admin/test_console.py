@@ -11,10 +11,10 @@ from hatchling.builders.wheel import WheelBuilder
 
 from afterglow.admin.app import ALL_RESOURCES
 from afterglow.admin.console import FILES
-from afterglow.engine.metrics.overview import OffloadMode
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.policy_json import POLICY_SETTINGS, read_checked
 from afterglow.offload.segments.listing import SegmentStatus
+from afterglow.pipeline.metrics.overview import OffloadMode
+from afterglow.policy.offload_json import POLICY_SETTINGS, read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

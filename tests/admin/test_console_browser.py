@@ -1,4 +1,4 @@
-"""The console in a real browser, on a real engine with the stock client."""
+"""The console in a real browser, on a real server with the stock client."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def blocks(page: Page, lane: str) -> Locator:
     return page.locator(f".lane-{lane} [role=option]")
 
 
-# --- on a real engine -------------------------------------------------------------------------------------------------
+# --- on a real server -------------------------------------------------------------------------------------------------
 
 
 def test_the_overview_shows_a_topic_and_follows_it(served: Served, shop: Shop, open_page: Callable[..., Page]) -> None:

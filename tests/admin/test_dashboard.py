@@ -9,9 +9,9 @@ import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from afterglow.engine.checking import CheckRequest
-from afterglow.engine.metrics.declared import METRICS
 from afterglow.errors import ObjectMissing
+from afterglow.pipeline.metrics.declared import METRICS
+from afterglow.pipeline.tier_verifier import VerifyRequest
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.storage import CountingStore, MemoryStore
@@ -63,8 +63,8 @@ def emitted(start: Callable[..., Admin]) -> dict[str, set[str]]:
     assert admin.call("PUT", "persistent/public/default/t/offload", "latest").status == 204
     admin.offloading.begin()
     admin.offloading.finish()
-    job = admin.offloading.checks.begin(CheckRequest())
-    eventually(lambda: job.view().ended_ms is not None, job.view)
+    run = admin.offloading.verify_runs.start(VerifyRequest(), lambda: None)
+    eventually(lambda: run.result is not None, lambda: run.control.current)
     try:
         text = admin.call("GET", "/metrics").body.decode()
     finally:

@@ -43,9 +43,8 @@ USUAL_PARTS = {
     "key": words("k k2"),
     "value": words("v 5"),
     "group": words("g"),
-    "domain": words("d d2"),
-    "policy": words("i"),
     "broker": words("127.0.0.1:8080"),
+    "rest:path": words("peers failureDomains/d load-report"),
     "name": words("maxMessageSize maxProducersPerTopic nothing"),
 }
 ACTIONS = [
@@ -64,7 +63,7 @@ KEYS = words(
     "boundaries message_ttl_in_seconds replication_clusters unknown managedLedgerOffloadDriver "
     "managedLedgerOffloadBucket managedLedgerOffloadThresholdInBytes managedLedgerOffloadedReadPriority "
     "managedLedgerExtraConfigurations streamingOffloadEnabled s3ManagedLedgerOffloadCredentialSecret offload_policies "
-    "partitionIndex serviceUrl brokerServiceUrl peerClusterNames brokers allowAutoTopicCreation topicType "
+    "partitionIndex serviceUrl brokerServiceUrl peerClusterNames allowAutoTopicCreation topicType "
     "defaultNumPartitions allowAutoSubscriptionCreation subscription_types_enabled max_topics_per_namespace"
 )
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from afterglow.config import AuthenticationProvider
-from afterglow.engine.metrics.declared import METRICS
-from afterglow.offload.job_counts import JobCounters
+from afterglow.offload.dispatch import JobCounters
+from afterglow.pipeline.metrics.declared import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -405,9 +405,9 @@ def test_what_does_not_exist_has_no_policies(admin: Admin) -> None:
     admin.refused(404, "PUT", "namespaces/public/none/offloadThreshold", 5)
 
 
-def test_whoever_keeps_policies_is_told_of_every_change(admin: Admin) -> None:
-    told: list[NamespaceName] = []
-    admin.service.on_policies_changed.append(told.append)
+def test_every_change_of_policies_is_notified_of(admin: Admin) -> None:
+    told: list[NamespaceName | None] = []
+    admin.service.policies.on_change(told.append)
     for method, path, body in (
         ("POST", f"{NAMESPACE}/offloadPolicies", {"managedLedgerOffloadMaxThreads": 3}),
         ("PUT", f"{NAMESPACE}/offloadThreshold", 5),

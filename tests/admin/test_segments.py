@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from afterglow.admin import rollback
+from afterglow.admin import offload_routes
 from afterglow.errors import MetadataUnavailable
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def test_a_topic_that_fails_holds_up_no_other_and_is_done_by_the_next_call(
 def test_a_call_that_would_take_too_long_leaves_topics_for_the_next(
     admin: Admin, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollback, "_CALL_S", 0.0)
+    monkeypatch.setattr(offload_routes, "_CALL_S", 0.0)
     rows = delete(admin, "streaming=true&dryRun=false", NAMESPACE)
     assert [states(rows)[topic] for topic in topics[:3]] == ["pending"] * 3
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from afterglow.admin.server import HttpLimits, serve_http
-from afterglow.broker.connection_slots import ConnectionSlots
+from afterglow.broker.connection_limits import ConnectionSlots
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError
 

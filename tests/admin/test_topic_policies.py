@@ -1,20 +1,22 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
 from pulsar.schema import Double, JsonSchema, Record, StringSchema
 
-from afterglow.broker.policies import resolve
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import TopicName
+from afterglow.policy.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.admin.conftest import Admin
+
+    from afterglow.config import BrokerConfig
 
 TOPIC = "persistent/public/default/t"
 NAMESPACE = "namespaces/public/default"
@@ -45,10 +47,10 @@ def _topic(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("admin").do("PUT", TOPIC)
 
 
-def policies(admin: Admin) -> Any:
-    """What the open topic obeys."""
+def policy(admin: Admin) -> BrokerConfig:
+    """The policy of the open topic."""
     (topic,) = admin.service.open_topics.values()
-    return topic.policies
+    return topic.policy
 
 
 def stored(admin: Admin) -> dict[str, bytes]:
@@ -166,13 +168,13 @@ def test_a_partition_has_the_policies_of_its_topic(admin: Admin) -> None:
 
 def test_open_topics_obey_at_once(admin: Admin, client: pulsar.Client) -> None:
     client.create_producer(NAME)
-    assert policies(admin) == resolve(admin.service.config, {}, {})
+    assert policy(admin) == resolve(admin.service.config, {}, {})
     admin.do("POST", f"{TOPIC}/retention", RETENTION)
     admin.do("POST", f"{TOPIC}/persistence", PERSISTENCE)
-    assert policies(admin).retention == Retention.of(10, -1)
-    assert policies(admin).mark_delete_rate == 0.5
+    assert Retention.from_config(policy(admin)) == Retention.of(10, -1)
+    assert policy(admin).managed_ledger_default_mark_delete_rate_limit == 0.5
     admin.do("DELETE", f"{TOPIC}/policies")
-    assert policies(admin) == resolve(admin.service.config, {}, {})
+    assert policy(admin) == resolve(admin.service.config, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -400,19 +402,3 @@ def test_clients_make_no_more_partitions_than_a_topic_may_have(
     assert admin.state() == before
     admin.do("POST", f"{NAMESPACE}/autoTopicCreation", {**creation, "defaultNumPartitions": 2})
     assert admin.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")["partitions"] == 2
-
-
-def test_a_topic_keeps_the_only_cluster_that_there_is(admin: Admin) -> None:
-    assert admin.call("GET", f"{TOPIC}/replication").status == 204
-    assert admin.get(f"{TOPIC}/replication?applied=true") == ["standalone"]
-    admin.do("POST", f"{TOPIC}/replication", ["standalone"])
-    assert admin.get(f"{TOPIC}/replication") == ["standalone"]
-    before = admin.state()
-    assert "replicated" in admin.refused(403, "POST", f"{TOPIC}/replication", ["standalone", "other"])
-    assert "'standalone'" in admin.refused(412, "POST", f"{TOPIC}/replication", ["other"])
-    admin.refused(412, "POST", f"{TOPIC}/replication", [])
-    admin.refused(412, "POST", f"{TOPIC}/replication?isGlobal=true", ["standalone"])
-    assert admin.state() == before
-    admin.do("DELETE", f"{TOPIC}/replication")
-    assert admin.call("GET", f"{TOPIC}/replication").status == 204
-    admin.refused(404, "GET", f"{TOPIC}-absent/replication")

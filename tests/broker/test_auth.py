@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from afterglow.broker.auth import Authenticator, Principal, bearer, check_exposure, is_loopback
-from afterglow.broker.replies import Refused
 from afterglow.broker.tokens import MAX_TOKEN_BYTES
 from afterglow.config import AuthenticationProvider, BrokerConfig
 from afterglow.errors import ConfigError
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
     from pathlib import Path

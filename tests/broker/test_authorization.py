@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.broker.authorization import Authorizer
+from afterglow.catalog.catalog import Catalog
 from afterglow.config import AuthenticationProvider, BrokerConfig
-from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName
 
@@ -22,7 +22,7 @@ NAMESPACE = NamespaceName("acme", "orders")
 TOPIC = NAMESPACE.topic("t")
 OTHER = NAMESPACE.topic("other")
 PARTITION = NAMESPACE.topic("t-partition-3")
-RIGHTS = ("produce", "consume", "lookup", "list", "consume all")
+RIGHTS = ("produce", "consume", "lookup", "list")
 
 
 def authorizer(auth: dict[str, Any] | None = None, *, mode: str | None = None, **settings: Any) -> Authorizer:
@@ -49,7 +49,6 @@ def held(rights: RoleRights, topic: TopicName = TOPIC) -> set[str]:
         rights.can_consume(topic),
         rights.can_lookup(topic),
         rights.can_list(),
-        rights.can_consume_all(),
     )
     return {right for right, given in zip(RIGHTS, allowed, strict=True) if given}
 
@@ -72,7 +71,7 @@ def on_topic(*actions: str, role: str = "dev", topic: TopicName = TOPIC) -> dict
         ("dev", {}, TOPIC, ()),
         (None, on_namespace("produce", "consume", role=""), TOPIC, ()),
         ("dev", on_namespace("produce"), TOPIC, ("produce", "lookup", "list")),
-        ("dev", on_namespace("consume"), TOPIC, ("consume", "lookup", "list", "consume all")),
+        ("dev", on_namespace("consume"), TOPIC, ("consume", "lookup", "list")),
         ("dev", on_namespace("produce", "consume"), TOPIC, RIGHTS),
         ("dev", on_namespace("functions", "sources", "sinks", "packages"), TOPIC, ()),
         ("dev", on_namespace("produce", role="de"), TOPIC, ()),

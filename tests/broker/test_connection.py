@@ -13,10 +13,9 @@ import pytest
 
 from afterglow.broker.auth import Principal
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
-from afterglow.broker.replies import Refused
 from afterglow.errors import HotLogError
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import encode_command, encode_head
+from afterglow.format.wire import Refused, encode_command, encode_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afterglow.broker.failover import choose_active, murmur3
+from afterglow.broker.subscription import choose_active, murmur3
 
 TOPIC = "persistent://public/default/t"
 

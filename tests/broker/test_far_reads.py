@@ -13,17 +13,16 @@ import pytest
 from afterglow.broker.topic import FAR_READS
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy
-from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
-from afterglow.format.objects import ObjectKey
-from afterglow.format.offload_context import set_uuid
+from afterglow.format.objects import ObjectKey, set_uuid
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
-from afterglow.hot.memory import MemoryLog
 from afterglow.metadata.names import TopicName
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.offloader import extra_metadata
-from afterglow.read.places import Tiers
+from afterglow.server.process import Server
+from afterglow.testing.memory_hot import MemoryLog
+from afterglow.tier.locations import Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from afterglow.broker.handshakes import FailedHandshakes
+from afterglow.broker.connection_limits import FailedHandshakes
 
 
 class Clock:
@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def failed(clock: Clock, caplog: pytest.LogCaptureFixture) -> FailedHandshakes:
-    caplog.set_level(logging.WARNING, "afterglow.broker.handshakes")
+    caplog.set_level(logging.WARNING, "afterglow.broker.connection_limits")
     return FailedHandshakes("brokerServicePortTls", clock)
 
 

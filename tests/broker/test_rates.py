@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from afterglow.broker.rates import Meter, Rate
-from afterglow.broker.traffic import Traffic
+from afterglow.broker.traffic import Rate, RateMeter, Traffic, TrafficMeter
 
 
 class Watch:
@@ -14,14 +13,14 @@ class Watch:
 
 def test_a_rate_counts_from_the_beginning_until_there_are_samples() -> None:
     watch = Watch()
-    meter = Meter(watch)
+    meter = TrafficMeter(watch)
     watch.now_s += 10
     assert meter.rate(Traffic(50, 5000)) == Rate(5.0, 500.0, 100.0)
 
 
 def test_no_time_and_no_message_give_no_rate() -> None:
     watch = Watch()
-    meter = Meter(watch)
+    meter = TrafficMeter(watch)
     assert meter.rate(Traffic(50, 5000)) == Rate()
     watch.now_s += 1
     assert meter.rate(Traffic()) == Rate()
@@ -29,7 +28,7 @@ def test_no_time_and_no_message_give_no_rate() -> None:
 
 def test_a_rate_is_that_of_the_last_one_to_two_periods() -> None:
     watch = Watch()
-    meter = Meter(watch)
+    meter = TrafficMeter(watch)
     for count in (600, 1200, 1800):  # ten a second, sampled each minute
         watch.now_s += 60
         meter.sample(Traffic(count, 10 * count))
@@ -39,3 +38,50 @@ def test_a_rate_is_that_of_the_last_one_to_two_periods() -> None:
     meter.sample(Traffic(1800, 18_000))
     watch.now_s += 1
     assert meter.rate(Traffic(1800, 18_000)) == Rate()
+
+
+def test_the_first_rate_is_an_average_since_the_start() -> None:
+    watch = Watch()
+    meter = RateMeter(watch, 60)
+    watch.now_s += 10
+    assert meter.measure({"a": 50}) == {"a": 5.0}
+
+
+def test_no_time_between_samples_gives_no_rate() -> None:
+    assert RateMeter(Watch(), 60).measure({"a": 50}) == {"a": 0.0}
+
+
+def test_rates_reach_back_one_period_to_two() -> None:
+    watch = Watch()
+    meter = RateMeter(watch, 60)
+    seen = []
+    for count in range(0, 700, 100):  # 100 every 30 seconds, and then nothing more
+        watch.now_s += 30
+        seen.append(meter.measure({"a": count})["a"])
+    assert seen[-1] == 100 / 30
+    for _ in range(4):
+        watch.now_s += 30
+        seen.append(meter.measure({"a": 600})["a"])
+    assert seen[-4:] == sorted(seen[-4:], reverse=True)
+    assert seen[-1] == 0.0
+
+
+def test_a_count_that_began_anew_is_not_negative() -> None:
+    watch = Watch()
+    meter = RateMeter(watch, 10)
+    watch.now_s += 10
+    meter.measure({"a": 1000})
+    watch.now_s += 10
+    meter.measure({"a": 1000})
+    watch.now_s += 10
+    assert meter.measure({"a": 20}) == {"a": 2.0}
+
+
+def test_counts_that_are_gone_are_dropped() -> None:
+    watch = Watch()
+    meter = RateMeter(watch, 10)
+    for _ in range(3):
+        watch.now_s += 10
+        assert meter.measure({}) == {}
+    assert not meter._older[1]
+    assert not meter._newer[1]

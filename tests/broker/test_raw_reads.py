@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.config import BrokerConfig
-from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -17,6 +16,7 @@ from afterglow.format.wire import INSTANCE_PROPERTY, RAW_PROPERTY, START_PROPERT
 from afterglow.hot.pulsar import PulsarAddress, RawReader
 from afterglow.ledger.reader import ReadOrigin
 from afterglow.metadata.names import TopicName
+from afterglow.server.process import Server
 from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ CLAIMS = {"sub": "admin", "aud": AUDIENCE}
 
 @dataclass(frozen=True)
 class Door:
-    """A running engine that asks for tokens of one key, and the key that was in use before it."""
+    """A running server that asks for tokens of one key, and the key that was in use before it."""
 
     served: Served
     key: rsa.RSAPrivateKey
@@ -69,7 +69,7 @@ def by_hand(header: dict[str, Any], secret: bytes | None) -> str:
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """The key is replaced and the engine started again, which is how a key is revoked."""
+    """The key is replaced and the server started again, which is how a key is revoked."""
     home = tmp_path_factory.mktemp("home")
     revoked, key = (rsa.generate_private_key(65537, 2048) for _ in range(2))
     pem = home / "tokens.pem"

@@ -1,4 +1,4 @@
-"""Retention and time to live, as namespaces and topics set them, on a real engine."""
+"""Retention and time to live, as namespaces and topics set them, on a real server."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from afterglow.broker import obedience
+from afterglow.broker import policy_refresh
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
-from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import TopicName
+from afterglow.server.process import Server
 from afterglow.testing.certificates import write_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
     import pytest
@@ -68,12 +67,12 @@ class LateRead:
     """Policies as a service reads them, of which the first reading arrives late."""
 
     def __init__(self, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._of_topics = service.policies.of_topics
+        self._of = service.policies.of
         self._read, self._arrive = threading.Event(), threading.Event()
-        monkeypatch.setattr(service.policies, "of_topics", self._late)
+        monkeypatch.setattr(service.policies, "of", self._late)
 
-    def _late(self, names: Collection[TopicName]) -> Any:
-        found = self._of_topics(names)
+    def _late(self, name: str) -> Any:
+        found = self._of(name)
         if not self._read.is_set():
             self._read.set()
             assert self._arrive.wait(30)
@@ -137,7 +136,7 @@ def test_a_change_looks_once_for_all_topics_and_lets_others_have_their_turn(
             return looks[-1]
 
         monkeypatch.setattr(BrokerService, "open_topics", property(counted))
-        monkeypatch.setattr(obedience, "TOPICS_AT_ONCE", 2)
+        monkeypatch.setattr(policy_refresh, "TOPICS_AT_ONCE", 2)
         seen: set[int] = set()
 
         async def watch() -> None:
@@ -232,7 +231,7 @@ def test_policies_of_a_topic_reach_its_partitions_and_survive_a_restart(tmp_path
         cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
         await append(topic, 3)
         await service.update_topic_policies(TOPIC, set_policy("messageTTLInSeconds", 1))
-        assert topic.policies.ttl_ms == 1000
+        assert topic.policy.ttl_duration_default_in_seconds == 1
         await server.stop()
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(partition, create=False)

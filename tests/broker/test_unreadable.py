@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from afterglow.broker.consumers import Consumer
 from afterglow.config import BrokerConfig
-from afterglow.engine.server import Server
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName
+from afterglow.server.process import Server
 from afterglow.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_a_line_is_logged_per_producer_and_minute(tmp_path: Path, caplog: pytest
         assert topic.ledger.cursor("s").backlog == 0
         await server.stop()
 
-    with caplog.at_level(logging.WARNING, "afterglow.broker.unreadable"):
+    with caplog.at_level(logging.WARNING, "afterglow.broker.subscription"):
         asyncio.run(asyncio.wait_for(test(), 60))
     lines = [record.getMessage() for record in caplog.records if "could not read" in record.getMessage()]
     assert [re.sub(r" \d+:\d+ ", " POSITION ", line) for line in lines] == [

@@ -1,4 +1,4 @@
-"""The command line in this process, an engine in another, and an admin API that answers what a test says."""
+"""The command line in this process, a server in another, and an admin API that answers what a test says."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """An engine for all tests; each has topics and namespaces of its own."""
+    """A server for all tests; each has topics and namespaces of its own."""
     with serving(tmp_path_factory.mktemp("home")) as engine:
         yield engine
 
@@ -112,7 +112,7 @@ def cli_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def cli(served: Served, cli_at: Callable[[str], Cli]) -> Cli:
-    """The command line with the engine as its default."""
+    """The command line with the server as its default."""
     return cli_at(served.admin_url)
 
 

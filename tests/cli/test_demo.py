@@ -1,4 +1,4 @@
-"""The whole demo: the real command, the engine, the stock client, two Sparks."""
+"""The whole demo: the real command, the server, the stock client, two Sparks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from afterglow.cli import main
-from afterglow.engine import demo as engine_demo
-from afterglow.engine.demo_read_back import DemoResult
+from afterglow.demo import run
 
 pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
@@ -91,8 +90,8 @@ def test_a_home_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
 
 
 def test_differences_are_named_and_exit_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    result = DemoResult("t", 40, tuple(f"message {number} came back changed" for number in range(12)))
-    monkeypatch.setattr(engine_demo, "run_demo", lambda *_: result)
+    differences = [f"message {number} came back changed" for number in range(12)]
+    monkeypatch.setattr(run, "run_demo", lambda *_: ("t", differences))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         main(["demo"])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afterglow.cli import main, topics_offload
-from afterglow.cli.topics_offload import first_kept
+from afterglow.cli import main, offload
+from afterglow.cli.offload import first_kept
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Canned, Cli
@@ -131,7 +131,7 @@ def test_a_failed_offload_exits_1_with_its_error(canned: Canned, canned_cli: Cli
 def test_waiting_ends_when_no_partition_is_running(
     canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics_offload, "_POLL_S", 0.0)
+    monkeypatch.setattr(offload, "_POLL_S", 0.0)
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 2}))
     canned.on("GET", f"{PATH}-partition-0/offload", status("RUNNING"), status("SUCCESS"))
     canned.on("GET", f"{PATH}-partition-1/offload", status("RUNNING"), status("RUNNING"), status("SUCCESS"))
@@ -195,7 +195,7 @@ def test_waiting_needs_no_segments_to_be_told(canned: Canned, monkeypatch: pytes
     """Pulsar's own brokers know none."""
     canned.on("GET", f"{PATH}/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PATH}/offload", status("RUNNING"), status("SUCCESS"))
-    monkeypatch.setattr(topics_offload, "_POLL_S", 0.0)
+    monkeypatch.setattr(offload, "_POLL_S", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with pytest.raises(SystemExit) as ended:
         main(["--admin-url", canned.url, "topics", "offload-status", "t", "-w"])

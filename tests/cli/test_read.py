@@ -1,4 +1,4 @@
-"""``afterglow read`` on the home of a real engine: while it runs, and after it has stopped."""
+"""``afterglow read`` on the home of a real server: while it runs, and after it has stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decoded(row: dict[str, Any]) -> str:
     return base64.b64decode(row["value_base64"]).decode()
 
 
-# --- beside an engine and a stock client ---
+# --- beside a server and a stock client ---
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def outcome_of(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str
 
 
 def read_until(read: Callable[..., list[dict[str, Any]]], home: Path, topic: str, count: int) -> list[dict[str, Any]]:
-    """What the command gives once it sees what was sent: beside a running engine that takes a moment."""
+    """What the command gives once it sees what was sent: beside a running server that takes a moment."""
     deadline = time.monotonic() + WAIT_S
     while True:
         rows = read(home, topic)
@@ -224,7 +224,7 @@ def test_windows_and_limits_bound_what_is_read(
 def test_the_limit_ends_the_reading(
     made: tuple[Path, list[int], int], read: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from afterglow.read.handle import SharedHot
+    from afterglow.read.hot_readers import SharedHot
 
     home = made[0]
 

@@ -176,7 +176,7 @@ def test_it_must_be_clear_what_is_to_be_deleted(canned: Canned, canned_cli: Cli,
     assert canned.calls == []
 
 
-# --- a real engine ----------------------------------------------------------------------------------------------------
+# --- a real server ----------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:

@@ -85,7 +85,6 @@ def test_without_the_stock_client_the_pip_command_is_named(
     cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pulsar", None)
-    monkeypatch.delitem(sys.modules, "afterglow.cli.messages", raising=False)
     assert "pip install pulsar-client" in cli.refused(1, "topics", "produce", topic, "-m", "x")
 
 

@@ -1,9 +1,13 @@
-"""``afterglow verify`` by way of an engine's admin API; of homes see ``tests/verify/test_cli.py``."""
+"""``afterglow verify`` by way of a server's admin API; of homes see ``tests/verify/test_cli.py``."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +17,14 @@ from afterglow.storage import LocalStore
 from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.cli.conftest import Canned, Cli
 
     from afterglow.testing.serving import Served
 
-JOB = "afterglow/checks/7"
+VERIFY = "afterglow/verify"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
-    """An engine whose tier holds an orphan, and an object of somebody else."""
+    """A server whose tier holds an orphan, and an object of somebody else."""
     with serving(home) as engine:
         instance = read_instance(home)
         assert instance is not None
@@ -55,59 +59,73 @@ def test_an_engine_tells_and_sweeps_what_verify_does_of_its_home(cli: Cli, serve
     assert [row["kind"] for row in cli.rows("verify", url)] == ["foreign"]
 
 
-def job(state: str = "done", **fields: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "id": "7",
-        "state": state,
-        "endedMillis": None if state == "running" else 1,
-        "counts": {},
-        "faults": 0,
-    }
-    return told | {"objectsDone": 0, "objectsDue": 0, "bytesDone": 0, "bytesDue": 0, "error": ""} | fields
+def lines(*values: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
 
 
-def test_all_pages_of_findings_are_asked_for_and_what_was_not_kept_is_told(canned_cli: Cli, canned: Canned) -> None:
+def result(state: str = "done", error: str = "") -> dict[str, Any]:
+    return {"result": {"state": state, "error": error, "counts": {}, "faults": 0}}
+
+
+PROGRESS = {"progress": {"current": "k", "objectsDone": 1, "objectsDue": 2, "bytesDone": 3, "bytesDue": 4}}
+
+
+def test_the_options_are_sent_and_the_findings_are_those_of_the_answer(canned_cli: Cli, canned: Canned) -> None:
     findings = [{"kind": "foreign", "topic": None, "object": str(n), "position": None, "detail": ""} for n in range(3)]
-    canned.on("POST", "afterglow/checks", (202, job("queued")))
-    canned.on("GET", JOB, (200, job("running")), (200, job(counts={"foreign": 9})))
-    for start, next_start in ((0, 2), (2, 3), (3, 3)):
-        page = [finding | {"fault": False} for finding in findings[start:next_start]]
-        canned.on("GET", f"{JOB}/findings?from={start}", (200, {"findings": page, "next": next_start}))
+    answer = [{"finding": finding | {"fault": False}} for finding in findings]
+    canned.on("POST", VERIFY, (200, lines(PROGRESS, *answer[:2], PROGRESS, answer[2], result())))
     found = canned_cli.run("verify", canned.url, "--deep", "--grace", "10s", "--json", "--token", "abc")
-    assert (found.code, found.rows) == (0, findings)
-    assert "6 more findings were counted and not kept" in found.stderr
+    assert (found.code, found.rows, found.stderr) == (0, findings, "")
     method, path, body, headers = canned.calls[0]
-    assert (method, path, headers["Authorization"]) == ("POST", "/admin/v2/afterglow/checks", "Bearer abc")
+    assert (method, path, headers["Authorization"]) == ("POST", f"/admin/v2/{VERIFY}", "Bearer abc")
     assert body == {"deep": True, "sweep": False, "delete": False, "graceMillis": 10_000}
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (job("failed", error="the bucket is gone"), "the check was failed: the bucket is gone"),
-        (job("cancelled"), "the check was cancelled"),
+        (lines(PROGRESS, result("failed", "the bucket is gone")), "the check was failed: the bucket is gone"),
+        (lines(result("cancelled")), "the check was cancelled"),
+        (lines(PROGRESS), "closed the connection before the check had ended"),
+        (b"<html>", "which is no JSON"),
     ],
 )
-def test_a_check_that_came_to_no_end_is_one_line(
-    canned_cli: Cli, canned: Canned, answer: dict[str, Any], words: str
+def test_a_verification_that_came_to_no_end_is_one_line(
+    canned_cli: Cli, canned: Canned, answer: bytes, words: str
 ) -> None:
-    canned.on("POST", "afterglow/checks", (202, job("queued")))
-    canned.on("GET", JOB, (200, answer))
+    canned.on("POST", VERIFY, (200, answer))
     assert words in canned_cli.refused(1, "verify", canned.url)
+
+
+def test_a_refusal_is_one_line(canned_cli: Cli, canned: Canned) -> None:
+    canned.on("POST", VERIFY, (409, {"reason": "another verification is running"}))
+    assert "another verification is running" in canned_cli.refused(1, "verify", canned.url)
 
 
 def test_what_is_no_afterglow_is_told_so(canned_cli: Cli, canned: Canned) -> None:
     assert "no Afterglow" in canned_cli.refused(1, "verify", canned.url)
 
 
-def test_ctrl_c_cancels_the_check(canned_cli: Cli, canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
-    canned.on("POST", "afterglow/checks", (202, job("queued")))
-    canned.on("GET", JOB, (200, job("running")))
-    canned.on("DELETE", JOB, (204, None))
-    monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
-    found = canned_cli.run("verify", canned.url)
-    assert (found.code, found.stderr) == (
-        130,
-        f"afterglow: interrupted; stopping the check that {canned.url} makes\n",
-    )
-    assert canned.calls[-1][:2] == ("DELETE", f"/admin/v2/{JOB}")
+def test_ctrl_c_closes_the_connection_which_cancels_the_verification(cli_at: Callable[[str], Cli]) -> None:
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.settimeout(30)
+                accepted.recv(65_536)
+                accepted.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + lines(PROGRESS))
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                with suppress(ConnectionResetError):
+                    while accepted.recv(65_536):
+                        pass
+                closed.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        found = cli_at(url).run("verify", url)
+        assert (found.code, found.stderr) == (130, f"afterglow: interrupted; stopping the check that {url} makes\n")
+        assert closed.wait(30)
+        thread.join()

@@ -38,7 +38,7 @@ def token(role: str) -> str:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """An engine with a superuser, a tenant with an admin, a role that may produce and one that may consume."""
+    """A server with a superuser, a tenant with an admin, a role that may produce and one that may consume."""
     directory = tmp_path_factory.mktemp("authorized")
     conf = directory / "broker.conf"
     conf.write_text(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DISK_MIB = 64
 BALLAST_MIB = 48
-"""Taken by a file of another's, and freed again: the rest is for the engine."""
+"""Taken by a file of another's, and freed again: the rest is for the server."""
 TOPIC = "persistent://public/default/full"
 ENTRY = encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), os.urandom(256 << 10))
 WAIT_MS = 20_000

@@ -45,7 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
-    """An engine whose ledgers end after 25 entries; its client and topic fixtures are those of all client tests."""
+    """A server whose ledgers end after 25 entries; its client and topic fixtures are those of all client tests."""
     conf = home / "broker.conf"
     conf.write_text(SMALL_LEDGERS)
     with serving(home / "home", "--conf", str(conf)) as served:
@@ -225,7 +225,7 @@ def test_one_reader_serves_several_reads_at_once(
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path, Path]]:
-    """An engine that asks for tokens, and listens with TLS only."""
+    """A server that asks for tokens, and listens with TLS only."""
     directory = tmp_path_factory.mktemp("secured")
     certificate, key = write_certificate(directory)
     conf = directory / "broker.conf"

@@ -77,7 +77,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Served]:
-    """An engine that asks for tokens, and listens with TLS only."""
+    """A server that asks for tokens, and listens with TLS only."""
     directory = tmp_path_factory.mktemp("secured")
     conf = directory / "broker.conf"
     conf.write_text(

@@ -122,5 +122,5 @@ def test_an_outage_is_seen_within_seconds_and_over_as_soon_as_the_store_is_back(
                 {"location": tier, "available": True, "since_ms": None, "error": None, "cure": None}
             ]
             assert len(lines(served, "unavailable since")) == len(lines(served, "is available again after")) == 1
-            assert lines(served, "goes on in a while") == []
+            assert lines(served, "is retried later") == []
             assert served.stop() == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,13 +21,16 @@ def test_the_generated_pages_are_current() -> None:
 
 
 def test_a_stale_page_is_named_with_the_command_that_cures_it(tmp_path: Path) -> None:
-    copytree(ROOT / "scripts", tmp_path / "scripts")
+    for directory in ("scripts", "src"):
+        copytree(ROOT / directory, tmp_path / directory)
+    for name in (".importlinter", "DEVELOP.md"):
+        copyfile(ROOT / name, tmp_path / name)
     page = tmp_path / "docs" / "configuration.md"
     page.parent.mkdir()
     page.write_text("stale")
     checked = generate(tmp_path, "--check")
     assert (checked.returncode, page.read_text()) == (1, "stale")
-    assert "stale: docs/configuration.md, docs/metrics.md; run `make docs`" in checked.stderr
+    assert "stale: docs/configuration.md, docs/metrics.md, docs/architecture.md; run `make docs`" in checked.stderr
     assert generate(tmp_path).returncode == 0
     assert generate(tmp_path, "--check").returncode == 0
     assert "streamingOffloadEnabled" in page.read_text("utf-8")

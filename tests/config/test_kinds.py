@@ -7,8 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.config import EntryInterceptor, ReadPriority, duration, size
-from afterglow.config.kinds import choice, decimal, flag, integer, names, optional, pairs, port, several, switch, text
-from afterglow.config.quantities import GIB, KIB, MIB, MINUTE_MS, SECOND_MS
+from afterglow.config.kinds import (
+    GIB,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    choice,
+    decimal,
+    flag,
+    integer,
+    names,
+    optional,
+    pairs,
+    port,
+    several,
+    switch,
+    text,
+)
 
 if TYPE_CHECKING:
     from afterglow.config import Kind

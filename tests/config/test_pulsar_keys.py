@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from afterglow.config.known import pulsar_keys
+from afterglow.config.load import pulsar_keys
 from afterglow.config.properties import parse_properties
 
 STOCK = Path(__file__).parent / "stock"

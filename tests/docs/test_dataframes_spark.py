@@ -14,7 +14,7 @@ from afterglow.testing.pages import Page, run_python
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
-from afterglow.spark.source_options import OPTIONS
+from afterglow.spark.datasource.options import OPTIONS
 
 PAGE = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md")
 

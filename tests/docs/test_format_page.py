@@ -12,7 +12,7 @@ from afterglow.format.index import decode_index, encode_index
 from afterglow.format.objects import user_metadata
 from afterglow.format.proto import afterglow_pb2
 from afterglow.format.statistics import KEY, STRIPE_BYTES
-from afterglow.offload.segments.cutting import MOST_BLOCKS, MOST_PARTS
+from afterglow.offload.segments.part_planner import MOST_BLOCKS, MOST_PARTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 VECTORS = {name: bytes.fromhex(text) for name, text in re.findall(r"^(V\d \w+)  ([0-9a-f]+)$", PAGE, re.MULTILINE)}

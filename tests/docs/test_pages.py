@@ -114,7 +114,7 @@ def test_messages_are_those_of_the_code() -> None:
     source = "".join(file.read_text() for file in sorted((ROOT / "src" / "afterglow").rglob("*.py")))
     told = re.sub(r'"\s*\n\s*f?"', "", source)
     for row in rows:
-        pieces = [piece.strip(" :") for piece in re.split(r"…|, try|'[^']*'|\b\d[\d:]*\b", row)]
+        pieces = [piece.strip(" :") for piece in re.split(r"…|, attempt|'[^']*'|\b\d[\d:]*\b", row)]
         for piece in pieces:
             assert len(piece) < 9 or piece in told or piece == "address already in use", piece
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.broker.schemas import SchemaRegistry
+from afterglow.catalog.schemas import SchemaRegistry
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.errors import CorruptBlock, CorruptEntry
-from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format, encode_block
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
 from afterglow.format.checks import open_block
 from afterglow.format.columns import decode_messages
 from afterglow.format.compression import Codec, compress
@@ -29,6 +29,7 @@ from afterglow.format.entry import encode_batch, encode_broker_metadata, encode_
 from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.proto.pulsar_api_pb2 import CompressionType, KeyValue, MessageMetadata, SingleMessageMetadata
 from afterglow.testing import strategies
+from afterglow.testing.assemble import encode_block
 from afterglow.testing.oracle import batch_rows, decode_rows
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from afterglow.errors import CorruptBlock
-from afterglow.format.blocks import Format, encode_block
+from afterglow.format.blocks import Format, plan_v1
 from afterglow.format.checks import Damage, block_problems, index_problems, open_block
 from afterglow.format.columns import decode_messages
 from afterglow.format.frames import frame_entries, iter_entries, scan_frames
 from afterglow.format.index import decode_index, encode_index
 from afterglow.format.objects import check_version, parse_key
-from afterglow.format.plan import plan_v1
 from afterglow.testing import golden
+from afterglow.testing.assemble import encode_block
 from afterglow.testing.oracle import batch_rows, decode_rows
 
 if TYPE_CHECKING:

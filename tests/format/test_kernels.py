@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from afterglow.format._kernels import calls, checksum, gather, layout, lz4, native, rows, varint
+from afterglow.format._kernels import calls, checksum, expand, layout, native, primitives, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,11 +74,11 @@ def test_crc32c_by_tables_is_that_of_the_instruction(data: bytes) -> None:
 # --- lz4 -----------------------------------------------------------------------------------------------------------
 
 
-def expand(block: bytes, size: int) -> bytes | None:
+def expanded(block: bytes, size: int) -> bytes | None:
     """What the kernel makes of a block; fails if it writes past the slack."""
     source = array_of(block)
     target = array_of(bytes(size), 2 * layout.SLACK)
-    if not lz4.lz4_expand(source.ctypes.data, 0, source.size, source.size, target.ctypes.data, size):
+    if not expand.lz4_expand(source.ctypes.data, 0, source.size, source.size, target.ctypes.data, size):
         target[:size] = 0
         assert (target[size + layout.SLACK :] == 0xAA).all()
         return None
@@ -93,12 +93,12 @@ def expand(block: bytes, size: int) -> bytes | None:
 def test_lz4_blocks_of_the_library_are_measured_and_expanded(data: bytes) -> None:
     block: bytes = _LZ4.compress(data, asbytes=True)
     source = array_of(block)
-    assert lz4.lz4_size(source.ctypes.data, 0, source.size, len(data)) == len(data)
-    assert expand(block, len(data)) == data
+    assert expand.lz4_size(source.ctypes.data, 0, source.size, len(data)) == len(data)
+    assert expanded(block, len(data)) == data
     if data:
-        assert lz4.lz4_size(source.ctypes.data, 0, source.size, len(data) - 1) == -1
-        assert expand(block, len(data) - 1) is None
-    assert expand(block, len(data) + 1) is None
+        assert expand.lz4_size(source.ctypes.data, 0, source.size, len(data) - 1) == -1
+        assert expanded(block, len(data) - 1) is None
+    assert expanded(block, len(data) + 1) is None
 
 
 @given(COMPRESSIBLE.filter(bool), st.data())
@@ -108,8 +108,8 @@ def test_a_damaged_lz4_block_is_refused_or_expands_to_its_measure(data: bytes, d
         block[draw.draw(st.integers(0, len(block) - 1))] = draw.draw(st.integers(0, 255))
     cut = bytes(block[: draw.draw(st.integers(0, len(block)))])
     source = array_of(cut)
-    size = lz4.lz4_size(source.ctypes.data, 0, source.size, 100_000)
-    found = expand(cut, max(size, 0))
+    size = expand.lz4_size(source.ctypes.data, 0, source.size, 100_000)
+    found = expanded(cut, max(size, 0))
     if size < 0:
         assert found is None
     elif found is not None:
@@ -129,7 +129,7 @@ def test_every_distance_and_length_of_a_match_is_copied_right() -> None:
             expected = bytearray(literals)
             for _ in range(length):
                 expected.append(expected[-distance])
-            assert expand(block, distance + length + 5) == bytes(expected) + b"tail!"
+            assert expanded(block, distance + length + 5) == bytes(expected) + b"tail!"
 
 
 def lz4_token(literals: bytes, match: int | None, distance: int) -> bytes:
@@ -149,9 +149,9 @@ def lz4_length(rest: int) -> bytes:
 )
 def test_torn_lz4_blocks_are_refused(block: bytes) -> None:
     source = array_of(block)
-    size = lz4.lz4_size(source.ctypes.data, 0, source.size, 1000)
+    size = expand.lz4_size(source.ctypes.data, 0, source.size, 1000)
     assert size == (0 if block == b"\x00" else -1)
-    assert expand(block, 5) is None
+    assert expanded(block, 5) is None
 
 
 # --- base64 --------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def decode_base64(text: bytes) -> bytes | None:
     if size < 0:
         return None
     out = array_of(bytes(size), 8)
-    gather._decode_base64(source.ctypes.data, 0, out.ctypes.data, size)
+    rows._decode_base64(source.ctypes.data, 0, out.ctypes.data, size)
     assert (out[size:] == 0xAA).all()
     return out[:size].tobytes()
 
@@ -244,7 +244,7 @@ def test_surrogates_and_overlong_forms_are_no_utf8(text: bytes) -> None:
 
 def read_varint(data: bytes) -> tuple[int, int]:
     array = array_of(data)
-    value, behind = varint.varint(array.ctypes.data, 0, array.size)
+    value, behind = primitives.varint(array.ctypes.data, 0, array.size)
     return int(value) % 2**64, int(behind)
 
 
@@ -257,10 +257,10 @@ def test_varints_are_read(value: int, longer: int) -> None:
         rest >>= 7
     encoded.append(rest)
     assert read_varint(bytes(encoded) + b"xx") == (value, len(encoded))
-    assert read_varint(bytes(encoded[:-1]))[1] == varint.TORN
+    assert read_varint(bytes(encoded[:-1]))[1] == primitives.TORN
     # Zeros behind the last digit change nothing, up to the ten bytes that there may be.
     padded = bytes(encoded[:-1]) + bytes([encoded[-1] | 0x80]) + b"\x80" * longer + b"\0"
-    assert read_varint(padded) == ((value, len(padded)) if len(padded) <= 10 else (value, varint.TORN))
+    assert read_varint(padded) == ((value, len(padded)) if len(padded) <= 10 else (value, primitives.TORN))
 
 
 # --- the compiled file ---------------------------------------------------------------------------------------------

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from afterglow.errors import InvalidName, WrongVersion
 from afterglow.format.blocks import Format
-from afterglow.format.objects import ObjectKey, check_version, parse_key, user_metadata
+from afterglow.format.objects import (
+    ObjectKey,
+    check_version,
+    get_uuid,
+    ledger_uuid,
+    named_uuids,
+    parse_key,
+    set_uuid,
+    user_metadata,
+)
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext
 
 UUID_TEXT = "0cfa4ce6-99b6-4e42-a939-7ebe3a1f3a06"
 
@@ -91,3 +101,24 @@ def test_another_format_version_is_refused_whatever_the_case_of_its_key() -> Non
     check_version("k", {"S3ManagedLedgerOffloaderFormatVersion": "1"})
     with pytest.raises(WrongVersion, match="object k: format version '2'"):
         check_version("k", {"S3ManagedLedgerOffloaderFormatVersion": "2"})
+
+
+@given(st.uuids())
+def test_a_uuid_is_stored_as_java_stores_it(uuid: UUID) -> None:
+    context = OffloadContext()
+    assert get_uuid(context) is None
+    set_uuid(context, uuid)
+    assert get_uuid(OffloadContext.FromString(context.SerializeToString())) == uuid
+    assert context.uidMsb == int.from_bytes(uuid.bytes[:8], "big", signed=True)
+    assert context.uidLsb == int.from_bytes(uuid.bytes[8:], "big", signed=True)
+
+
+def test_a_list_names_objects_of_ledgers_and_of_segments_complete_or_not() -> None:
+    info = ManagedLedgerInfo()
+    whole, segmented, plain = (info.ledgerInfo.add(ledgerId=number) for number in range(3))
+    set_uuid(whole.offloadContext, UUID(int=1))
+    set_uuid(segmented.offloadContext, UUID(int=2))
+    set_uuid(segmented.offloadContext.offloadSegment.add(complete=True), UUID(int=2))
+    set_uuid(segmented.offloadContext.offloadSegment.add(), UUID(int=3))
+    assert named_uuids(info) == {UUID(int=1), UUID(int=2), UUID(int=3)}
+    assert [ledger_uuid(row) for row in (whole, segmented, plain)] == [UUID(int=1), None, None]

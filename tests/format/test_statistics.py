@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.errors import CorruptIndex
-from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format, encode_block
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
 from afterglow.format.entry import decode_entry, encode_broker_metadata
 from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.proto.afterglow_pb2 import BlockStatistics as Proto
@@ -21,6 +21,7 @@ from afterglow.format.statistics import (
     stripe_checksums,
 )
 from afterglow.testing import strategies
+from afterglow.testing.assemble import encode_block
 
 TIMES = st.none() | st.integers(0, 2**62)
 U32 = st.integers(0, 2**32 - 1)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.hot.local import LocalLog
-from afterglow.hot.memory import MemoryLog
 from afterglow.testing.hot import HotLogContract
+from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from afterglow.errors import InvalidPosition
-from afterglow.format.frames import frame_entries
+from afterglow.format.frames import frame_entries, iter_entries
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.hot.pulsar.runs import Course, LedgerRange, RawRun, plan_ranges
 
@@ -60,4 +60,4 @@ def test_a_course_ends_with_each_ledger_and_with_the_last() -> None:
 def test_a_run_tells_where_its_entries_stand() -> None:
     run = RawRun(3, 7, 2, memoryview(frame_entries([b"seven", b""], 7)), 0)
     assert (run.last_entry_id, run.payload_bytes) == (8, 5)
-    assert [bytes(run.data[slice(*run.frames.span(i))]) for i in (7, 8)] == [b"seven", b""]
+    assert [(i, bytes(data)) for i, data in iter_entries(run.data, run.frames)] == [(7, b"seven"), (8, b"")]

@@ -23,9 +23,9 @@ from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.ledger_list import LedgerEnd, add_ledger, finish_ledger
 from afterglow.ledger.properties import set_text
 from afterglow.ledger.store import LedgerStore
-from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.testing.crash_points import CrashingMetadataStore
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:

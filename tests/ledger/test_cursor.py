@@ -13,7 +13,7 @@ from afterglow.format.compression import Codec
 from afterglow.format.metadata_envelope import parse_managed_cursor, serialize_managed_cursor
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedCursorInfo
-from afterglow.ledger.batch_acks import to_words
+from afterglow.ledger.acks import to_words
 from afterglow.ledger.cursor_codec import (
     CursorRecord,
     decode_snapshot,
@@ -22,9 +22,9 @@ from afterglow.ledger.cursor_codec import (
     encode_state,
 )
 from afterglow.ledger.layout import Span
-from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import cursor_path
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.testing.ledgers import TOPIC, World, settings
 
 if TYPE_CHECKING:
@@ -417,8 +417,8 @@ def test_creating_a_cursor_that_is_there_returns_it_as_it_is() -> None:
 def test_a_creation_that_was_not_heard_of_is_found_again() -> None:
     inner = MemoryMetadataStore()
     rules = [
-        FaultRule(Fault.ERROR_AFTER, PUT, path="*/s"),
-        FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path="*/s"),
+        FaultRule(Fault.ERROR_AFTER, PUT, key="*/s"),
+        FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), key="*/s"),
     ]
     world = World(metadata=FaultyMetadataStore(inner, rules))
     ledger = world.open()
@@ -432,7 +432,7 @@ def test_a_creation_that_was_not_heard_of_is_found_again() -> None:
 def test_snapshots_and_deletions_get_through_whatever_happens_to_them(fault: Fault) -> None:
     store = FaultyMetadataStore(
         MemoryMetadataStore(),
-        [FaultRule(fault, PUT, path="*/s", skip=1), FaultRule(fault, frozenset({"delete"}), path="*/s")],
+        [FaultRule(fault, PUT, key="*/s", skip=1), FaultRule(fault, frozenset({"delete"}), key="*/s")],
     )
     world = World(metadata=store)
     ledger = world.open()

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.format.position import Position
-from afterglow.ledger.batch_acks import BatchAcks, from_words, to_words
-from afterglow.ledger.ranges import EntryRanges
+from afterglow.ledger.acks import BatchAcks, EntryRanges, from_words, to_words
 
 ENTRY = st.integers(0, 30)
 LEDGER = st.integers(0, 2)

@@ -13,8 +13,8 @@ from afterglow.errors import AfterglowError, MetadataError, TopicTerminated
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST
 from afterglow.ledger.retention import Retention
-from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.testing.ledgers import World, message
 from afterglow.testing.ledgers import settings as broker_settings
 

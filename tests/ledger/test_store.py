@@ -24,12 +24,12 @@ from afterglow.ledger.offloading import NoOffloading
 from afterglow.ledger.reader import Reading, ReadOrigin
 from afterglow.ledger.retention import Retention
 from afterglow.ledger.source import EntryRun
-from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName
 from afterglow.metadata.paths import cursor_path, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.testing.crash_points import Crashed
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.store import MetadataStore
-    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.memory_hot import MemoryLedger
 
 PATH = managed_ledger_path(TOPIC)
 
@@ -473,7 +473,7 @@ def test_reading_while_ledgers_are_trimmed_goes_on_with_what_is_left(monkeypatch
     ledger = topic(world, 2, 2)
     real = world.hot.open
 
-    def trimmed_meanwhile(ledger_id: int) -> ManualLedger:
+    def trimmed_meanwhile(ledger_id: int) -> MemoryLedger:
         if ledger_id == 1 and 1 in world.hot.ledgers():
             monkeypatch.setattr(world.hot, "open", real)
             ledger.retention = Retention(0, 0)
@@ -570,7 +570,7 @@ def test_a_start_that_cannot_read_the_lists_sweeps_nothing() -> None:
     topic(world, 1)
     world.hot.create()
     world.metadata = FaultyMetadataStore(
-        world.metadata, [FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path="*/t", times=None)]
+        world.metadata, [FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), key="*/t", times=None)]
     )
     world.crash()
     with pytest.raises(MetadataUnavailable):
@@ -604,8 +604,8 @@ def _fail() -> tuple[int, ...]:
 
 def test_what_a_trim_without_an_answer_has_let_go_of_is_known_at_the_next_tick() -> None:
     rules = [
-        FaultRule(Fault.ERROR_AFTER, frozenset({"put"}), path=PATH, skip=0),
-        FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path=PATH, skip=0),
+        FaultRule(Fault.ERROR_AFTER, frozenset({"put"}), key=PATH, skip=0),
+        FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), key=PATH, skip=0),
     ]
     inner = MemoryMetadataStore()
     world = World(settings(managed_ledger_cache_size_mb=0), inner)

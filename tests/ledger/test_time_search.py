@@ -14,8 +14,7 @@ from afterglow.format.position import EARLIEST, Position
 from afterglow.ledger.layout import Layout
 from afterglow.ledger.reader import StoredEntry
 from afterglow.ledger.source import EntryRun, HotSource
-from afterglow.ledger.time_search import TimeSearch
-from afterglow.ledger.timestamps import entry_time
+from afterglow.ledger.time_search import TimeSearch, entry_time
 from afterglow.testing.ledgers import World, message, settings
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from afterglow.errors import MetadataUnavailable
-from afterglow.metadata.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.testing.ledgers import TOPIC, World
 
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.errors import ConfigError, InvalidName
+from afterglow.config import parse_conf
+from afterglow.errors import ConfigError, InvalidName, MetadataUnavailable
 from afterglow.metadata.address import _with_port, open_metadata
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
+from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +103,40 @@ def test_a_malformed_address_is_refused(address: str) -> None:
 def test_a_malformed_chroot_is_refused_before_connecting() -> None:
     with pytest.raises(InvalidName):
         open_metadata("zk://127.0.0.1:1/a/../b")
+
+
+def test_the_timeouts_of_zookeeper_come_from_the_settings(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse_conf("metadataStoreSessionTimeoutMillis=7000\nmetadataStoreOperationTimeoutSeconds=3")
+    with closing(open_metadata(f"zk:{zookeeper.hosts}", config)) as store:
+        assert isinstance(store, ZooKeeperMetadataStore)
+        assert store._client._session_timeout == 7000  # negotiated with the server
+        waits: list[float] = []
+
+        def wait(timeout_s: float) -> bool:
+            waits.append(timeout_s)
+            return False
+
+        monkeypatch.setattr(store._connected, "wait", wait)
+        with pytest.raises(MetadataUnavailable, match=r"within 3 s; .* metadataStoreOperationTimeoutSeconds"):
+            store.get("/node")
+    assert waits == [pytest.approx(3, abs=0.5)]
+
+
+def test_a_zookeeper_server_that_does_not_answer_is_given_up_after_the_operation_timeout() -> None:
+    config = parse_conf("metadataStoreOperationTimeoutSeconds=1")
+    with pytest.raises(MetadataUnavailable, match=r"127\.0\.0\.1:1 within 1 s; .*metadataStoreOperationTimeoutSeconds"):
+        open_metadata("zk://127.0.0.1:1", config)
+
+
+def test_the_wait_for_a_locked_sqlite_file_comes_from_the_settings(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    config = parse_conf("metadataStoreOperationTimeoutSeconds=1")
+    with closing(open_metadata(f"sqlite:{path}", config)) as store, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(MetadataUnavailable, match="metadataStoreOperationTimeoutSeconds"):
+            store.put("/node", b"", MUST_NOT_EXIST)
 
 
 @pytest.mark.parametrize("address", ["memory://", "sqlite:unused.db", "zk://127.0.0.1:1"])

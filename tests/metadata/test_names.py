@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.errors import InvalidName
-from afterglow.metadata.encoding import decode_name, encode_name
-from afterglow.metadata.names import Domain, NamespaceName, TopicName
+from afterglow.metadata.names import Domain, NamespaceName, TopicName, decode_name, encode_name
 
 DOTS = {".", ".."}
 entities = st.text("abzABZ019_-=:.", min_size=1, max_size=5).filter(lambda name: name not in DOTS)

@@ -1,24 +1,19 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
 from afterglow.errors import InvalidName
-from afterglow.metadata.checks import check_path
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.metadata.paths import (
     AfterglowPaths,
-    cursor_of,
     cursor_path,
     managed_ledger_path,
     topic_of,
     topics_path,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from afterglow.metadata.store import check_path
 
 UID = UUID("f3b1c2d4-0000-4000-8000-00000000abcd")
 TOPIC = TopicName.parse("acme/sales/orders for é")
@@ -33,7 +28,6 @@ def test_pulsars_own_paths() -> None:
 
 def test_pulsars_paths_lead_back_to_names() -> None:
     assert topic_of(managed_ledger_path(LEDGER)) == TOPIC
-    assert cursor_of(cursor_path(LEDGER, "my sub/1")) == (TOPIC, "my sub/1")
     legacy = TopicName.parse("persistent://acme/eu/sales/a/b")
     assert topic_of(managed_ledger_path(legacy.managed_ledger_name)) == legacy
 
@@ -59,34 +53,10 @@ def test_an_embedded_engine_is_the_cluster_standalone() -> None:
     assert AfterglowPaths().root == "/afterglow/standalone"
 
 
-def test_our_paths_lead_back_to_topic_and_uuid() -> None:
-    ours = AfterglowPaths()
-    assert ours.parse_segment(ours.segment(LEDGER, UID)) == (TOPIC, UID)
-    assert ours.parse_upload(ours.upload(LEDGER, UID)) == (TOPIC, UID)
-    assert ours.parse_delete(ours.delete(LEDGER, UID)) == (TOPIC, UID)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        AfterglowPaths().segments(LEDGER),
-        AfterglowPaths().segment(LEDGER, UID).upper(),
-        AfterglowPaths().segment(LEDGER, UID).replace("-", ""),
-        AfterglowPaths().upload(LEDGER, UID),
-        AfterglowPaths("other").segment(LEDGER, UID),
-        f"/afterglow/standalone/segments/{UID}",
-    ],
-)
-def test_what_is_no_segment_path_is_refused(path: str) -> None:
-    with pytest.raises(InvalidName):
-        AfterglowPaths().parse_segment(path)
-
-
-@pytest.mark.parametrize("parse", [topic_of, cursor_of])
 @pytest.mark.parametrize("path", ["/managed-ledgers", "/other/a/b/persistent/c", "/managed-ledgers/a/b/c", ""])
-def test_what_is_no_path_of_pulsars_is_refused(parse: Callable[[str], object], path: str) -> None:
+def test_a_path_that_is_not_a_topic_of_pulsars_is_refused(path: str) -> None:
     with pytest.raises(InvalidName):
-        parse(path)
+        topic_of(path)
 
 
 @pytest.mark.parametrize("cluster", ["", "a/b", "..", "a b"])

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from afterglow.errors import CorruptMetadata
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
 from afterglow.metadata.pulsar_views import last_confirmed, ledger_list, schema_versions
 

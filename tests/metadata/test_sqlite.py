@@ -155,7 +155,7 @@ def test_a_file_that_another_process_keeps_locked_is_unavailable_and_nothing_cha
 ) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as locker:
         locker.execute("BEGIN IMMEDIATE")
-        with pytest.raises(MetadataUnavailable, match="busy_timeout_s"):
+        with pytest.raises(MetadataUnavailable, match="metadataStoreOperationTimeoutSeconds"):
             store.put("/node", b"", MUST_NOT_EXIST)
         assert store.get("/node") is None  # reading goes on
         locker.execute("ROLLBACK")
@@ -163,7 +163,7 @@ def test_a_file_that_another_process_keeps_locked_is_unavailable_and_nothing_cha
 
 
 def test_a_thread_that_holds_the_store_too_long_is_waited_for_up_to_the_deadline(store: SqliteMetadataStore) -> None:
-    with store._write_lock, pytest.raises(MetadataUnavailable, match="busy_timeout_s"):
+    with store._write_lock, pytest.raises(MetadataUnavailable, match="metadataStoreOperationTimeoutSeconds"):
         store.put("/node", b"", MUST_NOT_EXIST)
 
 

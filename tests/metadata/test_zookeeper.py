@@ -64,8 +64,8 @@ def test_zookeepers_own_node_is_not_listed(own_zookeeper: ZooKeeperServer) -> No
 
 
 def test_a_server_that_is_not_there_is_named_with_the_setting(zookeeper: ZooKeeperServer) -> None:
-    with pytest.raises(MetadataUnavailable, match=r"127\.0\.0\.1:1 .*connect_timeout_s"):
-        ZooKeeperMetadataStore("127.0.0.1:1", connect_timeout_s=0.2)
+    with pytest.raises(MetadataUnavailable, match=r"127\.0\.0\.1:1 .*metadataStoreOperationTimeoutSeconds"):
+        ZooKeeperMetadataStore("127.0.0.1:1", operation_timeout_s=0.2)
 
 
 @pytest.mark.parametrize("change", ["create", "set", "delete"])
@@ -110,7 +110,7 @@ def test_a_change_without_a_connection_is_not_sent(own_zookeeper: ZooKeeperServe
         store._client.add_listener(told.put)
         own_zookeeper.kill()
         assert told.get(timeout=PATIENCE_S) == "SUSPENDED"
-        with pytest.raises(MetadataUnavailable, match="operation_timeout_s"):
+        with pytest.raises(MetadataUnavailable, match="metadataStoreOperationTimeoutSeconds"):
             store.put("/node", b"", MUST_NOT_EXIST)
         own_zookeeper.start()
         assert eventually_get(store, "/node") is None

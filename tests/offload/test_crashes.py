@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import StoreUnavailable, TopicMissing
-from afterglow.format.offload_context import ledger_uuid
+from afterglow.format.objects import ledger_uuid
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint

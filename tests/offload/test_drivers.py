@@ -13,42 +13,40 @@ import pytest
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import ReadPriority
-from afterglow.engine.server import Server
-from afterglow.engine.summary import summarize
 from afterglow.errors import ConfigError, HotLogError, LedgerMissing, MissingDependency, ObjectMissing, StoreUnavailable
 from afterglow.format.blocks import Format
 from afterglow.format.checks import open_block
 from afterglow.format.frames import iter_entries
 from afterglow.format.index import decode_index
-from afterglow.format.objects import parse_key
-from afterglow.format.offload_context import ledger_uuid
+from afterglow.format.objects import ledger_uuid, parse_key
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.offload import policy_checks
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.offloader import LedgerOffloader, NullOffloader, OffloadedLedger, extra_metadata
-from afterglow.offload.runner import run_task
+from afterglow.offload.offloader import LedgerOffloader, OffloadedLedger, extra_metadata
+from afterglow.offload.segments import environment
 from afterglow.offload.segments.listing import SegmentStatus
-from afterglow.offload.segments.work import StreamWork
-from afterglow.read import drivers
+from afterglow.offload.task import run_task
+from afterglow.policy import validation
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import TierPlace, Tiers
-from afterglow.read.stretches import Locator
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
+from afterglow.server.process import Server, summarize
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing import golden
 from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.testing.memory_hot import MemoryLog
+from afterglow.tier import drivers
+from afterglow.tier.locations import TierPlace, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.memory_hot import MemoryLedger
     from afterglow.testing.offloads import OffloadWorld
 
 OWN = TierPlace("memory", "own")
@@ -58,8 +56,8 @@ def policy(**changes: object) -> BrokerConfig:
     return BrokerConfig(**changes)  # type: ignore[arg-type]  # settings by name
 
 
-def sealed(entries: list[bytes]) -> ManualLedger:
-    ledger = ManualHotLog().create()
+def sealed(entries: list[bytes]) -> MemoryLedger:
+    ledger = MemoryLog().create()
     for entry in entries:
         ledger.append((entry,), lambda _error: None)
     ledger.close()
@@ -75,21 +73,9 @@ def test_without_a_driver_the_engines_own_tier_is_used() -> None:
     assert found.place == OWN
 
 
-def test_without_a_tier_every_use_is_refused_with_the_cure() -> None:
-    found = offloader_of(policy(), None, Tiers())
-    assert isinstance(found, NullOffloader)
-    context = OffloadedLedger(UUID(int=1))
-    uses: list[Callable[[], object]] = [
-        lambda: found.place,
-        found.driver_metadata,
-        lambda: found.offload(sealed([b"x"]), UUID(int=1), {}),
-        lambda: found.streaming_offload(UUID(int=1), {}),
-        lambda: found.read_offloaded(1, context),
-        lambda: found.delete_offloaded(1, UUID(int=1), {}),
-    ]
-    for use in uses:
-        with pytest.raises(ConfigError, match=r"managedLedgerOffloadDriver, or start with --tier"):
-            use()
+def test_without_a_tier_there_is_no_offloader_and_the_error_says_how_to_get_one() -> None:
+    with pytest.raises(ConfigError, match=r"managedLedgerOffloadDriver, or start with --tier"):
+        offloader_of(policy(), None, Tiers())
 
 
 @pytest.mark.parametrize(
@@ -183,7 +169,7 @@ DRIVER = """
     from afterglow.format.position import Position
     from afterglow.offload.offloader import OffloadHandle, OffloadResult
     from afterglow.read.copies import FrameRun
-    from afterglow.read.places import TierPlace
+    from afterglow.tier.locations import TierPlace
 
     SHELF = {}
     ABORTED = []
@@ -285,14 +271,14 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[obje
         "streaming-shelf = shelf_driver:StreamingShelf\nbroken = shelf_driver:Nothing\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    policy_checks.drivers.cache_clear()
+    validation.drivers.cache_clear()
     import shelf_driver  # type: ignore[import-not-found]
 
     yield shelf_driver.SHELF
     sys.modules.pop("shelf_driver", None)
     drivers._loaded.pop("shelf", None)
     drivers._loaded.pop("streaming-shelf", None)
-    policy_checks.drivers.cache_clear()
+    validation.drivers.cache_clear()
 
 
 def test_a_driver_of_others_offloads_frees_and_deletes(
@@ -451,7 +437,7 @@ def test_a_task_that_fails_gives_up_its_own_attempt_and_deletes_nothing(
     assert done.error is None
     kept = dict(shelf)
 
-    def gone(ledger_id: int) -> AbstractContextManager[ManualLedger]:
+    def gone(ledger_id: int) -> AbstractContextManager[MemoryLedger]:
         raise LedgerMissing(f"ledger {ledger_id} is gone")
 
     late = run_task(task, open_ledger=gone)
@@ -476,15 +462,15 @@ def test_a_segment_whose_task_cannot_be_made_is_tried_again(
 ) -> None:
     world = new_world(streaming_on_the_shelf())
     world.topic(60)
-    made = StreamWork._driver_task
+    made = environment._driver_task
     failures = iter([HotLogError("the ledger cannot be read just now")])
 
-    def fail_once(self: StreamWork, *args: object) -> object:
+    def fail_once(*args: object) -> object:
         for error in failures:
             raise error
-        return made(self, *args)  # type: ignore[arg-type]
+        return made(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(StreamWork, "_driver_task", fail_once)
+    monkeypatch.setattr(environment, "_driver_task", fail_once)
     world.run()
     assert shelf == {}
     world.clock.advance(60)
@@ -508,13 +494,13 @@ def test_a_server_starts_with_a_driver_of_others(tmp_path: Path) -> None:
 
 def test_a_streaming_policy_with_a_driver_that_takes_whole_ledgers_only_is_refused(shelf: object) -> None:
     streams = {"streaming_offload_enabled": True}
-    policy_checks.check(policy(managed_ledger_offload_driver="shelf"))
-    policy_checks.check(policy(managed_ledger_offload_driver="streaming-shelf", **streams))
+    validation.check(policy(managed_ledger_offload_driver="shelf"))
+    validation.check(policy(managed_ledger_offload_driver="streaming-shelf", **streams))
     with pytest.raises(ConfigError, match=r"streamingOffloadEnabled.*shelf.*takes whole ledgers only"):
-        policy_checks.check(policy(managed_ledger_offload_driver="shelf", **streams))
+        validation.check(policy(managed_ledger_offload_driver="shelf", **streams))
 
 
 def test_a_policy_that_its_external_driver_refuses_is_refused_with_the_drivers_reason(shelf: object) -> None:
     extra = (("Shelf", "attic"),)
     with pytest.raises(ConfigError, match="the attic is locked"):
-        policy_checks.check(policy(managed_ledger_offload_driver="shelf", managed_ledger_extra_configurations=extra))
+        validation.check(policy(managed_ledger_offload_driver="shelf", managed_ledger_extra_configurations=extra))

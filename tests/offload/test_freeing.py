@@ -1,4 +1,4 @@
-"""Hot copies of ledgers in segments: they go only when every object that holds a piece of them has been looked at."""
+"""Hot copies of ledgers in segments: freed only when every object that holds a part of them has been verified."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 
 from afterglow.errors import CorruptMetadata, WrongLength, WrongVersion
 from afterglow.format.index import decode_index, encode_index
-from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX, get_uuid
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.freeing import CopyCheck
-from afterglow.storage.counting import CountingStore
+from afterglow.storage.wrapper import CountingStore
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.offloads import OffloadWorld
 
@@ -184,7 +183,7 @@ def misrecorded(world: OffloadWorld, key: str) -> None:
         (torn_index, "has a damaged index"),
         (shifted, "has a damaged index: object: the first block begins at 1, not at 0"),
         (short, "holds of ledger 2 by its index the entries none, and by the list 0 to"),
-        (unrecorded, "nobody knows where it is"),
+        (unrecorded, "its tier location is unknown"),
         (misrecorded, "and its record says"),
     ],
 )

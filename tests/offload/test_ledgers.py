@@ -13,20 +13,18 @@ from afterglow import __version__
 from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, StoreUnavailable, UploadMissing, WrongLength
 from afterglow.format.frames import frame_entries
 from afterglow.format.index import decode_index
-from afterglow.format.objects import INDEX_SUFFIX
-from afterglow.format.offload_context import ledger_uuid, set_uuid
+from afterglow.format.objects import INDEX_SUFFIX, ledger_uuid, set_uuid
 from afterglow.format.position import LATEST
-from afterglow.metadata import faults as metadata_faults
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.offload.blocks import BlockOffloader, CopyOrder
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.ledgers import Ground, give_up
+from afterglow.offload.ledgers import LedgerContext, give_up
 from afterglow.offload.offloader import OffloadedLedger
 from afterglow.offload.task import run_part
-from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.storage.store import PAGE_SIZE, Upload
 from afterglow.storage.wrapper import StoreWrapper
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.offloads import INSTANCE, OffloadWorld
 
@@ -246,7 +244,7 @@ def test_another_uuid_in_the_list_is_a_conflict_and_our_objects_go(new_world: Ne
 
 def test_an_unknown_outcome_of_the_commit_deletes_nothing_and_is_settled(new_world: NewWorld) -> None:
     """The change was made, nobody heard of it, and metadata cannot be read for a while."""
-    for fault in (metadata_faults.Fault.ERROR_AFTER, metadata_faults.Fault.LOST):
+    for fault in (Fault.ERROR_AFTER, Fault.LOST):
         inner = MemoryMetadataStore()
         world = new_world(at_once(), inner)
         world.topic(3)
@@ -255,10 +253,10 @@ def test_an_unknown_outcome_of_the_commit_deletes_nothing_and_is_settled(new_wor
         world.runner.run_all()
         path = managed_ledger_path(TOPIC)
         rules = [
-            metadata_faults.FaultRule(fault, frozenset({"put"}), path),
-            metadata_faults.FaultRule(metadata_faults.Fault.ERROR_BEFORE, frozenset({"get"}), path),
+            FaultRule(fault, frozenset({"put"}), path),
+            FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path),
         ]
-        faulty = metadata_faults.FaultyMetadataStore(inner, rules)
+        faulty = FaultyMetadataStore(inner, rules)
         opened = world.store.opened(TOPIC)
         assert opened is not None
         opened._metadata._store = faulty
@@ -394,8 +392,8 @@ def test_a_ledger_that_is_complete_by_now_is_not_given_up(new_world: NewWorld) -
     ledger = world.topic(2)
     world.run()
     assert world.offloaded() == [1]
-    ground = Ground(TOPIC, world.hot, world.service._deletions, world.config, world.own)
-    give_up(ground, ledger, [1])
+    context = LedgerContext(TOPIC, world.hot, world.service._pending_deletes, world.config, world.own)
+    give_up(context, ledger, [1])
     assert world.offloaded() == [1]
     world.run()
     assert len(world.objects()) == 2

@@ -13,9 +13,9 @@ import pytest
 from afterglow.config import BrokerConfig
 from afterglow.offload.blocks import BlockOffloader, object_metadata
 from afterglow.offload.handle import BlockHandle, SegmentLimits
-from afterglow.offload.segments.cutting import Sizes
-from afterglow.read.places import MEMORY, TierPlace, Tiers, place_of_url
+from afterglow.offload.segments.part_planner import Sizes
 from afterglow.testing.offloaders import OffloaderContract
+from afterglow.tier.locations import MEMORY, TierPlace, Tiers, place_of_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,8 @@ from afterglow.config import BrokerConfig
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
-from afterglow.offload.explain import LedgerState, Trouble, Work, explain
+from afterglow.offload.backoff import LedgerFailure
+from afterglow.offload.explain import LedgerState, OffloadActivity, explain
 from afterglow.testing.ledgers import TOPIC
 
 NOW = 1_700_000_000_000
@@ -114,7 +115,7 @@ def test_a_look_at_the_told_moment_finds_more_and_none_is_needed_before(
             planner.freeable(info, policy=obeyed, now_ms=now_ms),
         )
 
-    at_ms = planner.next_look_ms(info, writing_to=None, policy=obeyed, now_ms=NOW)
+    at_ms = planner.next_poll_ms(info, writing_to=None, policy=obeyed, now_ms=NOW)
 
     if at_ms is None:
         assert work(NOW) == work(NOW + 10**9)
@@ -156,8 +157,8 @@ def test_system_topics_are_known_by_their_names(name: str, *, system: bool) -> N
     assert planner.is_system_topic(TopicName.parse(name)) is system
 
 
-def told(
-    row: Row, work: Work | None = None, *, name: str = TOPIC, obstacle: str | None = None, **changes: object
+def explained(
+    row: Row, work: OffloadActivity | None = None, *, name: str = TOPIC, obstacle: str | None = None, **changes: object
 ) -> tuple[LedgerState, str]:
     (found,) = explain(
         name,
@@ -165,14 +166,14 @@ def told(
         writing_to=None,
         policy=policy(**changes),
         obstacle=obstacle,
-        work=work or Work(),
+        work=work or OffloadActivity(),
         now_ms=NOW,
     )
     return found.state, found.sentence
 
 
 PLAIN = Row(50, 10, "none")
-TROUBLE = {10: Trouble("the bucket is gone", 2, NOW + 5000)}
+TROUBLE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
 
 
 @pytest.mark.parametrize(
@@ -187,9 +188,14 @@ TROUBLE = {10: Trouble("the bucket is gone", 2, NOW + 5000)}
         (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 49}, LedgerState.DUE, "due"),
         (PLAIN, {"managed_ledger_offload_threshold_in_seconds": 15}, LedgerState.WAITING, "in 5 s"),
         (PLAIN, {"managed_ledger_offload_threshold_in_seconds": 10}, LedgerState.DUE, "due"),
-        (PLAIN, {"work": Work(manual_before=11)}, LedgerState.DUE, "due"),
-        (PLAIN, {"work": Work(running=frozenset({10}))}, LedgerState.OFFLOADING, "now"),
-        (PLAIN, {"work": Work(troubles=TROUBLE)}, LedgerState.FAILED, "2 times: the bucket is gone. Tried again in 5"),
+        (PLAIN, {"work": OffloadActivity(manual_before=11)}, LedgerState.DUE, "due"),
+        (PLAIN, {"work": OffloadActivity(running=frozenset({10}))}, LedgerState.OFFLOADING, "now"),
+        (
+            PLAIN,
+            {"work": OffloadActivity(failures=TROUBLE)},
+            LedgerState.FAILED,
+            "2 times: the bucket is gone. Tried again in 5",
+        ),
         (Row(50, 10, "freed"), {}, LedgerState.FREED, "hot copy is gone"),
         (
             Row(50, 10, "complete"),
@@ -211,14 +217,14 @@ TROUBLE = {10: Trouble("the bucket is gone", 2, NOW + 5000)}
         ),
         (
             Row(50, 10, "complete"),
-            {"managed_ledger_offload_deletion_lag_in_millis": 0, "work": Work(troubles=TROUBLE)},
+            {"managed_ledger_offload_deletion_lag_in_millis": 0, "work": OffloadActivity(failures=TROUBLE)},
             LedgerState.TO_BE_FREED,
             "the bucket is gone",
         ),
     ],
 )
 def test_every_ledger_is_explained(row: Row, given: dict[str, object], state: LedgerState, says: str) -> None:
-    found, sentence = told(row, **given)  # type: ignore[arg-type]  # by name
+    found, sentence = explained(row, **given)  # type: ignore[arg-type]  # by name
     assert found is state
     assert says in sentence
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -20,11 +21,12 @@ from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.lanes import Lane
-from afterglow.offload.manual import OffloadState
+from afterglow.offload.pending_deletes import PendingDelete
 from afterglow.offload.segments.listing import SegmentStatus
-from afterglow.offload.topic import TopicOffload
-from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.offload.status import OffloadState
+from afterglow.offload.topic_offload import TopicOffload
+from afterglow.offload.topic_schedule import Lane
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.offloads import OffloadWorld
 
@@ -485,7 +487,7 @@ def test_a_stalled_offload_is_named_once(new_world: NewWorld, caplog: pytest.Log
         for _ in range(3):
             world.clock.advance(10)
             world.service.tick()
-    assert caplog.text.count("has not come further for 10 s: it is copying, 0 of 1 tasks ended") == 1
+    assert caplog.text.count("has made no progress for 10 s: it is copying, 0 of 1 tasks ended") == 1
     assert world.service.statistics(TOPIC).stalled == (1,)
     world.run()
     assert world.service.statistics(TOPIC).stalled == ()
@@ -745,7 +747,7 @@ def test_objects_of_a_topic_that_is_created_anew_are_not_mixed_up(new_world: New
     assert not set(world.objects()) & set(old)
 
 
-def test_deletions_that_fail_are_tried_again(new_world: NewWorld) -> None:
+def test_pending_deletes_that_fail_are_tried_again(new_world: NewWorld) -> None:
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"delete"}), times=2)
     world = new_world(settings(**lagging()), wrap=lambda store: FaultyStore(store, [rule]))
     ledger = world.topic(2)
@@ -757,6 +759,19 @@ def test_deletions_that_fail_are_tried_again(new_world: NewWorld) -> None:
         world.clock.advance(60)
         world.run()
     assert world.objects() == []
+    assert world.intents() == ()
+
+
+def test_a_start_scans_all_topics_at_the_next_tick(new_world: NewWorld) -> None:
+    world = new_world(settings())
+    world.topic(2)
+    world.run()
+    # As another process would: nothing tells this one of it.
+    world.service._pending_deletes.record(TOPIC, PendingDelete(uuid4(), world.own), "for a test")
+    world.run()
+    assert len(world.intents()) == 1, "the next scan is far away"
+    world.service.start()
+    world.run()
     assert world.intents() == ()
 
 
@@ -822,7 +837,7 @@ def test_topics_that_are_gone_or_quiet_are_not_kept_in_mind(new_world: NewWorld)
     assert len(world.service._topics) == 0
 
 
-def test_a_topic_that_is_about_to_be_looked_at_is_not_dropped_by_a_walk_at_the_same_moment(
+def test_a_topic_that_is_about_to_be_polled_is_not_dropped_by_a_scan_at_the_same_moment(
     new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
@@ -832,14 +847,14 @@ def test_a_topic_that_is_about_to_be_looked_at_is_not_dropped_by_a_walk_at_the_s
 
     def submit_during_walk(lane: Lane, piece: Callable[[], None]) -> None:
         # Either it drops the topic now, or it waits until the look is in the topic's lane.
-        walks.append(threading.Thread(target=world.service._topics.forget_others, args=({TOPIC},)))
+        walks.append(threading.Thread(target=world.service._topics.drop_idle, args=({TOPIC},)))
         walks[-1].start()
         walks[-1].join(0.2)
         submit(lane, piece)
 
     world.settle()
     monkeypatch.setattr(Lane, "submit", submit_during_walk)
-    world.service._look_at([TOPIC])
+    world.service._poll_topics([TOPIC])
     monkeypatch.undo()
     for walk in walks:
         walk.join()
@@ -854,11 +869,11 @@ def test_a_topic_is_kept_in_mind_while_ledgers_leave_its_list(new_world: NewWorl
     ledger = world.topic(2)
     world.run()
     world.service.leaving(TOPIC, ledger.info.ledgerInfo[:1])
-    world.service._topics.forget_others({TOPIC})
+    world.service._topics.drop_idle({TOPIC})
     assert len(world.service._topics) == 1
     world.service.left(TOPIC)
     world.run()
-    world.service._topics.forget_others({TOPIC})
+    world.service._topics.drop_idle({TOPIC})
     assert len(world.service._topics) == 0
 
 
@@ -873,7 +888,7 @@ def test_a_topic_is_looked_at_when_it_is_loaded_if_so_wanted(
         def look(topic: TopicOffload, looks: list[TopicOffload] = looks) -> None:
             looks.append(topic)
 
-        monkeypatch.setattr(TopicOffload, "look", look)
+        monkeypatch.setattr(TopicOffload, "poll", look)
         world.open()
         world.service.tick()
         world.settle()

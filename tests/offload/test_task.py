@@ -9,25 +9,24 @@ import pytest
 from crc32c import crc32c
 
 from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing, ObjectExists, UploadMissing
-from afterglow.format.assemble import assemble_blocks
+from afterglow.format.blocks import plan_v1, plan_v2
 from afterglow.format.objects import INSTANCE_KEY, ObjectKey
-from afterglow.format.plan import plan_v1, plan_v2
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.local.shared import open_shared
 from afterglow.offload.parts import PartBuffer, group_blocks
-from afterglow.offload.task import LedgerPart, PartTask, run_part
-from afterglow.offload.workers import cached_store
+from afterglow.offload.task import LedgerPart, PartTask, cached_store, run_part
 from afterglow.storage.memory import MemoryStore
 from afterglow.storage.store import Part
+from afterglow.testing.assemble import assemble_blocks
 from afterglow.testing.disk import RecordedDisk
-from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from afterglow.format.plan import BlockPlan
-    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.format.blocks import BlockPlan
+    from afterglow.testing.memory_hot import MemoryLedger
 
 KEY = str(ObjectKey(UUID(int=1), 1))
 BLOCK_BYTES = 400
@@ -50,8 +49,8 @@ def task(plans: tuple[BlockPlan, ...], **changes: object) -> PartTask:
 
 
 @pytest.fixture
-def ledger() -> ManualLedger:
-    ledger = ManualHotLog().create()
+def ledger() -> MemoryLedger:
+    ledger = MemoryLog().create()
     for number in range(30):
         ledger.append((b"%d" % number * 20,), lambda _error: None)
     ledger.close()
@@ -63,11 +62,11 @@ def store() -> MemoryStore:
     return MemoryStore(str(uuid4()))
 
 
-def plans_of(ledger: ManualLedger) -> tuple[BlockPlan, ...]:
+def plans_of(ledger: MemoryLedger) -> tuple[BlockPlan, ...]:
     return plan_v1(ledger.offsets(0, ledger.confirmed), BLOCK_BYTES)
 
 
-def test_a_part_is_what_the_format_says(ledger: ManualLedger) -> None:
+def test_a_part_is_what_the_format_says(ledger: MemoryLedger) -> None:
     plans = plans_of(ledger)
     frames, _ = ledger.read_frames(0, 1 << 20)
     expected, statistics = assemble_blocks(frames, ledger.offsets(0, ledger.confirmed), plans)
@@ -100,7 +99,7 @@ def test_the_files_of_a_home_give_the_same_part_as_the_log_itself(tmp_path: Path
         assert disk.calls["read_into"] == len(plans)
 
 
-def test_a_whole_object_is_put_once(ledger: ManualLedger, store: MemoryStore) -> None:
+def test_a_whole_object_is_put_once(ledger: MemoryLedger, store: MemoryStore) -> None:
     made = task(plans_of(ledger))
 
     first = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
@@ -116,7 +115,7 @@ def test_a_whole_object_is_put_once(ledger: ManualLedger, store: MemoryStore) ->
 
 @pytest.mark.parametrize("other", [(b"short", {INSTANCE_KEY: "i"}), (b"x" * 4096, {})])
 def test_an_object_of_another_is_not_taken_for_ours(
-    ledger: ManualLedger, store: MemoryStore, other: tuple[bytes, dict[str, str]]
+    ledger: MemoryLedger, store: MemoryStore, other: tuple[bytes, dict[str, str]]
 ) -> None:
     made = task(plans_of(ledger))
     store.put(KEY, other[0].ljust(made.size_bytes if other[0] != b"short" else 5, b"x"), metadata=other[1])
@@ -127,7 +126,7 @@ def test_an_object_of_another_is_not_taken_for_ours(
 
 
 def test_parts_of_several_ledgers_become_one_object(store: MemoryStore) -> None:
-    log = ManualHotLog()
+    log = MemoryLog()
     pieces = []
     at = 0
     for _ in range(2):
@@ -149,7 +148,7 @@ def test_parts_of_several_ledgers_become_one_object(store: MemoryStore) -> None:
     assert store.head(KEY).size_bytes == at == made.size_bytes
 
 
-def test_expected_failures_come_back_and_others_propagate(ledger: ManualLedger, store: MemoryStore) -> None:
+def test_expected_failures_come_back_and_others_propagate(ledger: MemoryLedger, store: MemoryStore) -> None:
     made = task(plans_of(ledger), upload_id="unknown")
     gone = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
     assert isinstance(gone.error, UploadMissing)
@@ -163,7 +162,7 @@ def test_expected_failures_come_back_and_others_propagate(ledger: ManualLedger, 
         run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=broken)
 
 
-def test_a_ledger_not_written_back_yet_is_an_error_to_try_again(ledger: ManualLedger, store: MemoryStore) -> None:
+def test_a_ledger_not_written_back_yet_is_an_error_to_try_again(ledger: MemoryLedger, store: MemoryStore) -> None:
     plans = plans_of(ledger)
     ledger.entries.pop()
 
@@ -173,17 +172,17 @@ def test_a_ledger_not_written_back_yet_is_an_error_to_try_again(ledger: ManualLe
     assert "entry 28 only, and 29 is wanted" in str(result.error)
 
 
-def _longer(ledger: ManualLedger) -> None:
+def _longer(ledger: MemoryLedger) -> None:
     ledger.entries[3] += b"x"
 
 
-def _shorter(ledger: ManualLedger) -> None:
+def _shorter(ledger: MemoryLedger) -> None:
     ledger.entries[3] = b""
 
 
 @pytest.mark.parametrize("damage", [_longer, _shorter])
 def test_a_ledger_that_is_not_as_planned_is_not_uploaded(
-    ledger: ManualLedger, store: MemoryStore, damage: Callable[[ManualLedger], None]
+    ledger: MemoryLedger, store: MemoryStore, damage: Callable[[MemoryLedger], None]
 ) -> None:
     plans = plans_of(ledger)
     damage(ledger)
@@ -196,7 +195,7 @@ def test_a_ledger_that_is_not_as_planned_is_not_uploaded(
 
 @pytest.mark.parametrize("missing_bytes", [1, 7, 30])
 def test_a_torn_read_of_the_hot_log_is_not_uploaded(
-    ledger: ManualLedger, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, missing_bytes: int
+    ledger: MemoryLedger, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, missing_bytes: int
 ) -> None:
     """The last entry would end with zeros, and the hot copy be deleted on the word of that object."""
     plans, read_frames = plans_of(ledger), ledger.read_frames
@@ -230,7 +229,7 @@ def test_a_damaged_frame_in_the_file_is_noticed(tmp_path: Path) -> None:
         assert f"ledger {ledger.ledger_id}" in str(result.error)
 
 
-def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: ManualLedger) -> None:
+def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: MemoryLedger) -> None:
     none = run_part(task(plans_of(ledger), home=str(tmp_path)))
     assert isinstance(none.error, LedgerMissing)
     assert "holds no hot log that can be read, not i" in str(none.error)
@@ -238,10 +237,10 @@ def test_a_home_that_is_not_the_engines_is_refused(tmp_path: Path, ledger: Manua
     LocalLog(tmp_path).close()
     other = run_part(task(plans_of(ledger), home=str(tmp_path)))
     assert isinstance(other.error, LedgerMissing)
-    assert "run the workers on the engine's machine" in str(other.error)
+    assert "run the workers on the server's machine" in str(other.error)
 
 
-def test_a_task_is_small_and_hides_secrets(ledger: ManualLedger) -> None:
+def test_a_task_is_small_and_hides_secrets(ledger: MemoryLedger) -> None:
     made = task(plans_of(ledger)[:1], options=(("secret_key", "hunter2"),))
 
     assert "hunter2" not in repr(made)
@@ -249,7 +248,7 @@ def test_a_task_is_small_and_hides_secrets(ledger: ManualLedger) -> None:
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_results_travel(ledger: ManualLedger, store: MemoryStore) -> None:
+def test_results_travel(ledger: MemoryLedger, store: MemoryStore) -> None:
     for made in (task(plans_of(ledger)), task(plans_of(ledger), upload_id="unknown")):
         result = run_part(made, open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
         arrived = pickle.loads(pickle.dumps(result))
@@ -257,7 +256,7 @@ def test_results_travel(ledger: ManualLedger, store: MemoryStore) -> None:
         assert repr(arrived.error) == repr(result.error)
 
 
-def test_small_blocks_share_a_part_and_large_ones_do_not(ledger: ManualLedger) -> None:
+def test_small_blocks_share_a_part_and_large_ones_do_not(ledger: MemoryLedger) -> None:
     plans = plans_of(ledger)
 
     parts = group_blocks(plans, 2 * BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""The service as an engine drives it: real threads, ledgers on disk, a tier in a directory."""
+"""The service as a server drives it: real threads, ledgers on disk, a tier in a directory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from afterglow.catalog.catalog import Catalog
 from afterglow.hot.local.log import LocalLog
-from afterglow.ledger.catalog import Catalog
-from afterglow.ledger.clock import SystemClock
+from afterglow.ledger.environment import SystemClock
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
-from afterglow.offload.policies import Policies
-from afterglow.offload.runner import run_task
 from afterglow.offload.service import OffloadService
-from afterglow.read.places import Tiers, place_of_url
+from afterglow.offload.task import run_task
+from afterglow.policy.resolver import Policies
 from afterglow.storage.local import LocalStore
 from afterglow.testing.ledgers import settings
+from afterglow.tier.locations import Tiers, place_of_url
 from afterglow.verify import verify
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_many_topics_at_once_end_in_the_tier_and_nowhere_else(tmp_path: Path) ->
 
         going = len(ledgers[0].ledgers[:-1])
         store.delete(TOPICS[0])
-        while any(service._deletions.names()):
+        while any(service._pending_deletes.names()):
             assert time.monotonic() < deadline
             service.tick()
             time.sleep(0.01)

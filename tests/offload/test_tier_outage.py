@@ -11,11 +11,10 @@ from afterglow.errors import StoreUnavailable
 from afterglow.format.position import LATEST
 from afterglow.metadata.names import TopicName
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.manual import OffloadState
 from afterglow.offload.segments.listing import SegmentStatus
-from afterglow.storage.counting import CountingStore
-from afterglow.storage.faults import Fault, FaultRule, FaultyStore
-from afterglow.storage.wrapper import StoreWrapper
+from afterglow.offload.status import OffloadState
+from afterglow.storage.wrapper import CountingStore, StoreWrapper
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.offloads import OffloadWorld
 
@@ -49,7 +48,7 @@ class OutageWorld(OffloadWorld):
         self.front.inner = self.counting
 
     def pass_seconds(self, seconds: int) -> None:
-        """As an engine does: a tick every second, and all that follows from it."""
+        """As a server does: a tick every second, and all that follows from it."""
         for _ in range(seconds):
             self.clock.advance(1)
             self.service.tick()
@@ -118,9 +117,9 @@ def test_an_outage_is_logged_once_at_its_beginning_and_once_at_its_end(
         world.pass_seconds(2)
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
     first, begin, stalled, end = told
-    assert "goes on in a while" in first  # what fails at once fails before a probe has confirmed the outage
+    assert "is retried later" in first  # what fails at once fails before a probe has confirmed the outage
     assert "has been unavailable since" in begin
-    assert "has not come further for 300 s" in stalled
+    assert "has made no progress for 300 s" in stalled
     assert "is available again after 30" in end
 
 
@@ -178,11 +177,11 @@ def test_topics_that_wait_for_another_tier_are_left_alone() -> None:
     world.pass_seconds(100)
     assert None not in world.service.tiers().values()
     world.repair()
-    troubles = world.service._topics.get(OTHER).work.troubles
-    assert troubles
+    backoff = world.service._topics.get(OTHER).activity.failures
+    assert backoff
     world.pass_seconds(2)
     assert len(world.offloaded()) == 2
-    assert world.service._topics.get(OTHER).work.troubles == troubles
+    assert world.service._topics.get(OTHER).activity.failures == backoff
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -207,7 +206,7 @@ def test_an_offload_by_hand_ends_the_backoff_of_its_topic(*, streaming: bool) ->
     assert world.service.explain(TOPIC)[0].state is LedgerState.FAILED
     if streaming:
         assert world.service.status(TOPIC).state is OffloadState.RUNNING
-        world.service._topics.get(TOPIC).stream.fail_manual(StoreUnavailable("given up"))
+        world.service._topics.get(TOPIC).manual_segments.fail(StoreUnavailable("given up"))
     world.service.offload_prefix(TOPIC, LATEST)
     world.run()
     assert world.service.status(TOPIC).state is OffloadState.SUCCESS

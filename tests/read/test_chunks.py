@@ -15,7 +15,6 @@ from afterglow.format.entry import decode_entry, encode_entry
 from afterglow.format.marks import find_marks
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
-from afterglow.read import chunk_search
 from afterglow.read import chunks as chunks_module
 from afterglow.read.chunks import ChunkedMessages, Whole
 from afterglow.testing.odd_topics import OddTopic, chunks, odd_topic
@@ -146,7 +145,6 @@ def test_chunks_too_far_apart_make_no_message_wherever_reading_begins(start: Pos
 
 def test_open_messages_are_followed_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks_module, "MOST_CHUNKS", 10)
-    monkeypatch.setattr(chunk_search, "MOST_CHUNKS", 10)
     topic, payloads = interleaved(10, 10)
     assert [value(each) for _, each in outcomes(ChunkedMessages(topic, payloads=True), topic)] == payloads
     more, _ = interleaved(30, 10)

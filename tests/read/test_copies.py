@@ -9,10 +9,10 @@ import pytest
 
 from afterglow.errors import CorruptBlock
 from afterglow.read.copies import HotCopy
-from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
-    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.memory_hot import MemoryLedger
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1, 12, 15])
@@ -20,7 +20,7 @@ def test_a_hot_read_that_ends_within_its_first_entry_is_damage(
     kept_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run without entries would be asked for again for ever."""
-    with closing(ManualHotLog()) as hot:
+    with closing(MemoryLog()) as hot:
         ledger = hot.create()
         ledger.append((b"entry",), lambda _error: None)
         read_frames = ledger.read_frames
@@ -35,5 +35,5 @@ def test_a_hot_read_that_ends_within_its_first_entry_is_damage(
             _read(hot, ledger)
 
 
-def _read(hot: ManualHotLog, ledger: ManualLedger) -> list[bytes]:
+def _read(hot: MemoryLog, ledger: MemoryLedger) -> list[bytes]:
     return [bytes(entry) for entry in HotCopy(hot, ledger.ledger_id).read(0, 0, 100).entries()]

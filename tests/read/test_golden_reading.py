@@ -12,19 +12,19 @@ from afterglow.config.choices import DamagePolicy
 from afterglow.errors import CorruptIndex, WrongLength
 from afterglow.format.frames import iter_entries
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.hot.memory import MemoryLog
-from afterglow.read.around import ViewAround
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
-from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.messages import MessageBatches
-from afterglow.read.places import TierPlace, Tiers
-from afterglow.read.stretches import Locator
+from afterglow.read.neighbours import ViewNeighbours
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
+from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.read.window import Window
 from afterglow.testing import golden
+from afterglow.testing.memory_hot import MemoryLog
 from afterglow.testing.oracle import batch_rows
+from afterglow.tier.locations import TierPlace, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_every_message_is_what_pulsars_reader_saw(name: str, tmp_path: Path, buf
         ]
         assert digests == case.entries()
         return
-    batches = MessageBatches("t", Window(), around=ViewAround(topic))
+    batches = MessageBatches("t", Window(), around=ViewNeighbours(topic))
     seen = {
         (row["ledger_id"], row["entry_id"], row["batch_index"]): hashlib.sha256(row["value"] or b"").hexdigest()
         for served in topic.read(scan=scan)

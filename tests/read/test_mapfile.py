@@ -14,9 +14,9 @@ from afterglow.format.frames import iter_entries
 from afterglow.read.counters import ReadCounters
 from afterglow.read.mapfile import MapFileCopy, mapfile_key, open_mapfile
 from afterglow.read.objects import Located
-from afterglow.read.places import MAPFILES, TierPlace, Tiers
 from afterglow.spark.java import find_java
 from afterglow.testing import golden
+from afterglow.tier.locations import MAPFILES, TierPlace, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,10 +11,10 @@ import pytest
 from afterglow.format.entry import encode_broker_metadata
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.properties import BROKER_TIME, set_text
-from afterglow.read.cutter import Cutter
-from afterglow.read.handle import TopicReader, TopicView
 from afterglow.read.pruning import TimeBounds
+from afterglow.read.split_planner import SplitPlanner
 from afterglow.read.splits import WHOLE
+from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.read.window import Window
 from afterglow.testing.ledgers import message
 from afterglow.testing.read_world import TOPIC, ReadWorld
@@ -69,12 +69,12 @@ def kept(
 ) -> list[Position]:
     """The entries that would be read for a window."""
     view = TopicView.pin(TOPIC, world.info, world.hot)
-    cutter = Cutter("t", TopicReader(view, world.source), world.tiers, world.policy, None, world.counters)
+    planner = SplitPlanner("t", TopicReader(view, world.source), world.tiers, world.policy, None, world.counters)
     earliest, latest = published
     window = Window(since_ms=since, until_ms=until, published_from_ms=earliest, published_to_ms=latest)
     return [
         Position(each.ledger_id, at)
-        for each in cutter.ranges(EARLIEST, LATEST, window, split_bytes=split_bytes)
+        for each in planner.ranges(EARLIEST, LATEST, window, split_bytes=split_bytes)
         for at in range(each.first, each.last + 1)
     ]
 

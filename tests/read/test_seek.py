@@ -18,30 +18,30 @@ from afterglow.format.metadata_envelope import serialize_managed_ledger
 from afterglow.format.position import Position
 from afterglow.ledger.properties import BROKER_TIME, set_text
 from afterglow.ledger.store import LedgerStore
-from afterglow.ledger.timestamps import entry_time
+from afterglow.ledger.time_search import entry_time
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.counters import ReadCounters
-from afterglow.read.handle import TopicReader, TopicView
-from afterglow.read.places import Tiers
-from afterglow.read.remote_hot import RemoteHot
-from afterglow.read.stretches import Locator
+from afterglow.read.hot_readers import RemoteHot
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
+from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.storage import CountingStore
-from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.clock import ManualExecutor
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.ledgers import message, settings
 from afterglow.testing.read_world import TOPIC, ReadWorld
+from afterglow.tier.locations import Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.hot.memory import MemoryLedger, MemoryLog
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.store import Versioned
+    from afterglow.testing.memory_hot import MemoryLedger, MemoryLog
 
 HOT_FIRST = BrokerConfig(managed_ledger_offloaded_read_priority=ReadPriority.BOOKKEEPER_FIRST)
 TIERED_FIRST = BrokerConfig(managed_ledger_offloaded_read_priority=ReadPriority.TIERED_STORAGE_FIRST)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from afterglow.engine.source import SourceTopic
     from afterglow.read.splits import Split
+    from afterglow.source.connect import SourceTopic
 
 TOPIC = "persistent://public/default/t"
 EACH = 40
@@ -68,7 +68,7 @@ def read(splits: Sequence[Split], **asked: Any) -> pa.Table:
 def tiers(splits: Sequence[Split]) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for split in splits:
-        found.setdefault(split.ledger_id, set()).add(str(split.wanted))
+        found.setdefault(split.ledger_id, set()).add(str(split.order[0]))
     return found
 
 
@@ -121,10 +121,13 @@ def test_bounds_hold_inside_batches_and_by_time(topic: SourceTopic, bounds: dict
 
 @pytest.mark.parametrize("priority", ["tiered-first", "bookkeeper-first"])
 def test_a_hot_ledger_is_cut_by_its_bytes(topic: SourceTopic, priority: str) -> None:
-    splits = [split for split in topic.splits(read_priority=priority, split_bytes=100_000) if split.wanted is Tier.HOT]
+    splits = [
+        split for split in topic.splits(read_priority=priority, split_bytes=100_000) if split.order[0] is Tier.HOT
+    ]
     by_ledger: dict[int, list[Split]] = {}
     for split in splits:
-        by_ledger.setdefault(split.ledger_id, []).append(split)
+        if split.order[0] is Tier.HOT:
+            by_ledger.setdefault(split.ledger_id, []).append(split)
     for parts in by_ledger.values():
         assert len(parts) > 1
         assert all(split.size_bytes <= 130_000 for split in parts)
@@ -137,7 +140,7 @@ def test_a_window_of_time_cuts_also_what_is_in_the_hot_log(topic: SourceTopic) -
     at = times.read_all().to_pylist()
     since, until = at[EACH]["broker_time"], at[-EACH]["broker_time"]
     splits = list(topic.splits(since=since, until=until))
-    assert [split.wanted for split in splits] == [Tier.HOT, Tier.HOT]
+    assert [split.order[0] for split in splits] == [Tier.HOT, Tier.HOT]
     wanted = [row for row in at if since <= row["broker_time"] < until]
     count = len({(row["ledger_id"], row["entry_id"]) for row in wanted})
     assert count <= sum(split.entries for split in splits) <= count + len(splits)
@@ -198,7 +201,7 @@ def test_entries_in_no_copy_any_more_are_one_clear_error(tmp_path: Path) -> None
 def test_a_hot_log_that_is_elsewhere_is_told_with_the_cure(tmp_path: Path) -> None:
     _, tiered, hot = make(tmp_path)
     home = tmp_path.rename(tmp_path.with_name("elsewhere"))
-    with pytest.raises(HotLogUnavailable, match="engine's machine"):
+    with pytest.raises(HotLogUnavailable, match="server's machine"):
         read([hot])
     home.rename(tmp_path)
     assert read([tiered, hot]).num_rows == 3

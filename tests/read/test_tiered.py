@@ -26,8 +26,8 @@ from afterglow.errors import (
 from afterglow.format.frames import iter_entries
 from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX
 from afterglow.read.copies import Tier
-from afterglow.read.stretches import stretch_at
-from afterglow.storage import Fault, FaultRule, FaultyStore
+from afterglow.read.ranges import offloaded_range_at
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
@@ -190,12 +190,12 @@ def test_entries_of_a_segment_that_is_not_committed_are_not_looked_for_in_a_tier
     row = world.add(random_entries([10] * 6))
     world.offload_v2([(row, 0, 2)])
     world.offload_v2([(row, 3, 5)])
-    found = stretch_at(row, 4)
+    found = offloaded_range_at(row, 4)
     assert found is not None
     assert (found.first, found.last) == (3, 5)
     row.offloadContext.offloadSegment[1].complete = False
-    assert stretch_at(row, 4) is None
-    assert stretch_at(row, 2) is not None
+    assert offloaded_range_at(row, 4) is None
+    assert offloaded_range_at(row, 2) is not None
 
 
 def test_a_message_of_damage_names_block_and_position(world: ReadWorld) -> None:

@@ -7,8 +7,7 @@ import pytest
 from afterglow.errors import ConfigError
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.ledger_list import LedgerRecord
-from afterglow.read.times import parse_time
-from afterglow.read.window import Window
+from afterglow.read.window import Window, parse_time
 
 NOW_MS = 1_800_000_000_000
 
@@ -38,15 +37,15 @@ def ledgers(*last_times: int | None) -> list[LedgerRecord]:
 def test_ledgers_that_time_rules_out_are_not_read(
     last_times: tuple[int | None, ...], since: int | None, until: int | None, read: list[tuple[int, int]]
 ) -> None:
-    found = Window.of(None, None, since, until, NOW_MS).stretches(ledgers(*last_times))
+    found = Window.of(None, None, since, until, NOW_MS).ranges(ledgers(*last_times))
     assert found == [(Position(first, -1), Position(end, -1)) for first, end in read]
 
 
 def test_positions_bound_the_stretches() -> None:
-    found = Window.of("10:3", "30:2:1", None, None, NOW_MS).stretches(ledgers(100, 200, 300, 400))
+    found = Window.of("10:3", "30:2:1", None, None, NOW_MS).ranges(ledgers(100, 200, 300, 400))
     assert found == [(Position(10, 3), Position(30, 3))]  # of entry 30:2 one message is wanted
-    assert Window.of("50:0", None, None, None, NOW_MS).stretches(ledgers(100)) == []
-    assert Window.of("10:3", "10:3", None, None, NOW_MS).stretches(ledgers(100)) == []
+    assert Window.of("50:0", None, None, None, NOW_MS).ranges(ledgers(100)) == []
+    assert Window.of("10:3", "10:3", None, None, NOW_MS).ranges(ledgers(100)) == []
 
 
 def test_no_bound_is_all() -> None:

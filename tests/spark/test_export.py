@@ -16,8 +16,7 @@ from pyarrow.dataset import dataset
 import afterglow
 from afterglow.cli.app import main
 from afterglow.errors import AfterglowError, ConfigError
-from afterglow.spark.export import ExportRecord, TopicExport
-from afterglow.spark.export_files import HadoopFiles, LocalFiles
+from afterglow.spark.export import ExportDirectory, ExportRecord, TopicExport
 from afterglow.spark.session import QUIET, local_session
 from afterglow.testing.homes import EngineHome, batch
 from afterglow.testing.ledgers import message
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from afterglow.spark.export import Exported
-    from afterglow.spark.export_files import ExportFiles
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
@@ -81,8 +79,9 @@ def own(out: Path) -> Path:
     return out.with_name(f".{out.name}.export")
 
 
-def export(spark: SparkSession, home: Path, files: ExportFiles, **options: str) -> TopicExport:
-    return TopicExport(spark, files, ExportRecord(str(home), TOPIC, None, decode=False), options)
+def export(spark: SparkSession, home: Path, out: Path | ExportDirectory, **options: str) -> TopicExport:
+    directory = out if isinstance(out, ExportDirectory) else ExportDirectory(spark, str(out))
+    return TopicExport(spark, directory, ExportRecord(str(home), TOPIC, None, decode=False), options)
 
 
 def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
@@ -118,16 +117,16 @@ class Killed(AfterglowError):
     """As if the process had ended."""
 
 
-class Dying(LocalFiles):
+class Dying(ExportDirectory):
     """A directory whose user is killed before the change of some number."""
 
-    def __init__(self, root: Path, alive: int) -> None:
-        super().__init__(root)
+    def __init__(self, session: SparkSession, root: Path, alive: int) -> None:
+        super().__init__(session, str(root))
         self.alive = alive
 
-    def move(self, name: str, target: str) -> None:
+    def move(self, file: str, target: str) -> None:
         self._live()
-        super().move(name, target)
+        super().move(file, target)
 
     def delete(self, name: str) -> None:
         self._live()
@@ -147,14 +146,14 @@ def test_killed_anywhere_and_run_again_it_ends_with_every_message_once(
     # The first run dies before anything of its first batch is there, the next ones amid renaming and before the end of
     # a batch, each time with files of other sizes.
     for alive, partition in ((0, "9000"), (2, "9000"), (4, "20000")):
-        dying = Dying(out, alive)
+        dying = Dying(spark, out, alive)
         with pytest.raises(AfterglowError, match="killed"):
             export(spark, home, dying, maxBytesPerTrigger="40000", maxPartitionBytes=partition).run()
         assert not dying.alive
         found = rows(pq.read_table(out)) if files_of(out) else []
         positions = [tuple(row.values())[:3] for row in found]
         assert len(set(positions)) == len(positions)
-    done = export(spark, home, LocalFiles(out), **SMALL).run()
+    done = export(spark, home, out, **SMALL).run()
     assert done.batches > 1
     assert rows(pq.read_table(out)) == expected
     assert {path.name for path in own(out).iterdir()} == {"checkpoint", "export.json", "lock"}
@@ -172,7 +171,7 @@ def test_a_continuous_export_goes_on_until_it_is_stopped(spark: SparkSession, tm
                 engine.write(TOPIC, entries(10, 10))
             told.append(now.rows)
 
-        going = export(spark, home, LocalFiles(out))
+        going = export(spark, home, out)
         done = going.run(every_s=0.1, stopped=lambda: told[-1] == 40, progress=progress)
     assert done.rows == 40
     assert rows(pq.read_table(out)) == rows(scanned(home))
@@ -181,13 +180,13 @@ def test_a_continuous_export_goes_on_until_it_is_stopped(spark: SparkSession, tm
 
 def test_only_the_columns_asked_for_are_written(spark: SparkSession, home: Path, tmp_path: Path) -> None:
     record = ExportRecord(str(home), TOPIC, COLUMNS, decode=False)
-    TopicExport(spark, LocalFiles(tmp_path / "out"), record, {}).run()
+    TopicExport(spark, ExportDirectory(spark, str(tmp_path / "out")), record, {}).run()
     assert pq.read_table(tmp_path / "out").equals(scanned(home).select(COLUMNS), check_metadata=False)
 
 
 def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    files = LocalFiles(out)
+    files = ExportDirectory(spark, str(out))
     export(spark, home, files).run()
     before = files_of(out)
     other = TopicExport(spark, files, ExportRecord(str(home), TOPIC, ("value",), decode=False), {})
@@ -202,18 +201,18 @@ def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tm
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "a.txt").touch()
     with pytest.raises(ConfigError, match=r"holds a\.txt"):
-        export(spark, home, LocalFiles(tmp_path / "theirs")).run()
+        export(spark, home, tmp_path / "theirs").run()
 
 
 def test_what_a_stream_says_is_one_line(spark: SparkSession, home: Path, tmp_path: Path) -> None:
     record = ExportRecord(str(home), "persistent://public/default/nowhere", None, decode=False)
     with pytest.raises(AfterglowError, match="nowhere") as failed:
-        TopicExport(spark, LocalFiles(tmp_path / "out"), record, {}).run()
+        TopicExport(spark, ExportDirectory(spark, str(tmp_path / "out")), record, {}).run()
     assert "\n" not in str(failed.value)
 
 
 def counts(spark: SparkSession, out: Path) -> dict[str, int]:
-    """Rows that each engine finds, read the plain way."""
+    """Rows that each server finds, read the plain way."""
     duckdb, pd, pl = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))
     return {
         "polars, read": pl.read_parquet(out).height,
@@ -232,7 +231,7 @@ def test_every_engine_reads_an_export_the_plain_way_also_while_it_is_written(
     home.mkdir()
     with EngineHome(home) as engine:
         engine.write(TOPIC, entries(0, 50))
-        export(spark, home, LocalFiles(out), **SMALL).run()
+        export(spark, home, out, **SMALL).run()
         assert set(counts(spark, out).values()) == {100}
         engine.write(TOPIC, entries(50, 10))
         seen: list[dict[str, int]] = []
@@ -241,7 +240,7 @@ def test_every_engine_reads_an_export_the_plain_way_also_while_it_is_written(
             if now.rows:
                 seen.append(counts(spark, out))
 
-        export(spark, home, LocalFiles(out)).run(every_s=0.1, stopped=lambda: bool(seen), progress=progress)
+        export(spark, home, out).run(every_s=0.1, stopped=lambda: bool(seen), progress=progress)
     assert set(seen[-1].values()) == {120}
     assert all(path.suffix == ".parquet" for path in out.rglob("*"))
 
@@ -251,36 +250,60 @@ def inside_as_before(out: Path) -> None:
     own(out).rename(out / "_export")
 
 
-@pytest.mark.parametrize("kind", [LocalFiles, HadoopFiles])
-def test_an_export_of_an_earlier_release_goes_on(spark: SparkSession, tmp_path: Path, kind: type) -> None:
+def test_an_export_of_an_earlier_release_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
-
-    def files() -> ExportFiles:
-        return LocalFiles(out) if kind is LocalFiles else HadoopFiles(spark, out.as_uri())
-
     with EngineHome(home) as engine:
         engine.write(TOPIC, entries(0, 10))
-        export(spark, home, files()).run()
+        export(spark, home, out).run()
         before = files_of(out)
         inside_as_before(out)
         engine.write(TOPIC, entries(10, 10))
-        assert export(spark, home, files()).run().rows == 20
+        assert export(spark, home, out).run().rows == 20
     assert before.items() < files_of(out).items()
     assert rows(pq.read_table(out)) == rows(scanned(home))
     assert not (out / "_export").exists()
+
+
+@pytest.mark.parametrize("deletes", [1, 2, 3])
+def test_a_move_out_of_the_directory_that_was_killed_is_done_again(
+    spark: SparkSession, home: Path, tmp_path: Path, deletes: int
+) -> None:
+    out = tmp_path / "out"
+    export(spark, home, out).run()
+    inside_as_before(out)
+    dying = Dying(spark, out, deletes - 1)
+    with pytest.raises(Killed):
+        dying.move_from_inside()
+    assert export(spark, home, out).run().rows == 0
+    assert not (out / "_export").exists()
+    assert rows(pq.read_table(out)) == rows(scanned(home))
+
+
+def test_what_an_earlier_release_left_where_it_refused_is_deleted_and_nothing_else(
+    spark: SparkSession, home: Path, tmp_path: Path
+) -> None:
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    for path in (out / "_export" / "lock", theirs / "_export" / "notes.txt"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    export(spark, home, out).run()
+    assert all(path.suffix == ".parquet" for path in out.rglob("*"))
+    with pytest.raises(ConfigError, match="holds _export"):
+        export(spark, home, theirs).run()
+    assert (theirs / "_export" / "notes.txt").exists()
 
 
 def test_an_export_that_an_earlier_release_is_writing_is_left_alone(
     spark: SparkSession, home: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    export(spark, home, LocalFiles(out)).run()
+    export(spark, home, out).run()
     inside_as_before(out)
     with (out / "_export" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(AfterglowError, match="another export"):
-            export(spark, home, LocalFiles(out)).run()
+            export(spark, home, out).run()
     assert (out / "_export" / "export.json").exists()
 
 
@@ -288,56 +311,46 @@ def test_a_directory_that_was_removed_is_exported_anew_and_one_that_was_moved_go
     spark: SparkSession, home: Path, tmp_path: Path
 ) -> None:
     out, moved = tmp_path / "out", tmp_path / "moved"
-    export(spark, home, LocalFiles(out)).run()
+    export(spark, home, out).run()
     out.rename(moved)
     with pytest.raises(ConfigError, match=r"\.moved\.export/export\.json is missing; .* move the latter along"):
-        export(spark, home, LocalFiles(moved)).run()
-    assert export(spark, home, LocalFiles(out)).run().rows == len(scanned(home))
+        export(spark, home, moved).run()
+    assert export(spark, home, out).run().rows == len(scanned(home))
     shutil.rmtree(out)
     own(out).rename(own(moved))
-    assert export(spark, home, LocalFiles(moved)).run().rows == 0
+    assert export(spark, home, moved).run().rows == 0
     assert rows(pq.read_table(moved)) == rows(scanned(home))
 
 
-def test_a_directory_with_nothing_above_it_is_refused(spark: SparkSession) -> None:
+@pytest.mark.parametrize("target", ["/", "file:///", "s3a://bucket", "s3a://bucket/", "hdfs://"])
+def test_a_directory_with_nothing_above_it_is_refused(spark: SparkSession, target: str) -> None:
     with pytest.raises(ConfigError, match="no directory above it"):
-        LocalFiles(Path("/"))
-    with pytest.raises(ConfigError, match="no directory above it"):
-        HadoopFiles(spark, "file:///")
+        ExportDirectory(spark, target)
 
 
-def test_a_mount_point_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_spark_does_not_know_is_told_in_one_line(spark: SparkSession) -> None:
+    with pytest.raises(AfterglowError, match=r"nowhere://host/d: .*nowhere") as failed:
+        ExportDirectory(spark, "nowhere://host/d")
+    assert "\n" not in str(failed.value)
+
+
+def test_a_mount_point_is_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rename(self: Path, target: Path) -> Path:
         raise OSError(errno.EXDEV, "Invalid cross-device link", str(self), None, str(target))
 
     monkeypatch.setattr(Path, "rename", rename)  # a mount needs rights that tests do not have
-    with pytest.raises(ConfigError, match="is a mount point"), LocalFiles(tmp_path / "out").alone():
+    directory = ExportDirectory(spark, str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="is a mount point"), directory.alone():
         pass
 
 
-@pytest.mark.parametrize("kind", [LocalFiles, HadoopFiles])
-def test_directories_are_alike_wherever_they_are(spark: SparkSession, tmp_path: Path, kind: type) -> None:
-    files: ExportFiles
-    files = LocalFiles(tmp_path / "d") if kind is LocalFiles else HadoopFiles(spark, (tmp_path / "d").as_uri())
-    assert (files.names(), files.read("a/b")) == ([], None)
-    with files.alone():
-        files.write("a/b", b"one")
-        assert files.read("a/b") == b"one"
-        files.write("_export/x", b"own")
-        assert "x" in files.names("_export")
-        assert not {"x", "_export"} & set(files.names())
-        assert (tmp_path / ".d.export" / "x").read_bytes() == files.read("_export/x") == b"own"
-        files.move("a/b", "c")
-        assert (files.read("a/b"), files.read("c")) == (None, b"one")
-        assert {"a", "c"} <= set(files.names())
-        files.write("a/d/e", b"two")
-        files.delete("a")
-        files.delete("a")
-        assert "a" not in files.names()
-        files.delete("c")
-        assert files.read("c") is None
-        with pytest.raises((AfterglowError, OSError)):
-            files.move("c", "d")
+@pytest.mark.parametrize("name", ["a b", "%41 #?ü"])
+def test_a_directory_may_have_any_name(spark: SparkSession, home: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    export(spark, home, out).run()
+    assert export(spark, home, ExportDirectory(spark, out.as_uri())).run().rows == 0
+    assert rows(pq.read_table(out)) == rows(scanned(home))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f".{name}.export"])
 
 
 @pytest.mark.parametrize(

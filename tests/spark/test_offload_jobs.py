@@ -16,8 +16,8 @@ from crc32c import crc32c
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, ConfigError, LedgerMissing, MissingDependency
+from afterglow.format.blocks import plan_v1
 from afterglow.format.objects import INSTANCE_KEY
-from afterglow.format.plan import plan_v1
 from afterglow.hot.local.layout import Layout
 from afterglow.hot.local.log import LocalLog
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask
@@ -27,7 +27,7 @@ from afterglow.storage import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.offload.job_counts import JobCounts
+    from afterglow.offload.dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
@@ -271,7 +271,19 @@ def test_small_tasks_are_run_several_as_one_and_large_ones_each_by_itself(
     count: int, mebibytes: int, groups: int
 ) -> None:
     tasks = [
-        LedgerTask("t", str(n), n, 1, UUID(int=n), mebibytes << 20, BrokerConfig(), None, (), "", "")
+        LedgerTask(
+            topic="t",
+            key=str(n),
+            ledger_id=n,
+            entries=1,
+            uuid=UUID(int=n),
+            size_bytes=mebibytes << 20,
+            policy=BrokerConfig(),
+            own=None,
+            metadata=(),
+            home="",
+            instance="",
+        )
         for n in range(count)
     ]
     assert group_count(tasks, workers=2) == groups

@@ -275,7 +275,14 @@ def test_tasks_import_what_reads_and_nothing_that_serves() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     imported = set(done.stdout.split())
     assert "afterglow.read.split_reader" in imported
-    for heavy in ("afterglow.engine.source", "afterglow.broker", "afterglow.offload", "starlette", "uvicorn", "pandas"):
+    for heavy in (
+        "afterglow.source.connect",
+        "afterglow.broker",
+        "afterglow.offload",
+        "starlette",
+        "uvicorn",
+        "pandas",
+    ):
         assert not any(name == heavy or name.startswith(f"{heavy}.") for name in imported), heavy
 
 

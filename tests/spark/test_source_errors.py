@@ -30,10 +30,9 @@ from pyspark.sql.streaming import python_streaming_source_runner as stream_runne
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
-from afterglow.engine.dataframes.source import TopicsSource
-from afterglow.spark.export import ExportRecord, TopicExport
-from afterglow.spark.export_files import LocalFiles
-from afterglow.spark.source_tasks import Share
+from afterglow.spark.datasource.source import TopicsSource
+from afterglow.spark.datasource.tasks import Share
+from afterglow.spark.export import ExportDirectory, ExportRecord, TopicExport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,9 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
-    from afterglow.engine.dataframes.batch import BatchReader
-    from afterglow.engine.dataframes.stream import StreamReader
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.spark.datasource.batch import BatchReader
+    from afterglow.spark.datasource.stream import StreamReader
 
 TOPIC: Final = "persistent://public/default/t"
 CLASSES: Final = sorted(
@@ -240,7 +239,7 @@ def test_an_error_of_a_batch_fails_its_query_in_spark(spark: SparkSession, home:
 @pytest.mark.parametrize(("place", "name"), [("splits", "NotSupported"), ("read", "StoreTimeout")])
 def test_an_error_of_an_export_ends_it(spark: SparkSession, home: Path, tmp_path: Path, place: str, name: str) -> None:
     record = ExportRecord(str(home), TOPIC, None, decode=False)
-    export = TopicExport(spark, LocalFiles(tmp_path), record, {"fault": f"{place}:{name}"})
+    export = TopicExport(spark, ExportDirectory(spark, str(tmp_path)), record, {"fault": f"{place}:{name}"})
     export._session.dataSource.register(failing_source("afterglow"))
     with pytest.raises(AfterglowError, match=f"^the export of {TOPIC} failed: {name} was met; do something about it$"):
         export.run()

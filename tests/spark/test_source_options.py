@@ -12,8 +12,8 @@ from afterglow.format.position import Position
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
-from afterglow.spark.source_options import OPTIONS, PARTITION_BYTES, SourceOptions
-from afterglow.spark.source_points import START, Point
+from afterglow.spark.datasource.options import OPTIONS, PARTITION_BYTES, SourceOptions
+from afterglow.spark.datasource.points import START, Point
 
 NOW_MS = 1_800_000_000_000
 

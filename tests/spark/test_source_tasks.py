@@ -14,7 +14,7 @@ import afterglow
 from afterglow.errors import AfterglowError
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
-from afterglow.format.schema_version import SchemaVersion
+from afterglow.format.schema import SchemaVersion
 from afterglow.testing.homes import EngineHome
 from afterglow.testing.ledgers import message
 
@@ -24,9 +24,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from afterglow.format.schema import MESSAGES
-from afterglow.read.typed.columns import TypedColumns
-from afterglow.spark.source_schema import SMALL_BYTES, Shape, check_asked, joined, spark_schema
-from afterglow.spark.source_tasks import PlainErrors, pack, read_partition
+from afterglow.read.typed import TypedColumns
+from afterglow.spark.datasource.schema import SMALL_BYTES, Shape, check_asked, joined, spark_schema
+from afterglow.spark.datasource.tasks import PlainErrors, pack, read_partition
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Offload by executors that share no directory with the engine, held against offload on the engine's own disk."""
+"""Offload by executors that share no directory with the server, held against offload on the server's own disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.format.entry import encode_entry
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import get_uuid
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.storage import open_store
 from afterglow.testing.raw_client import RawClient, encode_send
@@ -76,7 +76,7 @@ def home(tmp_path: Path) -> Path:
 
 @contextmanager
 def offloading(home: Path, s3: S3Server, bucket: str, master: str, **settings: str) -> Iterator[Served]:
-    """An engine that offloads both topics of a home to a bucket of its own, one in segments and one by ledgers."""
+    """A server that offloads both topics of a home to a bucket of its own, one in segments and one by ledgers."""
     s3.create_bucket(bucket)
     given = {
         "maxOffloadSegmentSizeInBytes": "12M",

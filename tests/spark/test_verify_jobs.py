@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.config import BrokerConfig
-from afterglow.engine.check_jobs import CheckJobs, CheckState
-from afterglow.engine.checking import CheckRequest, PlacedStores, TierChecker
 from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
+from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier, VerifyRequest
+from afterglow.pipeline.verify_runs import VerifyRuns, VerifyState
 from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
 from afterglow.storage import LocalStore
@@ -22,7 +22,7 @@ from afterglow.testing.ledgers import message
 from afterglow.testing.offloaded import INSTANCE, OffloadedTopic, random_entries
 from afterglow.testing.served_topics import eventually
 from afterglow.verify import Kind, ObjectCheck, Place, Stretch
-from afterglow.verify.coverage import committed_objects
+from afterglow.verify.checker import committed_objects
 from afterglow.verify.deep import CheckHere, portions
 from afterglow.verify.state import StateReader
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from afterglow.engine.check_watch import Watch
+    from afterglow.pipeline.tier_verifier import VerifyControl
     from afterglow.verify import Finding
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
@@ -177,26 +177,46 @@ def test_a_cancelled_check_ends_its_job_while_a_task_runs(
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
-def test_a_deep_check_of_an_engine_runs_in_the_session_that_is_there(
+def verify_runs(world: OffloadedTopic, home: Path) -> VerifyRuns:
+    """The runs of a server on the topic."""
+    config = BrokerConfig(spark_master="local[2]")
+
+    def open_verifier(control: VerifyControl) -> TierVerifier:
+        stores = PlacedStores(world.tier, config, control=control)
+        return TierVerifier(home, INSTANCE, world.metadata, stores, config, quiet=False)
+
+    return VerifyRuns(open_verifier)
+
+
+def test_a_deep_verification_of_a_server_runs_in_the_session_that_is_there(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:
     key = checks(world)[0].key
     world.spoil(key, 200)
-    config = BrokerConfig(spark_master="local[2]")
-
-    def checker(watch: Watch) -> TierChecker:
-        stores = PlacedStores(world.tier, config, watch=watch)
-        return TierChecker(tmp_path, INSTANCE, world.metadata, stores, config, quiet=False)
-
-    jobs = CheckJobs(checker)
-    job = jobs.begin(CheckRequest(deep=True))
-    eventually(lambda: job.view().ended_ms is not None, job.view)
-    view = job.view()
-    assert (view.state, view.error) == (CheckState.DONE, "")
-    assert view.counts[Kind.DAMAGED_BLOCK] == 1
+    run = verify_runs(world, tmp_path).start(VerifyRequest(deep=True), lambda: None)
+    eventually(lambda: run.result is not None, lambda: run.control.current)
+    assert run.result is not None
+    assert (run.result.state, run.result.error) == (VerifyState.DONE, "")
+    assert run.result.counts[Kind.DAMAGED_BLOCK] == 1
     size = sum(check.size_bytes for check in checks(world))
-    assert (view.progress.objects_done, view.progress.bytes_done, view.progress.bytes_due) == (5, size, size)
+    assert (run.control.objects_done, run.control.bytes_done, run.control.bytes_due) == (5, size, size)
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []  # it is still there
+
+
+def test_a_cancelled_deep_verification_ends_its_job_while_a_task_runs(
+    spark: SparkSession, world: OffloadedTopic, tmp_path: Path
+) -> None:
+    """The task waits in a pipe that the test holds open, so that only the end of the job ends the wait."""
+    pipe = tmp_path / "tier" / f"{checks(world)[0].key}-index"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    run = verify_runs(world, tmp_path).start(VerifyRequest(deep=True), lambda: None)
+    with pipe.open("wb"):  # opens once the task does
+        run.control.cancel()
+        eventually(lambda: run.result is not None, lambda: run.control.current)
+    assert run.result is not None
+    assert run.result.state == VerifyState.CANCELLED
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
 def test_objects_that_tasks_do_not_see_are_not_called_missing(

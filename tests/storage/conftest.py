@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.storage.prefix import PrefixedStore
 from afterglow.storage.s3 import S3Store
-from afterglow.storage.s3_options import S3Options
+from afterglow.storage.s3_client import S3Options
+from afterglow.storage.wrapper import PrefixedStore
 from afterglow.testing.servers import ServerUnavailable, start_moto, start_versitygw
 
 if TYPE_CHECKING:

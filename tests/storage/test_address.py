@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import ConfigError, MissingDependency, NotSupported
-from afterglow.storage import PrefixedStore, RetryingStore, open_store, s3_clients
+from afterglow.storage import PrefixedStore, RetryingStore, open_store, s3_client
 from afterglow.storage.s3 import S3Store
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_reserved_schemes_say_so(scheme: str) -> None:
 
 
 def test_a_missing_sdk_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_clients, "find_spec", lambda name: None if name == "obstore" else object())
+    monkeypatch.setattr(s3_client, "find_spec", lambda name: None if name == "obstore" else object())
     with pytest.raises(MissingDependency, match=r"needs obstore; .* pip install 'boto3>=\S+' 'obstore>="):
         open_store("s3://bucket")
 

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import StoreTimeout
-from afterglow.storage import (
-    CountingStore,
-    Fault,
-    FaultRule,
-    FaultyStore,
-    LocalStore,
-    MemoryStore,
-    PrefixedStore,
-    RetryingStore,
-    RetryPolicy,
-    ThrottledStore,
-    TokenBucket,
-)
+from afterglow.storage import CountingStore, LocalStore, MemoryStore, PrefixedStore, RetryingStore, RetryPolicy
 from afterglow.storage.wrapper import OPERATIONS
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.stores import ObjectStoreContract
 
 if TYPE_CHECKING:
@@ -83,10 +72,10 @@ class TestPrefixedStore(ObjectStoreContract):
         return PrefixedStore(inner, "tier/b/")
 
 
-class TestCountingAndThrottledStore(ObjectStoreContract):
+class TestCountingStore(ObjectStoreContract):
     @pytest.fixture
     def store(self) -> ObjectStore:
-        return ThrottledStore(CountingStore(MemoryStore()), transfer=TokenBucket(1e12), requests=TokenBucket(1e6))
+        return CountingStore(MemoryStore())
 
 
 class TestRetryingStoreOverFaults(ObjectStoreContract):

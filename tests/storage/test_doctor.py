@@ -5,16 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import AccessDenied, StoreThrottled
-from afterglow.storage import (
-    Fault,
-    FaultRule,
-    FaultyStore,
-    LocalStore,
-    MemoryStore,
-    Outcome,
-    check_store,
-    open_store,
-)
+from afterglow.storage import LocalStore, MemoryStore, Outcome, check_store, open_store
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 
 if TYPE_CHECKING:
     from pathlib import Path

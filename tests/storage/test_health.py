@@ -20,10 +20,11 @@ from afterglow.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from afterglow.storage import Fault, FaultRule, FaultyStore, LocalStore, MemoryStore, RetryingStore, RetryPolicy
+from afterglow.storage import LocalStore, MemoryStore, RetryingStore, RetryPolicy
 from afterglow.storage.health import MonitoredStore, Outage, TierHealth, spawn_thread
 from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.clock import ManualClock, ManualExecutor
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.served_topics import eventually
 
 if TYPE_CHECKING:

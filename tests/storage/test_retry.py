@@ -16,15 +16,8 @@ from afterglow.errors import (
     StoreUnavailable,
     UploadMissing,
 )
-from afterglow.storage import (
-    CountingStore,
-    Fault,
-    FaultRule,
-    FaultyStore,
-    MemoryStore,
-    RetryingStore,
-    RetryPolicy,
-)
+from afterglow.storage import CountingStore, MemoryStore, RetryingStore, RetryPolicy
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,8 +33,7 @@ from afterglow.errors import (
 )
 from afterglow.storage import RetryingStore, RetryPolicy, S3Options, open_store, s3
 from afterglow.storage.s3 import S3Store
-from afterglow.storage.s3_body import body_of
-from afterglow.storage.s3_errors import Refusal, error_for
+from afterglow.storage.s3_client import Refusal, body_of, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

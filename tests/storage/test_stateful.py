@@ -21,17 +21,9 @@ from hypothesis.stateful import (
 )
 
 from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, RangeInvalid, UploadMissing
-from afterglow.storage import (
-    Fault,
-    FaultRule,
-    FaultyStore,
-    LocalStore,
-    MemoryStore,
-    PrefixedStore,
-    RetryingStore,
-    RetryPolicy,
-)
+from afterglow.storage import LocalStore, MemoryStore, PrefixedStore, RetryingStore, RetryPolicy
 from afterglow.storage.wrapper import OPERATIONS
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from afterglow.catalog.catalog import Catalog
 from afterglow.format.position import LATEST, Position
-from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import STANDALONE
-from afterglow.offload.manual import OffloadState
-from afterglow.storage.faults import Fault, FaultRule
+from afterglow.offload.status import OffloadState
+from afterglow.testing.faults import Fault, FaultRule
 from afterglow.testing.ledgers import message
 from afterglow.testing.sim import promises
 from afterglow.testing.sim.schedule import settings
@@ -43,7 +43,7 @@ POLICY = {
 
 
 class Load:
-    """Producers of all topics, and an engine that streams them."""
+    """Producers of all topics, and a server that streams them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -59,7 +59,7 @@ class Load:
         self.world.owner.policies.changed(None)
 
     def go_on(self, seconds: int) -> None:
-        """Send to every topic each second, and let the engine do what is due."""
+        """Send to every topic each second, and let the server do what is due."""
         for _ in range(seconds):
             for model in self.world.models.values():
                 self._append(model)

@@ -15,12 +15,12 @@ from afterglow.ledger.properties import get_trash, set_trash
 from afterglow.ledger.update import Snapshot, TopicMetadata
 from afterglow.offload import ledgers, planner
 from afterglow.offload.blocks import BlockOffloader, delete_objects
-from afterglow.offload.deletion import Deletions
 from afterglow.offload.freeing import CopyCheck
+from afterglow.offload.pending_deletes import PendingDeletes
 from afterglow.offload.segments.stream import TopicStream
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.service import OffloadService
-from afterglow.read import fetch
+from afterglow.read import objects
 from afterglow.read.counters import ReadCounters
 from afterglow.testing.sim import PromiseBroken, Simulation
 
@@ -40,9 +40,11 @@ def nothing(*_: object, **__: object) -> None:
 def delete_on_an_unknown_outcome(patch: pytest.MonkeyPatch) -> None:
     commit = ledgers.commit
 
-    def commit_or_delete(ground: ledgers.Ground, ledger: Any, attempts: Sequence[Any], now_ms: int) -> list[Any]:
+    def commit_or_delete(
+        context: ledgers.LedgerContext, ledger: Any, attempts: Sequence[Any], now_ms: int
+    ) -> list[Any]:
         try:
-            return commit(ground, ledger, attempts, now_ms)
+            return commit(context, ledger, attempts, now_ms)
         except Fenced:
             raise
         except MetadataError:
@@ -80,7 +82,7 @@ def commit_without_looking_at_the_uuid(patch: pytest.MonkeyPatch) -> None:
 
 
 def put_nothing_on_record_before_it_goes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Deletions, "record", nothing)
+    patch.setattr(PendingDeletes, "record", nothing)
 
 
 def delete_objects_before_the_list_lets_go(patch: pytest.MonkeyPatch) -> None:
@@ -89,8 +91,8 @@ def delete_objects_before_the_list_lets_go(patch: pytest.MonkeyPatch) -> None:
     def leave_and_delete(self: OffloadService, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
         leaving(self, name, rows)
         with pytest.MonkeyPatch.context() as blind:
-            blind.setattr(Deletions, "_named", lambda *_: set())
-            self._deletions.carry_out(name)
+            blind.setattr(PendingDeletes, "_named", lambda *_: set())
+            self._pending_deletes.carry_out(name)
 
     patch.setattr(OffloadService, "leaving", leave_and_delete)
 
@@ -98,7 +100,7 @@ def delete_objects_before_the_list_lets_go(patch: pytest.MonkeyPatch) -> None:
 def delete_what_a_task_still_writes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffloadService, "_writes", lambda *_: False)
     # Else the second pass over what was never committed deletes what the task has written after the first.
-    patch.setattr("afterglow.offload.deletion._LATE_S", 0.0)
+    patch.setattr("afterglow.offload.pending_deletes._LATE_S", 0.0)
 
 
 def write_no_index(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +150,7 @@ def forget_tasks_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 def check_no_checksum(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fetch.LedgerObject, "_problem", lambda *_: None)
+    patch.setattr(objects.LedgerObject, "_problem", lambda *_: None)
 
 
 def count_no_fall_back(patch: pytest.MonkeyPatch) -> None:

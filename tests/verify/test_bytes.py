@@ -122,8 +122,7 @@ def test_a_block_that_lacks_its_last_entries_is_found(world: OffloadedTopic) -> 
 def test_statistics_that_contradict_the_index_are_found(world: OffloadedTopic) -> None:
     from dataclasses import replace
 
-    from afterglow.format.index import decode_index, encode_index
-    from afterglow.format.ledger_metadata import ClosedLedger, ledger_metadata
+    from afterglow.format.index import ClosedLedger, decode_index, encode_index, ledger_metadata
 
     entries = random_entries(60)
     world.ledger(5, entries)
@@ -143,8 +142,7 @@ def test_statistics_that_contradict_the_index_are_found(world: OffloadedTopic) -
 def test_stripes_that_point_beside_their_first_entry_are_found(world: OffloadedTopic, column: str) -> None:
     from dataclasses import replace
 
-    from afterglow.format.index import decode_index, encode_index
-    from afterglow.format.ledger_metadata import ClosedLedger, ledger_metadata
+    from afterglow.format.index import ClosedLedger, decode_index, encode_index, ledger_metadata
 
     entries = random_entries(40, 200_000)
     world.ledger(5, entries)
@@ -278,8 +276,7 @@ def test_a_lost_mark_before_the_checksum_is_found(world: OffloadedTopic) -> None
 def test_times_in_the_index_that_would_hide_entries_are_found(world: OffloadedTopic, column: str) -> None:
     from dataclasses import replace
 
-    from afterglow.format.index import decode_index, encode_index
-    from afterglow.format.ledger_metadata import ClosedLedger, ledger_metadata
+    from afterglow.format.index import ClosedLedger, decode_index, encode_index, ledger_metadata
 
     added = bytes.fromhex("0e020000000908fbd095ffbc311000")
     entries = [added + entry for entry in sound(40)]

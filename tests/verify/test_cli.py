@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from afterglow.format.offload_context import set_uuid
+from afterglow.format.objects import set_uuid
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.local.shared import read_instance
 from afterglow.metadata.sqlite import SqliteMetadataStore
@@ -40,7 +40,7 @@ def found(*args: str, expect: int = 0) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home whose ledger 1 is in its tier, while no engine runs."""
+    """A home whose ledger 1 is in its tier, while no server runs."""
     path = tmp_path / "home"
     path.mkdir()
     LocalLog(path).close()
@@ -183,7 +183,7 @@ def test_work_in_progress_is_no_finding(home: Path) -> None:
         (("{home}", "--option", "endpoint=x"), "--tier", 2),
         (("{home}", "--grace", "soon"), "time", 2),
         (("{home}/nowhere",), "no such directory", 1),
-        (("{home}/tier",), "no engine's home", 1),
+        (("{home}/tier",), "no server's home", 1),
         (("{home}", "--tier", "file:///no/such/directory"), "/no/such/directory", 1),
     ],
 )

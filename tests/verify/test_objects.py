@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import BucketMissing, StoreUnavailable
-from afterglow.storage.faults import Fault, FaultRule, FaultyStore
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 from afterglow.testing.offloaded import INSTANCE, random_entries
 from afterglow.verify import Kind
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from afterglow.testing.offloaded import OffloadedTopic, random_entries
 from afterglow.verify import Kind
-from afterglow.verify.frames import BlockWalk
+from afterglow.verify.entries import BlockWalk
 
 BLOCKS = (200, 256, 1000, 4096, 100_000)
 

@@ -15,7 +15,7 @@ from afterglow.format.proto.managed_ledger_pb2 import (
     ManagedLedgerInfoMetadata,
     OffloadContext,
 )
-from afterglow.verify.envelope import open_envelope
+from afterglow.verify.topic_metadata import open_envelope
 from afterglow.verify.wire import Message, zigzag
 
 CODECS = [Codec.LZ4, Codec.ZLIB, Codec.ZSTD, Codec.SNAPPY]
@@ -103,7 +103,9 @@ def test_a_claim_that_the_value_cannot_hold_is_refused_before_it_costs_memory(
     codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("zlib.decompressobj", "pa.decompress"):
-        monkeypatch.setattr(f"afterglow.verify.envelope.{name}", lambda *_args, **_options: pytest.fail("allocated"))
+        monkeypatch.setattr(
+            f"afterglow.verify.topic_metadata.{name}", lambda *_args, **_options: pytest.fail("allocated")
+        )
     packed = compress(codec, b"x" * 100)
     for claim in (len(packed) * MAX_EXPANSION[codec] + 1, 256 << 20, 2**31 - 1):
         with pytest.raises(FormatError, match="cannot hold"):

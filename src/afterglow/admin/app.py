@@ -1,8 +1,9 @@
-"""The application: all resources on one broker."""
+"""The application: all routes over one broker, and starting it on the ports that the settings name."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -12,121 +13,134 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from afterglow.admin import (
-    backlog,
-    broker_stats,
-    brokers,
-    checks,
-    clusters,
+    cluster_routes,
     console,
-    lookup,
-    messages,
+    console_views,
+    message_routes,
     metrics,
-    namespace_access,
-    namespace_bundles,
-    namespace_properties,
-    namespaces,
-    non_persistent,
-    offload,
+    namespace_routes,
+    not_served,
     offload_policies,
-    overview,
-    partitions,
-    permissions,
+    offload_routes,
+    permission_routes,
     policy_table,
-    properties,
-    rollback,
-    schemas,
-    subscriptions,
-    tenants,
-    topic_clusters,
-    topic_log,
-    topic_stats,
-    topics,
-    unenforced,
-    unserved,
+    schema_routes,
+    stats_routes,
+    subscription_routes,
+    topic_routes,
+    verify,
 )
 from afterglow.admin.access import Access, Gate
 from afterglow.admin.call import Call
 from afterglow.admin.resource import failure, json_response
-from afterglow.engine.metrics.collector import MetricsCollector
-from afterglow.engine.metrics.overview import Overview
+from afterglow.admin.server import HttpLimits, serve_http
+from afterglow.pipeline.metrics.collector import MetricsCollector
+from afterglow.pipeline.metrics.overview import Overview
+from afterglow.server.process import host_in_address
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable
+
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from afterglow.broker.auth import Authenticator
     from afterglow.broker.service import BrokerService
-    from afterglow.engine.check_jobs import CheckJobs
     from afterglow.offload.service import OffloadService
+    from afterglow.pipeline.verify_runs import VerifyRuns
 
 ALL_RESOURCES = (
-    clusters.RESOURCES,
-    tenants.RESOURCES,
-    namespaces.RESOURCES,
-    namespace_access.NAMESPACES,
-    namespace_access.OLD_NAMESPACES,
-    permissions.NAMESPACES,
-    namespace_bundles.RESOURCES,
-    namespace_properties.RESOURCES,
-    partitions.RESOURCES,  # before topics: `partitioned` is no topic
-    topics.RESOURCES,
-    topic_stats.RESOURCES,
-    permissions.TOPICS,
-    topic_log.RESOURCES,
-    offload.RESOURCES,
-    rollback.TOPICS,
-    rollback.NAMESPACES,
-    rollback.EVERYTHING,
+    cluster_routes.CLUSTERS,
+    cluster_routes.PROBES,
+    namespace_routes.TENANTS,
+    namespace_routes.NAMESPACES,
+    permission_routes.NAMESPACES,
+    permission_routes.TOPICS,
+    topic_routes.PERSISTENT,
+    topic_routes.NON_PERSISTENT,
+    topic_routes.LOOKUP,
+    stats_routes.RESOURCES,
+    console_views.TOPIC_LOG,
+    offload_routes.TOPICS,
+    offload_routes.NAMESPACES,
+    offload_routes.EVERYTHING,
     policy_table.NAMESPACES,
     policy_table.TOPICS,
-    unenforced.NAMESPACES,
-    unenforced.TOPICS,
     offload_policies.NAMESPACES,
     offload_policies.TOPICS,
-    subscriptions.RESOURCES,
-    messages.RESOURCES,
-    backlog.RESOURCES,
-    properties.RESOURCES,
-    topic_clusters.RESOURCES,
-    unserved.RESOURCES,
-    non_persistent.RESOURCES,
-    schemas.RESOURCES,
-    brokers.RESOURCES,
-    brokers.PROBES,
-    broker_stats.RESOURCES,
-    lookup.RESOURCES,
+    subscription_routes.RESOURCES,
+    message_routes.RESOURCES,
+    schema_routes.RESOURCES,
     console.RESOURCES,
+    not_served.RESOURCES,  # after others: some of its paths match names that they take
+    cluster_routes.BROKERS,  # after the table, of which a path looks like the name of a cluster
 )
 """Everything that is served, in the order in which paths are matched."""
 
 _SEARCHES: Final = 4
-"""Calls that look through a tier at a time: the other threads that wait for one are for consumers."""
+"""Calls that search a tier at a time: the other threads that wait for one are for consumers."""
+
+
+async def start_admin(
+    service: BrokerService, offload: OffloadService | None, verify_runs: VerifyRuns | None, tls: ssl.SSLContext | None
+) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve the admin API, plain, over TLS, or both.
+
+    Args:
+        service: The broker.
+        offload: The offload service; None: the broker does not offload.
+        verify_runs: Verifies the tiers; None: the broker cannot.
+        tls: The context of TLS connections, where a port wants it.
+
+    Returns:
+        The address of the first port that is open, and a callable that stops all of them.
+
+    Raises:
+        ConfigError: A port cannot be opened.
+    """
+    config = service.config
+    app = admin_app(service, service.authenticator, offload, verify_runs)
+    host = host_in_address(config.advertised_address or config.bind_address)
+    limits = HttpLimits.of(config)
+    urls: list[str] = []
+    async with AsyncExitStack() as stack:
+        for port, scheme, context in (
+            (config.web_service_port, "http", None),
+            (config.web_service_port_tls, "https", tls),
+        ):
+            if port is not None:
+                running = await serve_http(app, config.bind_address, port, limits, context)
+                stack.push_async_callback(running.stop)
+                urls.append(f"{scheme}://{host}:{running.port}")
+        return (urls[0] if urls else "", stack.pop_all().aclose)
+    raise AssertionError("unreachable: the block returns or raises")
 
 
 def admin_app(
     service: BrokerService,
     authenticator: Authenticator,
     offload: OffloadService | None = None,
-    check_jobs: CheckJobs | None = None,
+    verify_runs: VerifyRuns | None = None,
 ) -> Starlette:
     """The admin API of a broker, to be served in the broker's own event loop.
 
     Args:
         service: The broker.
-        authenticator: Who is who.
-        offload: Who offloads; None: nobody does, and calls that need one are refused.
-        check_jobs: Checks of the tiers; None: nobody makes any, likewise.
+        authenticator: Tells the role of a caller.
+        offload: The offload service; None: the broker does not offload, and calls that need it are refused.
+        verify_runs: Verifies the tiers; None: the broker cannot, likewise.
     """
     gate = Gate(service, authenticator)
     make = partial(Call, service, offload, asyncio.Semaphore(_SEARCHES))
     scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[
+            *console_views.overview_resources(Overview(service, offload)).routes(gate, make),
+            *verify.resources(verify_runs).routes(gate, make),
+            *metrics.resources(MetricsCollector(service, offload, verify_runs), scraping).routes(gate, make),
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
-            *overview.resources(Overview(service, offload)).routes(gate, make),
-            *checks.resources(check_jobs).routes(gate, make),
-            *metrics.resources(MetricsCollector(service, offload, check_jobs), scraping).routes(gate, make),
         ],
         middleware=[Middleware(_EncodedPaths)],
         exception_handlers={HTTPException: _unknown, Exception: _fault},
@@ -137,10 +151,10 @@ def admin_app(
 
 
 class _EncodedPaths:
-    """Has routes see the path as it was sent.
+    """Passes the path to the routes as it was sent.
 
     The server decodes the path as a whole, after which an encoded slash inside a name looks like one between names.
-    Here paths are split first, and each part is decoded once by whoever takes it.
+    Here paths are split first, and each part is decoded once by the handler that takes it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -155,7 +169,7 @@ class _EncodedPaths:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """No such path, or no such method there."""
+    """Answer a path that is not served, or a method that is not served there."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 405:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from afterglow.admin import values
 from afterglow.admin.errors import AdminError, bad_request, precondition_failed
-from afterglow.metadata.encoding import decode_name
-from afterglow.metadata.names import Domain, NamespaceName
+from afterglow.metadata.names import Domain, NamespaceName, decode_name
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,10 +51,10 @@ class Call:
 
     @property
     def offload(self) -> OffloadService:
-        """Who offloads.
+        """The offload service.
 
         Raises:
-            AdminError: Nobody does.
+            AdminError: This broker does not offload.
         """
         if self._offload is None:
             raise precondition_failed("this broker does not offload: it was started without a tier")
@@ -63,15 +62,23 @@ class Call:
 
     @property
     def offloads(self) -> bool:
-        """Whether anybody offloads."""
+        """Whether this broker offloads."""
         return self._offload is not None
 
     async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Look for something that may be in a tier, when it is this call's turn; see ``BrokerService.far``."""
+        """Search data that may be in a tier; few calls do so at a time. See ``BrokerService.far``."""
         async with self._searches:
             return await self.service.far(work, *args, **kwargs)
 
     # --- policies ---
+
+    async def namespace_policies(self) -> Json:
+        """All policies of the namespace in the path, as they are stored.
+
+        Raises:
+            NotThere: There is no such namespace.
+        """
+        return await self.service.blocking(self.service.catalog.policies, self.namespace)
 
     def check_new_policies(self, policies: Json) -> tuple[str, ...]:
         """Check the policies of a namespace that the caller creates; see :meth:`PolicyChanges.check_new`."""
@@ -86,6 +93,16 @@ class Call:
         await self.service.update_topic_policies(topic, change, self._allowed)
 
     # --- the path ---
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return self._request.method
+
+    @property
+    def path(self) -> str:
+        """The path as it was sent."""
+        return self._request.url.path
 
     def segment(self, name: str) -> str:
         """A part of the path, decoded once.
@@ -157,10 +174,6 @@ class Call:
         """A header; None where it is absent."""
         return self._request.headers.get(name)
 
-    def parameters(self, name: str) -> list[str]:
-        """All values of a parameter that may be given more than once."""
-        return [value for value in self._request.query_params.getlist(name) if value]
-
     # --- the body ---
 
     async def body(self, most: int = _MOST) -> Any:
@@ -183,7 +196,7 @@ class Call:
 
     @property
     def web_url(self) -> str:
-        """Where the admin API answers, under the name that lookups give."""
+        """Address of the admin API, under the name that lookups give."""
         scheme: str = self._request.scope.get("scheme", "http")
         return f"{scheme}://{self.broker_id}"
 

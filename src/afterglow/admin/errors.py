@@ -1,4 +1,4 @@
-"""What went wrong, as a status code and ``{"reason": …}``.
+"""Errors as status codes and ``{"reason": …}``.
 
 Our errors say what the caller can do about them and are passed on as they are. What is not ours, or means that stored
 data does not parse, is a fault inside: it goes to the log with its traceback, and the answer says no more than that.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from afterglow.broker.replies import Refused
 from afterglow.errors import (
     AfterglowError,
     AlreadyThere,
@@ -36,6 +35,7 @@ from afterglow.errors import (
     WouldLoseData,
 )
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 
 FAULT: Final = "the broker failed inside; its log says more"
 

@@ -1,20 +1,29 @@
-"""What is inside a topic, as Pulsar's JSON: its ledgers and cursors. Pure functions over the managed ledger."""
+"""Ledgers, cursors and metadata of a topic as JSON: Pulsar's own, and the view for readers outside the server.
+
+Pure functions over the managed ledger.
+"""
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.tier.locations import driver_metadata, place_of_record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.format.proto.afterglow_pb2 import Place, SegmentRecord
+    from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
     from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.durable_cursor import DurableCursor
+    from afterglow.ledger.layout import Layout
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.ledger.update import Snapshot
 
@@ -29,7 +38,7 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]]
 
     Args:
         ledger: The topic's log.
-        cursors: Of all its subscriptions, also of readers, and whether somebody consumes.
+        cursors: Of all its subscriptions, also of readers, and whether consumers are connected.
         entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
@@ -186,3 +195,40 @@ def _uuid(upper: int, lower: int) -> str:
 
 def _time(epoch_ms: int) -> str:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- readers outside the server ---
+
+
+def reader_view(info: ManagedLedgerInfo, segments: Iterable[SegmentRecord], layout: Layout) -> Json:
+    """The ledger list as it is stored, with the tier location of every segment; all in base64.
+
+    Args:
+        info: The topic's ledger list.
+        segments: Records of its segments.
+        layout: Numbers of entries, read after the ledger list: it knows every ledger that the list leaves open.
+    """
+    records = {record.uuid: record for record in segments}
+    located = ManagedLedgerInfo()
+    located.CopyFrom(info)
+    for row in located.ledgerInfo:
+        for segment in row.offloadContext.offloadSegment:
+            record = records.get(str(get_uuid(segment)))
+            if record is not None and not segment.HasField("driverMetadata"):
+                _set_driver(segment.driverMetadata, record.place)
+    written = [row.ledgerId for row in info.ledgerInfo if not row.HasField("entries")]
+    return {
+        "info": _base64(located.SerializeToString()),
+        "segments": [_base64(record.SerializeToString()) for record in records.values()],
+        "written": {str(ledger_id): layout.entries_of(ledger_id) or 0 for ledger_id in written},
+    }
+
+
+def _set_driver(driver: OffloadDriverMetadata, location: Place) -> None:
+    driver.name = location.driver
+    for key, value in driver_metadata(place_of_record(location)).items():
+        driver.properties.add(key=key, value=value)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

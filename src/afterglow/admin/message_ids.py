@@ -1,27 +1,32 @@
-"""Message ids as JSON."""
+"""Message ids: their JSON, and the entries of a topic that they name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request
+from afterglow.broker.outgoing import prepare
+from afterglow.catalog.json_nodes import check_given
 from afterglow.format.position import LATEST, Position, parse_position
-from afterglow.ledger.properties import check_given
+from afterglow.ledger.acks import to_words
+
+if TYPE_CHECKING:
+    from afterglow.broker.topic import Topic
 
 _LONG_MIN: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a subscription is to begin."""
+class MessageReference:
+    """A message that a caller names, with the properties of a subscription that is created there."""
 
     position: Position = LATEST
     batch_index: int = -1
     """-1: the whole entry."""
     excluded: bool = False
-    """Whether to begin behind the message that is named."""
+    """Whether the message itself is left out."""
     properties: dict[str, str] = field(default_factory=dict)
     """Of a subscription that is created there."""
 
@@ -34,30 +39,64 @@ def encode(position: Position, partition: int, batch_index: int = -1) -> dict[st
     return encoded
 
 
-def decode(body: object) -> Place:
-    """The place that a body names: ``earliest``, ``latest``, ``LEDGER:ENTRY``, or a message id; nothing is latest.
+def decode(body: object) -> MessageReference:
+    """The message that a body names: ``earliest``, ``latest``, ``LEDGER:ENTRY``, or a message id; no body is latest.
 
-    Fields of a message id that say nothing of its place are passed over: clients send them along.
+    Fields of a message id that do not tell its position are ignored: clients send them along.
 
     Raises:
         AdminError: A field has another type.
-        InvalidName: The text is no position.
+        InvalidName: The text is not a position.
         ValueTooLarge: The properties are too large to keep.
     """
     if body is None:
-        return Place()
+        return MessageReference()
     if isinstance(body, str):
         position, batch_index = parse_position(body)
-        return Place(position, batch_index)
+        return MessageReference(position, batch_index)
     if not isinstance(body, dict):
         raise bad_request(f"a message id must be an object with ledgerId and entryId, not {values.shown(body)}")
     ledger_id = values.integer(body.get("ledgerId"), "ledgerId", _LONG_MIN, values.LONG_MAX)
     entry_id = values.integer(body.get("entryId"), "entryId", _LONG_MIN, values.LONG_MAX)
     properties = values.text_map(body.get("properties"), "properties")
     check_given(properties)
-    return Place(
+    return MessageReference(
         Position(ledger_id, entry_id),
         values.integer(body.get("batchIndex", -1), "batchIndex", -1),
         values.boolean(body.get("excluded", False), "excluded"),
         properties,
     )
+
+
+async def begin_at(topic: Topic, message: MessageReference) -> tuple[Position, tuple[int, ...] | None]:
+    """The entry to begin with, and which of its messages are not acknowledged; None: all."""
+    if message.position == LATEST:
+        return LATEST, None
+    if message.batch_index < 0:
+        return (message.position.next() if message.excluded else message.position), None
+    first, size = await _in_batch(topic, message)
+    if first >= size:
+        return message.position.next(), None
+    return message.position, (to_words((1 << size) - (1 << first)) if first > 0 else None)
+
+
+async def end_at(topic: Topic, message: MessageReference) -> tuple[Position, tuple[int, ...] | None]:
+    """The entry up to which all go, and which of its messages stay; None: none, the entry goes as a whole.
+
+    A message without a batch index is an entry that goes itself, excluded or not: the next one is the first that stays.
+    """
+    if message.batch_index < 0:
+        return message.position, None
+    first, size = await _in_batch(topic, message)
+    if first == 0:
+        return message.position.previous(), None
+    return message.position, (to_words((1 << size) - (1 << first)) if first < size else None)
+
+
+async def _in_batch(topic: Topic, message: MessageReference) -> tuple[int, int]:
+    """The first message of the batch that is meant, and how many it has; 1 where it is none, or not there."""
+    first = message.batch_index + 1 if message.excluded else message.batch_index
+    entries = await topic.read(message.position, 1, 1)
+    if not entries or entries[0].position != message.position:
+        return first, 1
+    return first, prepare(entries[0], expose_broker_metadata=True).messages

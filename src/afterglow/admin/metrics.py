@@ -1,6 +1,6 @@
-"""Metrics for Prometheus.
+"""The metrics endpoint for Prometheus.
 
-As in Pulsar, whoever reaches the port may scrape, and so reads the names of all topics, unless
+As in Pulsar, every client that reaches the port may scrape, and so reads the names of all topics, unless
 ``authenticateMetricsEndpoint`` is set: then a scrape needs the proof of a role that every other call needs.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from afterglow.admin.access import Access
     from afterglow.admin.call import Call
-    from afterglow.engine.metrics.collector import MetricsCollector
-    from afterglow.engine.metrics.declared import Metric
-    from afterglow.engine.metrics.samples import Samples
+    from afterglow.pipeline.metrics.collector import MetricsCollector
+    from afterglow.pipeline.metrics.declared import Metric
+    from afterglow.pipeline.metrics.samples import Samples
 
 
 _AT_ONCE: Final = 50
@@ -34,7 +34,7 @@ Otherwise it would wait for its turn for five, at each of its steps."""
 
 
 def resources(collector: MetricsCollector, access: Access) -> Resources:
-    """The resource that gives what a collector finds, to whoever has that access."""
+    """The resource that gives the metrics of a collector, to callers with that access."""
     found = Resources("")
 
     @found.on("GET", "/metrics", access)

@@ -1,7 +1,7 @@
 """Offload policies of namespaces and topics: all fields at once, and those that have a path of their own.
 
 What is set replaces what was set, as in Pulsar; unlike there, no driver is needed: without one a topic goes to the
-engine's own tier. A secret is shown masked, and the mask sent back keeps it.
+server's own tier. A secret is shown masked, and the mask sent back keeps it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, precondition_failed
 from afterglow.admin.policy_levels import NAMESPACE, TOPIC
 from afterglow.admin.resource import Resources
-from afterglow.offload import policy_json, scan
-from afterglow.offload.policy_json import POLICY_SETTINGS
+from afterglow.offload import scan
+from afterglow.policy import offload_json
+from afterglow.policy.offload_json import POLICY_SETTINGS
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
@@ -32,9 +33,9 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
 
     async def get(call: Call) -> dict[str, Any] | None:
         if call.flag("applied"):
-            return policy_json.write_all(await level.effective(call))
+            return offload_json.write_all(await level.effective(call))
         stored = await level.stored(call)
-        return None if stored is None else policy_json.shown(stored)
+        return None if stored is None else offload_json.shown(stored)
 
     async def post(call: Call) -> None:
         body = await call.body()
@@ -42,7 +43,7 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
             raise precondition_failed('the body must hold offload policies, as {"managedLedgerOffloadDriver":"S3",…}')
         if not isinstance(body, dict):
             raise bad_request(f"offload policies must be an object, not {values.shown(body)}")
-        await level.change(call, partial(policy_json.replaced, body))
+        await level.change(call, partial(offload_json.replaced, body))
 
     async def remove(call: Call) -> None:
         await level.remove(call)
@@ -76,12 +77,12 @@ def _single(resources: Resources, level: Level, field: _Field, *, removable: boo
             held = getattr(await level.effective(call), POLICY_SETTINGS[field.key].attribute)
         else:
             held = (await level.values(call)).get(field.key)
-        return field.unset if held is None else policy_json.write({field.key: held})[field.key]
+        return field.unset if held is None else offload_json.write({field.key: held})[field.key]
 
     async def put(call: Call) -> None:
         value = await call.body()
         if value is not None:
-            await level.change(call, lambda stored: policy_json.merged(stored, {field.key: value}))
+            await level.change(call, lambda stored: offload_json.merged(stored, {field.key: value}))
         elif removable:
             await level.unset(call, field.key)
         else:
@@ -108,7 +109,7 @@ _single(TOPICS, TOPIC, _PRIORITY, removable=True)
 @TOPICS.on("GET", "/policy", Access.READ_TENANT)
 async def get_policy(call: Call) -> list[dict[str, Any]]:
     """Every value that holds for a topic, with the level that set it; secrets are masked."""
-    return policy_json.described(await TOPIC.effective(call))
+    return offload_json.described(await TOPIC.effective(call))
 
 
 _MOST_SCANNED: Final = 10_000

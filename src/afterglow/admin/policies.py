@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import policy_values, values
 from afterglow.admin.errors import bad_request, forbidden, precondition_failed
-from afterglow.broker import policies as held
 from afterglow.broker.authorization import ACTIONS, AUTH, NAMESPACE_AUTH, SUBSCRIPTION_AUTH, TOPIC_AUTH
 from afterglow.config.choices import SchemaCompatibilityStrategy
-from afterglow.offload import policy_json
-from afterglow.offload.policies import NAMESPACE_FIELD
+from afterglow.policy import offload_json
+from afterglow.policy import stored as fields
+from afterglow.policy.stored import NAMESPACE_OFFLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BUNDLES: Final = "bundles"
 CLUSTERS: Final = "replication_clusters"
 ALLOWED_CLUSTERS: Final = "allowed_clusters"
-OFFLOAD: Final = NAMESPACE_FIELD
+OFFLOAD: Final = NAMESPACE_OFFLOAD
 PROPERTIES: Final = "properties"
 
 AUTH_WARNING: Final = (
@@ -55,16 +55,16 @@ _MAPS: Final = (
 )
 
 _NULL: Final = (
-    held.PERSISTENCE.namespace,
-    held.RETENTION.namespace,
-    held.MESSAGE_TTL.namespace,
+    fields.PERSISTENCE.namespace,
+    fields.RETENTION.namespace,
+    fields.MESSAGE_TTL.namespace,
     "allowed_topic_property_keys_for_metrics",
     "autoSubscriptionCreationOverride",
     "autoTopicCreationOverride",
     "compaction_threshold",
     "deduplicationEnabled",
     "deduplicationSnapshotIntervalSeconds",
-    held.DELAYED_DELIVERY.namespace,
+    fields.DELAYED_DELIVERY.namespace,
     "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",
     "inactive_topic_policies",
@@ -78,7 +78,7 @@ _NULL: Final = (
     "offload_deletion_lag_ms",
     OFFLOAD,
     "resource_group_name",
-    held.SCHEMA_AUTO_UPDATE.namespace,
+    fields.SCHEMA_AUTO_UPDATE.namespace,
     "subscription_expiration_time_minutes",
 )
 """Fields without a default."""
@@ -95,15 +95,15 @@ def defaults(cluster: str) -> dict[str, Any]:
         ALLOWED_CLUSTERS: [],
         BUNDLES: bundles(DEFAULT_BUNDLES),
         **{name: {} for name in _MAPS},
-        held.DELETED: False,
+        fields.DELETED: False,
         "encryption_required": False,
         "subscription_auth_mode": "None",
         "offload_threshold": -1,
         "offload_threshold_in_seconds": -1,
-        held.SCHEMA_STRATEGY.namespace: SchemaCompatibilityStrategy.UNDEFINED,
-        held.SCHEMA_UPDATES.namespace: True,
+        fields.SCHEMA_STRATEGY.namespace: SchemaCompatibilityStrategy.UNDEFINED,
+        fields.SCHEMA_UPDATES.namespace: True,
         "is_allow_auto_update_schema_with_replicator": True,
-        held.SCHEMA_VALIDATION.namespace: False,
+        fields.SCHEMA_VALIDATION.namespace: False,
         "subscription_types_enabled": [],
         "migrated": False,
     }
@@ -113,7 +113,7 @@ def shown(stored: dict[str, Any], cluster: str) -> dict[str, Any]:
     """Policies for those who ask: what was set, and the defaults for the rest."""
     whole = {**defaults(cluster), **stored}
     if whole.get(OFFLOAD):
-        whole[OFFLOAD] = policy_json.shown(whole[OFFLOAD])
+        whole[OFFLOAD] = offload_json.shown(whole[OFFLOAD])
     return {name: value for name, value in whole.items() if value is not None}
 
 
@@ -147,7 +147,7 @@ def created(body: object, config: BrokerConfig) -> dict[str, Any]:
                 raise unenforced(name)
         elif name not in _DERIVED and value:
             raise bad_request(f"policies have no field {values.shown(name)}")
-    policy_values.check_partitions(config, given.get(held.AUTO_TOPIC_CREATION.namespace, {}))
+    policy_values.check_partitions(config, given.get(fields.AUTO_TOPIC_CREATION.namespace, {}))
     for name in (CLUSTERS, ALLOWED_CLUSTERS):
         if given.pop(name, []) not in ([], [cluster]):
             raise forbidden(f"{name} must be {values.shown([cluster])}: topics are not replicated")
@@ -228,7 +228,7 @@ def _bundles(body: object) -> dict[str, Any]:
 def _offload(body: object) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request(f"{OFFLOAD} must be an object, not {values.shown(body)}")
-    return policy_json.replaced(body, {})
+    return offload_json.replaced(body, {})
 
 
 def _legacy(name: str, low: int) -> Callable[[object], int]:
@@ -248,23 +248,23 @@ def _clusters(body: object) -> list[str]:
 
 
 _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
-    held.RETENTION.namespace: policy_values.retention,
-    held.PERSISTENCE.namespace: policy_values.persistence,
-    held.MESSAGE_TTL.namespace: policy_values.message_ttl,
-    held.DELAYED_DELIVERY.namespace: policy_values.delayed_delivery,
-    held.MAX_PRODUCERS.namespace: policy_values.limit("max_producers_per_topic"),
-    held.MAX_CONSUMERS.namespace: policy_values.limit("max_consumers_per_topic"),
-    held.MAX_CONSUMERS_PER_SUBSCRIPTION.namespace: policy_values.limit("max_consumers_per_subscription"),
-    held.MAX_SUBSCRIPTIONS.namespace: policy_values.limit("max_subscriptions_per_topic"),
-    held.MAX_UNACKED_PER_CONSUMER.namespace: policy_values.limit("max_unacked_messages_per_consumer"),
-    held.MAX_TOPICS.namespace: policy_values.limit("max_topics_per_namespace"),
-    held.AUTO_TOPIC_CREATION.namespace: policy_values.auto_topic_creation,
-    held.AUTO_SUBSCRIPTION_CREATION.namespace: policy_values.auto_subscription_creation,
-    held.TYPES_ENABLED.namespace: _types,
-    held.SCHEMA_STRATEGY.namespace: policy_values.schema_strategy,
-    held.SCHEMA_AUTO_UPDATE.namespace: policy_values.schema_auto_update,
-    held.SCHEMA_UPDATES.namespace: policy_values.switch("is_allow_auto_update_schema"),
-    held.SCHEMA_VALIDATION.namespace: policy_values.switch("schema_validation_enforced"),
+    fields.RETENTION.namespace: policy_values.retention,
+    fields.PERSISTENCE.namespace: policy_values.persistence,
+    fields.MESSAGE_TTL.namespace: policy_values.message_ttl,
+    fields.DELAYED_DELIVERY.namespace: policy_values.delayed_delivery,
+    fields.MAX_PRODUCERS.namespace: policy_values.limit("max_producers_per_topic"),
+    fields.MAX_CONSUMERS.namespace: policy_values.limit("max_consumers_per_topic"),
+    fields.MAX_CONSUMERS_PER_SUBSCRIPTION.namespace: policy_values.limit("max_consumers_per_subscription"),
+    fields.MAX_SUBSCRIPTIONS.namespace: policy_values.limit("max_subscriptions_per_topic"),
+    fields.MAX_UNACKED_PER_CONSUMER.namespace: policy_values.limit("max_unacked_messages_per_consumer"),
+    fields.MAX_TOPICS.namespace: policy_values.limit("max_topics_per_namespace"),
+    fields.AUTO_TOPIC_CREATION.namespace: policy_values.auto_topic_creation,
+    fields.AUTO_SUBSCRIPTION_CREATION.namespace: policy_values.auto_subscription_creation,
+    fields.TYPES_ENABLED.namespace: _types,
+    fields.SCHEMA_STRATEGY.namespace: policy_values.schema_strategy,
+    fields.SCHEMA_AUTO_UPDATE.namespace: policy_values.schema_auto_update,
+    fields.SCHEMA_UPDATES.namespace: policy_values.switch("is_allow_auto_update_schema"),
+    fields.SCHEMA_VALIDATION.namespace: policy_values.switch("schema_validation_enforced"),
     PROPERTIES: _properties,
     AUTH: _auth,
     CLUSTERS: _clusters,

@@ -1,7 +1,7 @@
 """The levels at which offload policies are set over the API: a namespace, and a topic.
 
 Every change is checked as a whole, by the effective policies afterwards, inside the compare-and-set that makes it; see
-:mod:`afterglow.offload.policy_changes`. A call that is refused has changed nothing.
+:mod:`afterglow.policy.changes`. A call that is refused has changed nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from afterglow.admin import targets
 from afterglow.admin.errors import precondition_failed
-from afterglow.ledger.topic_policies import of_scope, with_scope
-from afterglow.offload import policy_json
-from afterglow.offload.policies import LEGACY_FIELDS, NAMESPACE_FIELD, TOPIC_FIELD, namespace_values, resolve_stored
+from afterglow.policy import offload_json
+from afterglow.policy.resolver import resolve_stored
+from afterglow.policy.stored import (
+    LEGACY_OFFLOAD_FIELDS,
+    NAMESPACE_OFFLOAD,
+    TOPIC_OFFLOAD,
+    namespace_settings,
+    of_scope,
+    with_scope,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,29 +74,29 @@ class Level(Protocol):
 
 class _Namespace:
     async def stored(self, call: Call) -> Json | None:
-        found: Json | None = (await namespace_policies(call)).get(NAMESPACE_FIELD)
+        found: Json | None = (await call.namespace_policies()).get(NAMESPACE_OFFLOAD)
         return found or None
 
     async def values(self, call: Call) -> Json:
-        return namespace_values(await namespace_policies(call))
+        return namespace_settings(await call.namespace_policies()).all
 
     async def effective(self, call: Call) -> BrokerConfig:
-        return resolve_stored(call.service.config, await namespace_policies(call), {})[0]
+        return resolve_stored(call.service.config, await call.namespace_policies(), {})[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
         await call.update_policies(
-            call.namespace, lambda old: _with_field(old, NAMESPACE_FIELD, edit(old.get(NAMESPACE_FIELD) or {}))
+            call.namespace, lambda old: _with_field(old, NAMESPACE_OFFLOAD, edit(old.get(NAMESPACE_OFFLOAD) or {}))
         )
 
     async def unset(self, call: Call, key: str) -> None:
         def apply(old: Json) -> Json:
-            rest = {name: value for name, value in old.items() if LEGACY_FIELDS.get(name) != key}
-            return _with_field(rest, NAMESPACE_FIELD, policy_json.without(old.get(NAMESPACE_FIELD) or {}, key))
+            rest = {name: value for name, value in old.items() if LEGACY_OFFLOAD_FIELDS.get(name) != key}
+            return _with_field(rest, NAMESPACE_OFFLOAD, offload_json.without(old.get(NAMESPACE_OFFLOAD) or {}, key))
 
         await call.update_policies(call.namespace, apply)
 
     async def remove(self, call: Call) -> None:
-        gone = {NAMESPACE_FIELD, *LEGACY_FIELDS}
+        gone = {NAMESPACE_OFFLOAD, *LEGACY_OFFLOAD_FIELDS}
         await call.update_policies(
             call.namespace, lambda old: {name: value for name, value in old.items() if name not in gone}
         )
@@ -98,39 +105,30 @@ class _Namespace:
 class _Topic:
     async def stored(self, call: Call) -> Json | None:
         stored = await own_policies(call)
-        found: Json | None = of_scope(stored, is_global=call.flag("isGlobal")).get(TOPIC_FIELD)
+        found: Json | None = of_scope(stored, is_global=call.flag("isGlobal")).get(TOPIC_OFFLOAD)
         return found or None
 
     async def values(self, call: Call) -> Json:
-        return policy_json.read(await self.stored(call) or {}).values
+        return offload_json.read(await self.stored(call) or {}).values
 
     async def effective(self, call: Call) -> BrokerConfig:
         topic = await own_policies(call)
-        return resolve_stored(call.service.config, await namespace_policies(call), topic)[0]
+        return resolve_stored(call.service.config, await call.namespace_policies(), topic)[0]
 
     async def change(self, call: Call, edit: Edit) -> None:
-        await change_own(call, lambda old: _with_field(old, TOPIC_FIELD, edit(old.get(TOPIC_FIELD) or {})))
+        await change_own(call, lambda old: _with_field(old, TOPIC_OFFLOAD, edit(old.get(TOPIC_OFFLOAD) or {})))
 
     async def unset(self, call: Call, key: str) -> None:
         await change_own(
-            call, lambda old: _with_field(old, TOPIC_FIELD, policy_json.without(old.get(TOPIC_FIELD) or {}, key))
+            call, lambda old: _with_field(old, TOPIC_OFFLOAD, offload_json.without(old.get(TOPIC_OFFLOAD) or {}, key))
         )
 
     async def remove(self, call: Call) -> None:
-        await change_own(call, lambda old: _with_field(old, TOPIC_FIELD, {}))
+        await change_own(call, lambda old: _with_field(old, TOPIC_OFFLOAD, {}))
 
 
 NAMESPACE: Final[Level] = _Namespace()
 TOPIC: Final[Level] = _Topic()
-
-
-async def namespace_policies(call: Call) -> Json:
-    """All policies of the namespace in the path, as they are stored.
-
-    Raises:
-        NotThere: There is no such namespace.
-    """
-    return await call.service.blocking(call.service.catalog.policies, call.namespace)
 
 
 async def own_policies(call: Call) -> Json:

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import policy_values, values
 from afterglow.admin.access import Access
-from afterglow.admin.policy_levels import change_own, namespace_policies, own_policies
+from afterglow.admin.policy_levels import change_own, own_policies
 from afterglow.admin.resource import Resources
-from afterglow.broker import policies as held
 from afterglow.config.choices import SchemaCompatibilityStrategy
-from afterglow.ledger.topic_policies import of_scope
+from afterglow.policy import stored as fields
+from afterglow.policy.resolver import resolve_stored
+from afterglow.policy.stored import of_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.admin.call import Call
-    from afterglow.broker.policies import Policy
     from afterglow.config import BrokerConfig
+    from afterglow.policy.stored import PolicyField
 
     Json = dict[str, Any]
 
@@ -35,7 +36,7 @@ TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 class Row:
     """One policy and its paths."""
 
-    policy: Policy
+    policy: PolicyField
     check: Callable[[object], Any]
     """Gives what is stored; None: as if it were removed."""
     namespace: str
@@ -55,55 +56,55 @@ class Row:
 
 
 ROWS: Final = (
-    Row(held.RETENTION, policy_values.retention, "/retention", "/retention"),
-    Row(held.PERSISTENCE, policy_values.persistence, "/persistence", "/persistence"),
-    Row(held.MESSAGE_TTL, policy_values.message_ttl, "/messageTTL", "/messageTTL", parameter="messageTTL"),
-    Row(held.DELAYED_DELIVERY, policy_values.delayed_delivery, "/delayedDelivery", "/delayedDelivery"),
+    Row(fields.RETENTION, policy_values.retention, "/retention", "/retention"),
+    Row(fields.PERSISTENCE, policy_values.persistence, "/persistence", "/persistence"),
+    Row(fields.MESSAGE_TTL, policy_values.message_ttl, "/messageTTL", "/messageTTL", parameter="messageTTL"),
+    Row(fields.DELAYED_DELIVERY, policy_values.delayed_delivery, "/delayedDelivery", "/delayedDelivery"),
     Row(
-        held.MAX_PRODUCERS,
+        fields.MAX_PRODUCERS,
         policy_values.limit("the number of producers"),
         "/maxProducersPerTopic",
         "/maxProducers",
     ),
     Row(
-        held.MAX_CONSUMERS,
+        fields.MAX_CONSUMERS,
         policy_values.limit("the number of consumers"),
         "/maxConsumersPerTopic",
         "/maxConsumers",
     ),
     Row(
-        held.MAX_CONSUMERS_PER_SUBSCRIPTION,
+        fields.MAX_CONSUMERS_PER_SUBSCRIPTION,
         policy_values.limit("the number of consumers"),
         "/maxConsumersPerSubscription",
         "/maxConsumersPerSubscription",
     ),
     Row(
-        held.MAX_SUBSCRIPTIONS,
+        fields.MAX_SUBSCRIPTIONS,
         policy_values.limit("the number of subscriptions"),
         "/maxSubscriptionsPerTopic",
         "/maxSubscriptionsPerTopic",
     ),
     Row(
-        held.MAX_UNACKED_PER_CONSUMER,
+        fields.MAX_UNACKED_PER_CONSUMER,
         policy_values.limit("the number of messages"),
         "/maxUnackedMessagesPerConsumer",
         "/maxUnackedMessagesOnConsumer",
     ),
-    Row(held.MAX_TOPICS, policy_values.limit("the number of topics"), "/maxTopicsPerNamespace", unset=0),
+    Row(fields.MAX_TOPICS, policy_values.limit("the number of topics"), "/maxTopicsPerNamespace", unset=0),
     Row(
-        held.AUTO_TOPIC_CREATION,
+        fields.AUTO_TOPIC_CREATION,
         policy_values.auto_topic_creation,
         "/autoTopicCreation",
         fits=policy_values.check_partitions,
     ),
     Row(
-        held.AUTO_SUBSCRIPTION_CREATION,
+        fields.AUTO_SUBSCRIPTION_CREATION,
         policy_values.auto_subscription_creation,
         "/autoSubscriptionCreation",
         "/autoSubscriptionCreation",
     ),
     Row(
-        held.TYPES_ENABLED,
+        fields.TYPES_ENABLED,
         policy_values.subscription_types,
         "/subscriptionTypesEnabled",
         "/subscriptionTypesEnabled",
@@ -111,7 +112,7 @@ ROWS: Final = (
         unset_topic=[],
     ),
     Row(
-        held.SCHEMA_STRATEGY,
+        fields.SCHEMA_STRATEGY,
         policy_values.schema_strategy,
         "/schemaCompatibilityStrategy",
         "/schemaCompatibilityStrategy",
@@ -119,14 +120,14 @@ ROWS: Final = (
         method="PUT",
     ),
     Row(
-        held.SCHEMA_AUTO_UPDATE,
+        fields.SCHEMA_AUTO_UPDATE,
         policy_values.schema_auto_update,
         "/schemaAutoUpdateCompatibilityStrategy",
         method="PUT",
     ),
-    Row(held.SCHEMA_UPDATES, policy_values.switch("isAllowAutoUpdateSchema"), "/isAllowAutoUpdateSchema", unset=True),
+    Row(fields.SCHEMA_UPDATES, policy_values.switch("isAllowAutoUpdateSchema"), "/isAllowAutoUpdateSchema", unset=True),
     Row(
-        held.SCHEMA_VALIDATION,
+        fields.SCHEMA_VALIDATION,
         policy_values.switch("schemaValidationEnforced"),
         "/schemaValidationEnforced",
         "/schemaValidationEnforced",
@@ -140,7 +141,7 @@ def _serve_namespaces(row: Row) -> None:
     field = row.policy.namespace
 
     async def get(call: Call) -> Any:
-        found = (await namespace_policies(call)).get(field)
+        found = (await call.namespace_policies()).get(field)
         return row.unset if found is None else found
 
     async def put(call: Call) -> None:
@@ -160,7 +161,9 @@ def _serve_topics(row: Row, path: str, field: str) -> None:
     async def get(call: Call) -> Any:
         stored = await own_policies(call)
         if call.flag("applied"):
-            return row.policy.held(call.service.config, await namespace_policies(call), stored)
+            namespace = await call.namespace_policies()
+            policy, _ = resolve_stored(call.service.config, namespace, stored)
+            return row.policy.applied(policy, namespace, stored)
         return of_scope(stored, is_global=call.flag("isGlobal")).get(field, row.unset_topic)
 
     async def put(call: Call) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request, precondition_failed
-from afterglow.broker.policies import AUTO_UPDATE_STRATEGIES, SUBSCRIPTION_TYPES, most_partitions
-from afterglow.config.choices import SchemaCompatibilityStrategy, TopicType
+from afterglow.broker.creation import most_partitions
+from afterglow.config.choices import SchemaCompatibilityStrategy, SubscriptionType, TopicType
+from afterglow.policy.stored import AUTO_UPDATE_STRATEGIES, SERVED_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.config import BrokerConfig
-
-_ALL_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
 def retention(body: object) -> dict[str, int]:
@@ -134,11 +133,13 @@ def subscription_types(body: object) -> list[str]:
         AdminError: One is unknown, or none is left.
     """
     given = values.texts(body, "subscription types")
-    unknown = [name for name in given if name not in _ALL_TYPES]
+    unknown = [name for name in given if name not in set(SubscriptionType)]
     if unknown:
-        raise bad_request(f"there is no subscription type {values.shown(unknown[0])}: give {', '.join(_ALL_TYPES)}")
-    if not set(given) & set(SUBSCRIPTION_TYPES):
-        served = " and ".join(SUBSCRIPTION_TYPES)
+        raise bad_request(
+            f"there is no subscription type {values.shown(unknown[0])}: give {', '.join(SubscriptionType)}"
+        )
+    if not set(given) & set(SERVED_TYPES):
+        served = " and ".join(SERVED_TYPES)
         raise precondition_failed(f"of {values.shown(given)} none is served: name at least one of {served}")
     return given
 

@@ -18,8 +18,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from afterglow.broker.connection_slots import ConnectionSlots
-from afterglow.broker.handshakes import over_tls
+from afterglow.broker.connection_limits import ConnectionSlots, over_tls
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:

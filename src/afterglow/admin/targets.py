@@ -1,4 +1,4 @@
-"""What a call on a topic concerns: a topic, one partition, or all partitions of a partitioned topic."""
+"""Targets of a call on a topic: a topic, one partition, or all partitions of a partitioned topic."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def find(service: BrokerService, name: TopicName) -> Target:
 
 
 async def each(service: BrokerService, target: Target) -> AsyncIterator[Topic]:
-    """The topics of a name, opened; between two of them others have their turn."""
+    """The topics of a name, opened; between two of them the event loop serves other calls."""
     for name in target.topics:
         yield await service.topic(name, create=False)
         await asyncio.sleep(0)
@@ -95,10 +95,10 @@ async def open_whole(service: BrokerService, name: TopicName, what: str) -> Topi
 
 
 async def check_unused(service: BrokerService, name: TopicName) -> None:
-    """Check that nobody uses a topic now: neither producers nor consumers are connected, or it is not there.
+    """Check that a topic is not in use: neither producers nor consumers are connected, or it does not exist.
 
     Raises:
-        AdminError: Someone does.
+        AdminError: It is in use.
     """
     if not await exists(service, name):
         return
@@ -133,7 +133,7 @@ async def subscriptions(call: Call) -> list[Subscription]:
 
 
 def settle(subscription: Subscription) -> None:
-    """Let consumers forget what was acknowledged past them, and let dispatch go on."""
+    """Release messages of consumers that were acknowledged by another call, and resume dispatch."""
     for consumer in subscription.consumers:
         for position in [held for held in consumer.pending if subscription.cursor.is_acked(held)]:
             consumer.release(position)

@@ -1,126 +1,349 @@
-"""What is known about topics: statistics, and what is inside."""
+"""Statistics of topics, partitioned topics, subscriptions, producers and consumers as Pulsar's JSON.
+
+Pure functions over the broker's objects, to be called in the event loop's thread.
+
+Every field that Pulsar's clients read is there, with its type. What the broker does not count is 0, and what it does
+not do is what Pulsar shows for something switched off.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.admin import ledger_stats, stats, targets
-from afterglow.admin.access import Access
-from afterglow.admin.errors import not_found
-from afterglow.admin.partitioned_stats import partitioned_stats
-from afterglow.admin.partitions import metadata
-from afterglow.admin.reader_view import reader_view
-from afterglow.admin.resource import Resources
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.offload.task import Route
+from afterglow.read.copies import Tier
 
 if TYPE_CHECKING:
-    from afterglow.admin.call import Call
-    from afterglow.admin.targets import Target
+    from collections.abc import Iterable, Mapping
+
+    from afterglow.broker.consumers import Consumer
+    from afterglow.broker.producers import Producer
+    from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
-    from afterglow.ledger.update import Snapshot
+    from afterglow.broker.traffic import Rate
+    from afterglow.offload.status import OffloadStatistics
+    from afterglow.read.counters import ReadCounts
 
-RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+    Json = dict[str, Any]
+
+_TOPIC_ZEROS: Final[Mapping[str, Any]] = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "msgChunkPublished": False,
+    "backlogQuotaLimitSize": -1,
+    "backlogQuotaLimitTime": -1,
+    "oldestBacklogMessageAgeSeconds": -1,
+    "publishRateLimitedTimes": 0,
+    "earliestMsgPublishTimeInBacklogs": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "topicCreationTimeStamp": 0,
+    "deduplicationStatus": "Disabled",
+}
+"""Fields of a topic that nothing here fills."""
+
+_SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
+    "msgRateRedeliver": 0.0,
+    "messageAckRate": 0.0,
+    "chunkedMessageRate": 0,
+    "earliestMsgPublishTimeInBacklog": 0,
+    "msgInReplay": 0,
+    "msgRateExpired": 0.0,
+    "totalMsgExpired": 0,
+    "lastExpireTimestamp": 0,
+    "isReplicated": False,
+    "allowOutOfOrderDelivery": False,
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "filterProcessedMsgCount": 0,
+    "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0,
+    "filterRescheduledMsgCount": 0,
+}
+
+_CONSUMER_ZEROS: Final[Mapping[str, Any]] = {
+    "msgRateRedeliver": 0.0,
+    "messageAckRate": 0.0,
+    "chunkedMessageRate": 0.0,
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+}
+
+_PUBLISHER_ZEROS: Final[Mapping[str, Any]] = {
+    "chunkedMessageRate": 0.0,
+    "supportsPartialProducer": False,
+}
+
+_SUMMED: Final = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesInCounter",
+    "msgInCounter",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "storageSize",
+    "offloadedStorageSize",
+    "backlogSize",
+    "waitingPublishers",
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+)
+_LATEST: Final = (
+    "lastOffloadLedgerId",
+    "lastOffloadSuccessTimeStamp",
+    "lastOffloadFailureTimeStamp",
+    "lastPublishTimeStamp",
+)
+
+_SUMMED_OF_SUBSCRIPTIONS: Final = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "msgBacklog",
+    "msgBacklogNoDelayed",
+    "backlogSize",
+    "unackedMessages",
+    "nonContiguousDeletedMessagesRanges",
+)
+
+_LATEST_OF_SUBSCRIPTIONS: Final = (
+    "lastConsumedFlowTimestamp",
+    "lastConsumedTimestamp",
+    "lastAckedTimestamp",
+    "lastMarkDeleteAdvancedTimestamp",
+)
 
 
-@RESOURCES.on("GET", "/stats", Access.LOOKUP)
-async def get_stats(call: Call) -> dict[str, Any]:
-    """Statistics of one topic."""
-    return await _stats(call, await targets.open_one(call.service, call.topic))
-
-
-@RESOURCES.on("GET", "/partitioned-stats", Access.LOOKUP)
-async def get_partitioned_stats(call: Call) -> dict[str, Any]:
-    """Statistics of a partitioned topic, and with ``perPartition`` of each partition."""
-    target = await _partitioned(call)
-    each = call.flag("perPartition", default=True)
-    found = {str(topic.name): await _stats(call, topic) async for topic in targets.each(call.service, target)}
-    return partitioned_stats(found, target.partitions, each=each)
-
-
-@RESOURCES.on("GET", "/internalStats", Access.LOOKUP)
-async def get_internal_stats(call: Call) -> dict[str, Any]:
-    """Ledgers and cursors of one topic."""
-    call.flag("metadata")  # that of BookKeeper's ledgers, which there are none of
-    return _inside(await targets.open_one(call.service, call.topic))
-
-
-@RESOURCES.on("GET", "/partitioned-internalStats", Access.LOOKUP)
-async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
-    """Ledgers and cursors of each partition."""
-    target = await _partitioned(call)
-    found = {str(topic.name): _inside(topic) async for topic in targets.each(call.service, target)}
-    return {"metadata": metadata(target.partitions), "partitions": found}
-
-
-@RESOURCES.on("GET", "/internal-info", Access.LOOKUP)
-async def get_internal_info(call: Call) -> dict[str, Any]:
-    """The metadata of a topic, or of each partition; with ``afterglow`` all that readers elsewhere must know."""
-    for_readers = call.flag("afterglow")
-    target = await targets.find(call.service, call.topic)
-    found = {
-        str(topic.name): await _metadata(call, topic, for_readers=for_readers)
-        async for topic in targets.each(call.service, target)
+def oldest_backlog(oldest: tuple[str, int] | None, now_ms: int) -> Json:
+    """How old the oldest open message is, and whose it is: nothing where all is acknowledged."""
+    if oldest is None:
+        return {}
+    name, time_ms = oldest
+    return {
+        "oldestBacklogMessageAgeSeconds": max(now_ms - time_ms, 0) // 1000,
+        "oldestBacklogMessageSubscriptionName": name,
     }
-    return {"version": 0, "partitions": found} if target.partitioned else found[str(target.name)]
 
 
-async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
-    oldest = await topic.oldest_backlog()
-    name = topic.name.managed_ledger_name
-    offloaded = stats.offload_stats(await call.service.blocking(call.offload.statistics, name)) if call.offloads else {}
-    shown = stats.topic_stats(topic, call.broker_id)
-    if call.flag("getEarliestTimeInBacklog"):
-        await _add_earliest(topic, shown)
-    if not call.flag("subscriptionBacklogSize", default=True):
-        for subscription in shown["subscriptions"].values():
-            subscription["backlogSize"] = -1
-    if call.flag("excludePublishers"):
-        shown["publishers"] = []
-    if call.flag("excludeConsumers"):
-        for subscription in shown["subscriptions"].values():
-            subscription["consumers"] = []
-    return (
-        shown
-        | stats.oldest_backlog(oldest, call.service.store.clock.now_ms())
-        | offloaded
-        | stats.read_stats(call.service.reads(name))
-    )
+def topic_stats(topic: Topic, owner: str) -> Json:
+    """The statistics of a topic."""
+    subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}
+    producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
+    came, went = topic.came, topic.went
+    return {
+        **_TOPIC_ZEROS,
+        **_rate_in(topic.meter_in.rate(came)),
+        **_rate_out(topic.meter_out.rate(went)),
+        "bytesInCounter": came.size_bytes,
+        "msgInCounter": came.messages,
+        "bytesOutCounter": went.size_bytes,
+        "msgOutCounter": went.messages,
+        "lastPublishTimeStamp": topic.ledger.progress.broker_time_ms or 0,
+        "storageSize": topic.ledger.size_bytes,
+        "backlogSize": max((found["backlogSize"] for found in subscriptions.values()), default=0),
+        "publishers": [publisher_stats(producer) for producer in producers],
+        "waitingPublishers": topic.access.waiting,
+        **({} if (epoch := topic.access.epoch) is None else {"topicEpoch": epoch}),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "nonContiguousDeletedMessagesRanges": _total(subscriptions.values(), "nonContiguousDeletedMessagesRanges"),
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "compaction": {
+            "lastCompactionRemovedEventCount": 0,
+            "lastCompactionSucceedTimestamp": 0,
+            "lastCompactionFailedTimestamp": 0,
+            "lastCompactionDurationTimeInMills": 0,
+        },
+        "ownerBroker": owner,
+    }
 
 
-async def _add_earliest(topic: Topic, shown: dict[str, Any]) -> None:
-    """Say since when each subscription has messages open; those that have none say 0."""
-    found = []
-    for name, row in shown["subscriptions"].items():
-        subscription = topic.subscriptions.get(name)
-        since_ms = None if subscription is None else await topic.open_since(subscription.cursor)
-        if since_ms is not None:
-            row["earliestMsgPublishTimeInBacklog"] = since_ms
-            found.append(since_ms)
-    shown["earliestMsgPublishTimeInBacklogs"] = min(found, default=0)
+def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool) -> Json:
+    """The statistics of a partitioned topic: the sum of its partitions, and each where asked for."""
+    summed: Json = {**_TOPIC_ZEROS, "compaction": {}, "replication": {}}
+    del summed["deduplicationStatus"]  # is of each partition
+    rows = list(partitions.values())
+    for name in _SUMMED:
+        summed[name] = sum(row[name] for row in rows)
+    for name in _LATEST:
+        summed[name] = max((row[name] for row in rows), default=0)
+    earliest = [row["earliestMsgPublishTimeInBacklogs"] for row in rows if row["earliestMsgPublishTimeInBacklogs"]]
+    summed["earliestMsgPublishTimeInBacklogs"] = min(earliest, default=0)
+    rate = summed["msgRateIn"]
+    summed["averageMsgSize"] = summed["msgThroughputIn"] / rate if rate else 0.0
+    summed["publishers"] = [publisher for row in rows for publisher in row["publishers"]]
+    summed["subscriptions"] = _sum_subscriptions(row["subscriptions"] for row in rows)
+    return {**summed, "metadata": {"partitions": count, "deleted": False}, "partitions": partitions if each else {}}
 
 
-def _inside(topic: Topic) -> dict[str, Any]:
-    subscriptions = [subscription for _, subscription in sorted(topic.subscriptions.items())]
-    cursors = [(subscription.cursor, bool(subscription.consumers)) for subscription in subscriptions]
-    return ledger_stats.internal_stats(topic.ledger, cursors, topic.entries_added)
+def _sum_subscriptions(partitions: Iterable[Mapping[str, Json]]) -> Json:
+    summed: dict[str, Json] = {}
+    for subscriptions in partitions:
+        for name, stats in subscriptions.items():
+            known = summed.get(name)
+            if known is None:
+                summed[name] = {**stats, "consumers": list(stats["consumers"])}
+                continue
+            for key in _SUMMED_OF_SUBSCRIPTIONS:
+                known[key] += stats[key]
+            known["consumers"] += stats["consumers"]
+            for key in _LATEST_OF_SUBSCRIPTIONS:
+                known[key] = max(known[key], stats[key])
+            known["isDurable"] = known["isDurable"] or stats["isDurable"]
+            known["subscriptionProperties"] = {**known["subscriptionProperties"], **stats["subscriptionProperties"]}
+    return summed
 
 
-async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str, Any]:
-    snapshot = await _snapshot(call, topic)
-    shown = ledger_stats.internal_info(topic.ledger, snapshot)
-    if for_readers:
-        name = topic.name.managed_ledger_name
-        records = await call.service.blocking(call.offload.segment_records, name) if call.offloads else ()
-        shown["afterglow"] = reader_view(snapshot.info, records, topic.ledger.layout)
-    return shown
+def offload_stats(statistics: OffloadStatistics) -> Json:
+    """What of a topic was offloaded, and when; besides Pulsar's fields, where tasks of this process read it."""
+    return {
+        "afterglowOffloadReads": {str(route): getattr(statistics.read_bytes, route) for route in Route},
+        "offloadedStorageSize": statistics.offloaded_bytes,
+        "lastOffloadLedgerId": statistics.last_ledger_id,
+        "lastOffloadSuccessTimeStamp": statistics.last_success_ms,
+        "lastOffloadFailureTimeStamp": statistics.last_failure_ms,
+    }
 
 
-async def _snapshot(call: Call, topic: Topic) -> Snapshot:
-    """The newest metadata; an edit that changes nothing writes nothing."""
-    return await call.service.blocking(topic.ledger.update, lambda _info: None)
+def read_stats(counts: ReadCounts | None) -> Json:
+    """Which tier served reads since the start, besides Pulsar's fields; nothing where the hot log alone can.
+
+    What the cache of the newest entries served is not counted.
+    """
+    if counts is None:
+        return {}
+    shown: Json = {
+        str(tier): {"entries": counts.entries.get(tier, 0), "bytes": counts.bytes.get(tier, 0)} for tier in Tier
+    }
+    fallbacks = [
+        {"wanted": str(wanted), "reason": reason, "reads": reads}
+        for (wanted, reason), reads in sorted(counts.fallbacks.items())
+    ]
+    return {"afterglowReads": {**shown, "fallbacks": fallbacks, "leftOut": dict(counts.left_out)}}
 
 
-async def _partitioned(call: Call) -> Target:
-    target = await targets.find(call.service, call.topic)
-    if not target.partitioned:
-        raise not_found(f"{target.name} is not a partitioned topic")
-    return target
+def publisher_stats(producer: Producer) -> Json:
+    """The statistics of a producer."""
+    return {
+        **_PUBLISHER_ZEROS,
+        **_rate_in(producer.meter.rate(producer.came)),
+        "accessMode": wire.ProducerAccessMode.Name(producer.access_mode),
+        "producerId": producer.producer_id,
+        "producerName": producer.name,
+        **_peer(producer),
+    }
+
+
+def subscription_stats(subscription: Subscription) -> Json:
+    """The statistics of a subscription. Its backlog counts entries, as Pulsar's does."""
+    cursor = subscription.cursor
+    consumers = [consumer_stats(consumer) for consumer in subscription.consumers]
+    backlog = cursor.backlog
+    out, times = subscription.out, subscription.times
+    active = subscription.active
+    shared = subscription.kind == wire.CommandSubscribe.Shared
+    stats: Json = {
+        **_SUBSCRIPTION_ZEROS,
+        **_rate_out(subscription.meter.rate(out)),
+        "lastConsumedFlowTimestamp": times.last_flow_ms,
+        "lastConsumedTimestamp": times.last_sent_ms,
+        "lastAckedTimestamp": times.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
+        "bytesOutCounter": out.size_bytes,
+        "msgOutCounter": out.messages,
+        "msgBacklog": backlog,
+        "msgBacklogNoDelayed": max(backlog - subscription.delayed, 0),
+        "msgDelayed": subscription.delayed,
+        "backlogSize": _backlog_bytes(subscription.topic, backlog),
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "type": _type(subscription),
+        "unackedMessages": _total(consumers, "unackedMessages"),
+        "consumers": consumers,
+        "isDurable": subscription.durable,
+        "consumersAfterMarkDeletePosition": {},
+        "nonContiguousDeletedMessagesRanges": len(cursor.individually_acked),
+        "subscriptionProperties": cursor.properties,
+    }
+    if active is not None and not shared:
+        stats["activeConsumerName"] = active.name
+    return stats
+
+
+def consumer_stats(consumer: Consumer) -> Json:
+    """The statistics of a consumer."""
+    limit = consumer.subscription.max_unacknowledged
+    times = consumer.times
+    return {
+        **_CONSUMER_ZEROS,
+        **_rate_out(consumer.meter.rate(consumer.went)),
+        "firstConsumedFlowTimestamp": times.first_flow_ms,
+        "lastConsumedFlowTimestamp": times.last_flow_ms,
+        "firstMessagesSentTimestamp": times.first_sent_ms,
+        "lastConsumedTimestamp": times.last_sent_ms,
+        "lastConsumedTime": _time(times.last_sent_ms),
+        "lastAckedTimestamp": times.last_acked_ms,
+        "lastAckedTime": _time(times.last_acked_ms),
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacknowledged,
+        "blockedConsumerOnUnackedMsgs": bool(limit) and consumer.unacknowledged >= limit,
+        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
+        **_peer(consumer),
+    }
+
+
+def _type(subscription: Subscription) -> str:
+    """What its consumers brought, also after they left; none where nobody has come since the topic was opened."""
+    if subscription.consumers or subscription.times.last_flow_ms:
+        return wire.CommandSubscribe.SubType.Name(subscription.kind)
+    return "None"
+
+
+def _peer(of: Producer | Consumer) -> Json:
+    described = {"metadata": dict(of.properties), "connectedSince": _time(of.since_ms)}
+    peer = of.connection.peer
+    if peer is None:
+        return described
+    described |= {"address": peer.address, "clientVersion": peer.client_version}
+    return {**described, "appId": peer.role} if peer.role is not None else described
+
+
+def _backlog_bytes(topic: Topic, backlog: int) -> int:
+    """An estimate, as Pulsar's is: entries in the backlog are as large as the topic's are on average."""
+    entries = topic.ledger.number_of_entries
+    return topic.ledger.size_bytes * backlog // entries if entries else 0
+
+
+def _total(rows: Iterable[Mapping[str, Any]], name: str) -> int:
+    return sum(row[name] for row in rows)
+
+
+def _rate_in(rate: Rate) -> Json:
+    return {"msgRateIn": rate.messages, "msgThroughputIn": rate.size_bytes, "averageMsgSize": rate.message_bytes}
+
+
+def _rate_out(rate: Rate) -> Json:
+    return {"msgRateOut": rate.messages, "msgThroughputOut": rate.size_bytes}
+
+
+def _time(epoch_ms: int) -> str:
+    """As Java writes a moment; its milliseconds only where there are any."""
+    moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
-from afterglow.broker.replies import Refused
 from afterglow.config import AuthenticationProvider
 from afterglow.errors import ConfigError
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Rights of roles: superusers, tenant admins, and the permissions granted on namespaces, topics and subscriptions.
+"""Authorization: rights of roles, and disconnection of clients whose role has lost its right.
 
 The rules are those of Pulsar's ``PulsarAuthorizationProvider``. They are checked when a client looks a topic up, opens
 a producer or a consumer, or calls the admin API; never per message.
@@ -6,18 +6,25 @@ a producer or a consumer, or calls the admin API; never per message.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from afterglow.broker import replies
 from afterglow.errors import NotThere
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from afterglow.broker.connection import Connection
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.topic import Topic
+    from afterglow.catalog.catalog import Catalog
     from afterglow.config import BrokerConfig
-    from afterglow.ledger.catalog import Catalog
     from afterglow.metadata.names import NamespaceName, TopicName
+
+log = logging.getLogger(__name__)
 
 AUTH: Final = "auth_policies"
 NAMESPACE_AUTH: Final = "namespace_auth"
@@ -65,10 +72,6 @@ class RoleRights:
     def can_list(self) -> bool:
         """Whether the role may list the topics of the namespace; a grant on a single topic does not suffice."""
         return self.is_admin or self._has_namespace(PRODUCE) or self._has_namespace(CONSUME)
-
-    def can_consume_all(self) -> bool:
-        """Whether the role may read all topics of the namespace."""
-        return self.is_admin or self._has_namespace(CONSUME)
 
     def _can_subscribe(self, subscription: str) -> bool:
         roles = _part(self.policies, SUBSCRIPTION_AUTH).get(subscription)
@@ -157,3 +160,39 @@ def _matches(role: str, pattern: str) -> bool:
     if pattern.endswith("*") and role.startswith(pattern[:-1]):
         return True
     return pattern.startswith("*") and role.endswith(pattern[1:])
+
+
+def role_of(connection: Connection) -> str | None:
+    """The role that a client proved."""
+    return None if connection.peer is None else connection.peer.role
+
+
+async def disconnect_unauthorized(service: BrokerService, namespace: NamespaceName) -> None:
+    """Disconnect open producers and consumers of a namespace that would not be admitted any more.
+
+    Their clients come back and are refused with an AuthorizationError.
+    """
+    topics = [topic for name, topic in service.open_topics.items() if name.namespace == namespace]
+    roles = {role_of(connection) for topic in topics for connection in _connections(topic)}
+    # A client that opens something meanwhile is judged by the new policies, see `requests.Admission`.
+    rights = {role: await service.blocking(service.authorizer.rights, role, namespace) for role in roles}
+    for topic in topics:
+        for producer in list(topic.producers.values()):
+            found = rights.get(role_of(producer.connection))
+            if found is not None and not found.can_produce(topic.name):
+                log.info("the role %r may not produce to %s any more: disconnected", found.role, topic.name)
+                topic.disconnect_producer(producer)
+        for subscription in list(topic.subscriptions.values()):
+            for consumer in list(subscription.consumers):
+                found = rights.get(role_of(consumer.connection))
+                if found is not None and not found.can_consume(topic.name, subscription.name):
+                    log.info("the role %r may not consume %s any more: disconnected", found.role, subscription)
+                    consumer.connection.send(replies.close_consumer(consumer.consumer_id))
+                    consumer.connection.session.consumers.pop(consumer.consumer_id, None)
+                    subscription.remove(consumer)
+
+
+def _connections(topic: Topic) -> Iterable[Connection]:
+    yield from (producer.connection for producer in topic.producers.values())
+    for subscription in topic.subscriptions.values():
+        yield from (consumer.connection for consumer in subscription.consumers)

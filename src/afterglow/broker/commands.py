@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from afterglow.broker import replies
-from afterglow.broker.replies import Refused
 from afterglow.errors import AfterglowError
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
     import asyncio

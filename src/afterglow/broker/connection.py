@@ -18,13 +18,13 @@ from google.protobuf.message import DecodeError
 from afterglow.broker import replies
 from afterglow.errors import BadFrame
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, encode_command
+from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, Refused, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from afterglow.broker.auth import Principal
-    from afterglow.broker.connection_slots import ConnectionSlots
+    from afterglow.broker.connection_limits import ConnectionSlots
 
 log = logging.getLogger(__name__)
 
@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
         if principal is None:
             return
         if connect.original_principal and not self._handler.can_act_for(principal.role, connect.original_principal):
-            self.send(replies.error(replies.NO_REQUEST, replies.Refused(wire.AuthorizationError, "Invalid roles.")))
+            self.send(replies.error(replies.NO_REQUEST, Refused(wire.AuthorizationError, "Invalid roles.")))
             self.fail(f"the role {principal.role!r} may not act for {connect.original_principal!r}")
             return
         assert self._transport is not None
@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         """Who the client is; a client that cannot prove it is told, and closed."""
         try:
             principal = self._handler.authenticate(method, data)
-        except replies.Refused as refused:
+        except Refused as refused:
             self.send(replies.error(replies.NO_REQUEST, refused))
             self.fail(str(refused))
             return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from afterglow.broker.rates import Meter
-from afterglow.broker.traffic import Traffic
+from afterglow.broker.traffic import Traffic, TrafficMeter
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_head
 
@@ -68,7 +67,7 @@ class Consumer:
     raw: bool = False
     """Whether it gets every entry as it is stored: with the broker's metadata, and markers too."""
     own: bool = False
-    """Whether it is a reader of the engine itself, as of a job that offloads: limits for clients are not for it."""
+    """Whether it is a reader of the server itself, as of a job that offloads: limits for clients are not for it."""
     offloads: bool = False
     """Whether it is an offload task's: what it is sent is counted by where it was found."""
     any_schema: bool = False
@@ -86,7 +85,7 @@ class Consumer:
     bytes_out: int = 0
     unacknowledged: int = 0
     """Messages in ``pending``."""
-    meter: Meter = field(default_factory=Meter)
+    meter: TrafficMeter = field(default_factory=TrafficMeter)
     times: ConsumerTimes = field(default_factory=ConsumerTimes)
     _command: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.MESSAGE))
 

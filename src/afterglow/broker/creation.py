@@ -1,22 +1,32 @@
-"""How topics come into being: by a call, or when a client first names them, where policies allow it."""
+"""Creation of topics: by a call, or when a client first names them, where policies allow it."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from afterglow.broker.policies import DELETED, most_partitions
-from afterglow.broker.replies import Refused
+from afterglow.config.choices import TopicType
 from afterglow.errors import NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
+from afterglow.policy.stored import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from afterglow.broker.service import BrokerService
+    from afterglow.config import BrokerConfig
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.names import NamespaceName, TopicName
+
+_MAX_PARTITIONS: Final = 10_000
+"""Limit where maxNumPartitionsPerPartitionedTopic sets none: a typing error would create topics for hours."""
+
+
+def most_partitions(config: BrokerConfig) -> int:
+    """The most partitions that a topic may be created with."""
+    return config.max_num_partitions_per_partitioned_topic or _MAX_PARTITIONS
 
 
 class Creation:
@@ -52,7 +62,7 @@ class Creation:
         """
         service = self._service
         with self._making(name.namespace):
-            await service.blocking(service.policies.for_creation, name.namespace)
+            await service.blocking(self._policy_for, name.namespace)
             return await service.blocking(service.store.open, name.managed_ledger_name)
 
     async def make_partitioned(
@@ -67,7 +77,7 @@ class Creation:
         """
         service = self._service
         with self._making(name.namespace):
-            await service.blocking(service.policies.check_room, name.namespace, partitions)
+            await service.blocking(self.check_room, name.namespace, partitions)
             await service.blocking(service.catalog.create_partitioned, name, partitions, properties)
 
     async def end(self, namespace: NamespaceName) -> None:
@@ -93,7 +103,7 @@ class Creation:
     async def _check(self, name: TopicName, *, create: bool) -> None:
         service = self._service
         try:
-            policies = await service.blocking(service.policies.for_creation, name.namespace)
+            policy = await service.blocking(self._policy_for, name.namespace)
         except NotThere as error:
             raise Refused(wire.TopicNotFound, f"{error}; create it first") from error
         if name.partition_index is None:
@@ -101,9 +111,9 @@ class Creation:
                 raise Refused(wire.NotAllowedError, f"{name} is partitioned; ask for one of its partitions")
         elif name.partition_index < await service.blocking(service.catalog.partitions, name.base):
             return  # the partitioned topic was made, its partitions come with their first use
-        if not create or not policies.auto_topic_creation:
+        if not create or not policy.allow_auto_topic_creation:
             raise Refused(wire.TopicNotFound, f"{name} does not exist and allowAutoTopicCreation does not apply")
-        await service.blocking(service.policies.check_room, name.namespace, 1)
+        await service.blocking(self.check_room, name.namespace, 1)
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
@@ -116,9 +126,9 @@ class Creation:
         found = await service.blocking(service.catalog.partitions, name)
         if found or not create or name.partition_index is not None:
             return found
-        policies = await service.blocking(service.policies.for_creation, name.namespace)
-        count, most = policies.auto_partitions, most_partitions(service.config)
-        if not policies.auto_topic_creation or not count:
+        policy = await service.blocking(self._policy_for, name.namespace)
+        count, most = policy.default_num_partitions, most_partitions(service.config)
+        if not policy.allow_auto_topic_creation or policy.allow_auto_topic_creation_type is not TopicType.PARTITIONED:
             return 0
         if await service.blocking(service.store.exists, name.managed_ledger_name):
             return 0
@@ -130,3 +140,29 @@ class Creation:
             )
         await self.make_partitioned(name, count)
         return count
+
+    def check_room(self, namespace: NamespaceName, more: int) -> None:
+        """Check that a namespace may have some topics more, each partition being one. Waits for the metadata store.
+
+        Raises:
+            NotThere: The namespace does not exist.
+            Refused: It may not, or is being deleted.
+        """
+        limit = self._policy_for(namespace).max_topics_per_namespace
+        if limit and len(self._service.catalog.topics(namespace)) + more > limit:
+            raise Refused(
+                wire.NotAllowedError,
+                f"namespace {namespace} may have {limit} topics (maxTopicsPerNamespace): delete some, or raise it",
+            )
+
+    def _policy_for(self, namespace: NamespaceName) -> BrokerConfig:
+        """The effective policy of a namespace in which a topic is to be created. Waits for the metadata store.
+
+        Raises:
+            NotThere: The namespace does not exist.
+            Refused: It is being deleted.
+        """
+        policy, is_deleted = self._service.policies.of_namespace(namespace)
+        if is_deleted:
+            raise Refused(wire.TopicNotFound, f"namespace {namespace} is being deleted with all its topics")
+        return policy

@@ -226,7 +226,7 @@ class SharedDispatcher:
                 subscription.acknowledge_marker(position)
                 self._forget(position, again=again)
                 continue
-            if outgoing.deliver_at_ms > now_ms and subscription.topic.policies.delayed_delivery:
+            if outgoing.deliver_at_ms > now_ms and subscription.topic.policy.delayed_delivery_enabled:
                 self.delayed.add(position, outgoing.deliver_at_ms)
                 self._forget(position, again=again)
                 continue

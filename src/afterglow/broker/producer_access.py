@@ -11,8 +11,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from afterglow.broker.replies import Refused
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 from afterglow.ledger.properties import TOPIC_EPOCH, get_number, raise_number
 
 if TYPE_CHECKING:

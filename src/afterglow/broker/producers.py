@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from afterglow.broker import replies
-from afterglow.broker.rates import Meter
-from afterglow.broker.replies import Refused
-from afterglow.broker.traffic import Traffic
+from afterglow.broker.traffic import Traffic, TrafficMeter
 from afterglow.errors import CorruptEntry, TopicTerminated
 from afterglow.format.entry import CHECKSUM_MAGIC, decode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import encode_command
+from afterglow.format.wire import Refused, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +54,7 @@ class Producer:
     closed: bool = False
     messages_in: int = 0
     bytes_in: int = 0
-    meter: Meter = field(default_factory=Meter)
+    meter: TrafficMeter = field(default_factory=TrafficMeter)
     _unanswered: int = 0
     """SENDs without a receipt or an error yet."""
     _all_answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,8 +68,8 @@ class Producer:
         """
         sequence_id, highest = command.sequence_id, command.highest_sequence_id
         problem = check_payload(payload)
-        if problem is None and self.topic.policies.max_delivery_delay_ms:
-            problem = check_delay(payload, self.topic.policies.max_delivery_delay_ms)
+        if problem is None and self.topic.policy.delayed_delivery_max_delay_in_millis:
+            problem = check_delay(payload, self.topic.policy.delayed_delivery_max_delay_in_millis)
         if problem is not None:
             self.connection.send(replies.send_error(self.producer_id, sequence_id, problem))
             return

@@ -16,6 +16,7 @@ from afterglow.errors import (
     NotSupported,
 )
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
     from afterglow.broker.producers import Producer
@@ -26,14 +27,6 @@ PULSAR_VERSION = "4.0.8"
 
 NO_REQUEST = 2**64 - 1
 """Request id of what the broker sends on its own accord: -1 in Java."""
-
-
-class Refused(AfterglowError):
-    """A request that is answered with an error of the protocol."""
-
-    def __init__(self, code: wire.ServerError.ValueType, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def no_transactions() -> Refused:

@@ -13,19 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.broker import replies
+from afterglow.broker.authorization import role_of
 from afterglow.broker.commands import Kind, request
 from afterglow.broker.consumers import Consumer
 from afterglow.broker.producers import Producer
-from afterglow.broker.replies import Refused, set_message_id, signed
-from afterglow.broker.revocation import role_of
-from afterglow.broker.schema_rules import is_any
-from afterglow.broker.schemas import NO_VERSION
+from afterglow.broker.replies import set_message_id, signed
 from afterglow.broker.subscription import position_of
 from afterglow.broker.topic_list import choose_topics
+from afterglow.catalog.schema_rules import is_any
+from afterglow.catalog.schemas import NO_VERSION, SchemaPolicies
 from afterglow.errors import NotThere
 from afterglow.format.position import EARLIEST, LATEST, parse_position
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY
+from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY, Refused
 from afterglow.metadata.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from afterglow.broker.authorization import RoleRights
     from afterglow.broker.commands import Session
     from afterglow.broker.connection import Connection
-    from afterglow.broker.policies import SchemaPolicies
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
@@ -140,7 +139,7 @@ async def _new_producer(service: BrokerService, connection: Connection, ask: wir
     if topic.terminated:
         raise Refused(wire.TopicTerminatedError, f"{topic.name} was terminated and takes no more messages")
     schema = ask.schema if ask.HasField("schema") else None
-    version = await _producer_schema(service, topic.name, schema, topic.policies.schemas)
+    version = await _producer_schema(service, topic.name, schema, SchemaPolicies.of(topic.policy))
     if ask.initial_subscription_name:
         await topic.subscribe(ask.initial_subscription_name, SubType.Exclusive, earliest=True)
     return Producer(
@@ -209,7 +208,7 @@ async def subscribe(
     if ask.consumer_id in session.consumers:
         return replies.success(ask.request_id)
     raw = given.get(RAW_PROPERTY) == "true"
-    # Who knows the hot log by name reads for the engine. That is no secret: limits keep order, they keep nobody out.
+    # Who knows the hot log by name reads for the server. That is no secret: limits keep order, they keep nobody out.
     own = raw and not ask.durable and bool(wanted)
     name = TopicName.parse(ask.topic)
     admission = await _admit(
@@ -221,7 +220,7 @@ async def subscribe(
         topic.check_room(ask.subscription)
     if ask.HasField("schema"):
         check = partial(service.schemas.check_consumer, is_idle=topic.is_idle)
-        await service.blocking(check, topic.name, ask.schema, topic.policies.schemas)
+        await service.blocking(check, topic.name, ask.schema, SchemaPolicies.of(topic.policy))
     subscription = await _subscription(service, topic, ask, given.get(START_PROPERTY) if raw else None)
     if admission.is_outdated():
         raise admission.outdated()
@@ -254,7 +253,7 @@ async def _subscription(
             ask.subscription,
             ask.subType,
             earliest=ask.initialPosition == SubType.Earliest,
-            create=topic.policies.auto_subscription_creation,
+            create=topic.policy.allow_auto_subscription_creation,
         )
     start = EARLIEST if ask.initialPosition == SubType.Earliest else LATEST
     if first is not None:
@@ -374,8 +373,8 @@ async def get_or_create_schema(
     is_raw = ask.schema.type == wire.Schema.Type.Value("None")
     name = TopicName.parse(ask.topic)
     await _admit(service, connection, name.namespace, lambda rights: rights.can_produce(name), "GetOrCreateSchema")
-    policies = (await service.blocking(service.policies.of_topics, [name]))[name]
-    version = await _producer_schema(service, name, None if is_raw else ask.schema, policies.schemas)
+    policy = await service.blocking(service.policies.of, name.managed_ledger_name)
+    version = await _producer_schema(service, name, None if is_raw else ask.schema, SchemaPolicies.of(policy))
     answer = wire.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE)
     answer.getOrCreateSchemaResponse.request_id = ask.request_id
     answer.getOrCreateSchemaResponse.schema_version = version

@@ -7,23 +7,20 @@ import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from afterglow.broker import requests
-from afterglow.broker.authorization import Authorizer
+from afterglow.broker.authorization import Authorizer, disconnect_unauthorized
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
-from afterglow.broker.connection_slots import ConnectionSlots
+from afterglow.broker.connection_limits import ConnectionSlots, over_tls
 from afterglow.broker.creation import Creation
-from afterglow.broker.handshakes import over_tls
-from afterglow.broker.obedience import TOPICS_AT_ONCE, Obedience
-from afterglow.broker.policies import PolicyReader
+from afterglow.broker.policy_refresh import TOPICS_AT_ONCE, PolicyRefresher
 from afterglow.broker.raw_reads import OriginBytes
-from afterglow.broker.replies import Refused
-from afterglow.broker.revocation import disconnect_unauthorized
 from afterglow.broker.topic import Topic
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.offload.allowed_tiers import AllowedTiers
-from afterglow.offload.job_counts import JobCounts
-from afterglow.offload.policy_changes import PolicyChanges
+from afterglow.format.wire import Refused
+from afterglow.offload.dispatch import JobCounts
+from afterglow.policy.allowed_tiers import AllowedTiers
+from afterglow.policy.changes import PolicyChanges
 
 if TYPE_CHECKING:
     import ssl
@@ -31,14 +28,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
-    from afterglow.broker.schemas import SchemaRegistry
+    from afterglow.catalog.catalog import Catalog
+    from afterglow.catalog.schemas import SchemaRegistry
     from afterglow.config import BrokerConfig
-    from afterglow.ledger.catalog import Catalog
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.names import NamespaceName, TopicName
+    from afterglow.policy.resolver import Policies
     from afterglow.read.counters import ReadCounts
-    from afterglow.read.places import TierPlace
-    from afterglow.storage.counting import OperationCount
+    from afterglow.storage.wrapper import OperationCount
+    from afterglow.tier.locations import TierPlace
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +52,8 @@ class BrokerService:
     Args:
         config: The broker's settings.
         store: The managed ledgers.
-        catalog: What exists.
+        catalog: Tenants, namespaces and partitioned topics.
+        policies: Effective policies of topics.
         schemas: The topics' schemas.
         authenticator: Who is who.
         pool: Runs what waits for disks.
@@ -72,6 +71,7 @@ class BrokerService:
         config: BrokerConfig,
         store: LedgerStore,
         catalog: Catalog,
+        policies: Policies,
         schemas: SchemaRegistry,
         authenticator: Authenticator,
         pool: Executor,
@@ -82,7 +82,7 @@ class BrokerService:
         self.config = config
         self.store = store
         self.catalog = catalog
-        self.policies = PolicyReader(config, catalog)
+        self.policies = policies
         self.authorizer = Authorizer(config, catalog)
         self.creation = Creation(self)
         self.schemas = schemas
@@ -96,8 +96,6 @@ class BrokerService:
         """Of those among them that read for offload tasks."""
         self.service_url = ""
         self.service_url_tls = ""
-        self.on_policies_changed: list[Callable[[NamespaceName], None]] = []
-        """Called after each change of policies of a namespace or its topics, in the event loop; not to wait."""
         self.reads: Callable[[str], ReadCounts | None] = lambda _name: None
         """Which tier served reads of a topic, by managed-ledger name; None where the hot log alone can."""
         self.tier_requests: Callable[[], Mapping[str, OperationCount]] = dict
@@ -114,7 +112,7 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
-        self._obedience = Obedience(self)
+        self._policy_refresher = PolicyRefresher(self)
         self.policy_changes = PolicyChanges(config, catalog)
         self.allowed_tiers = AllowedTiers(config, own_tier)
         """Tiers that policies of roles other than superusers may name."""
@@ -221,7 +219,7 @@ class BrokerService:
         if not name.is_persistent:
             raise NotSupported(f"{name}: topics that are not persistent are not served; use persistent://")
         ledger = await self.creation.open(name, create=create)
-        return Topic(self, name, ledger, await self._obedience.policies_of(name))
+        return Topic(self, name, ledger, await self._policy_refresher.policy_of(name))
 
     # --- policies ---
 
@@ -247,7 +245,7 @@ class BrokerService:
             warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change, allowed)
         log_warnings(f"namespace {namespace}", warnings)
         self.policies_changed(namespace)
-        await self._obedience.enforce(namespace, lambda name: name.namespace == namespace)
+        await self._policy_refresher.refresh(namespace, lambda name: name.namespace == namespace)
         if self.authorizer.enabled:
             await disconnect_unauthorized(self, namespace)
 
@@ -272,7 +270,7 @@ class BrokerService:
             warnings = await self.blocking(self.policy_changes.change_topic, topic, change, allowed)
         log_warnings(f"topic {topic}", warnings)
         self.policies_changed(topic.namespace)
-        await self._obedience.enforce(topic.namespace, lambda name: name.base == topic.base)
+        await self._policy_refresher.refresh(topic.namespace, lambda name: name.base == topic.base)
 
     async def forget_topic(self, name: TopicName) -> None:
         """Forget what is kept by a topic's name, after the topic is gone; a partition has nothing of its own."""
@@ -284,13 +282,12 @@ class BrokerService:
 
     def policy_changes_of(self, namespace: NamespaceName) -> int:
         """How often policies of a namespace or its topics have changed since the start."""
-        return self._obedience.changes_of(namespace)
+        return self._policy_refresher.changes_of(namespace)
 
     def policies_changed(self, namespace: NamespaceName) -> None:
-        """Tell whoever keeps policies of a namespace or its topics that they are others now."""
-        self._obedience.count(namespace)
-        for callback in self.on_policies_changed:
-            callback(namespace)
+        """Notify of stored policies of a namespace or its topics that have changed."""
+        self._policy_refresher.count(namespace)
+        self.policies.changed(namespace)
 
     async def expire_messages(self) -> None:
         """Let every open topic acknowledge what has grown older than its namespace's time to live."""

@@ -1,27 +1,37 @@
-"""A subscription: a cursor, its consumers, and a dispatcher between them."""
+"""A subscription: a cursor, its consumers, and a dispatcher between them.
+
+Only consumers of the best priority level take part. The partitions of a topic are dealt out to them in the order of
+their names; a topic without partitions goes to the consumer that follows the topic's name on a hash ring, so that the
+topics of an application spread over its consumers.
+
+An acknowledgement names the message alone. Its producer is looked up where the entry is still in memory, which it is
+when the client has just been sent it; so a line is logged once per minute for each subscription and producer, and once
+per minute for a subscription's messages that are no longer in memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from bisect import bisect_left
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from afterglow.broker import replies
 from afterglow.broker.consumers import ConsumerTimes
 from afterglow.broker.dispatch import DispatchTask, SharedDispatcher, SingleActiveDispatcher
-from afterglow.broker.failover import choose_active
 from afterglow.broker.in_order import InOrder
-from afterglow.broker.rates import Meter
-from afterglow.broker.replies import Refused, signed
-from afterglow.broker.traffic import Traffic, total
-from afterglow.broker.unreadable import UnreadableMessages
+from afterglow.broker.replies import signed
+from afterglow.broker.traffic import Traffic, TrafficMeter, total
+from afterglow.errors import CorruptEntry
+from afterglow.format.entry import decode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.format.wire import Refused
 from afterglow.ledger.durable_cursor import DurableCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from afterglow.broker.consumers import Consumer
     from afterglow.broker.topic import Topic
@@ -30,6 +40,126 @@ if TYPE_CHECKING:
     from afterglow.ledger.layout import Span
 
 log = logging.getLogger(__name__)
+
+RING_POINTS: Final = 100
+"""Places of one consumer on the hash ring."""
+
+_MASK: Final = 0xFFFFFFFF
+
+
+def choose_active(
+    consumers: Sequence[Consumer], topic: str, partition: int, *, consistent_hashing: bool = False
+) -> Consumer:
+    """Return the consumer that gets the messages.
+
+    Args:
+        consumers: All that are connected; at least one.
+        topic: The topic's full name.
+        partition: The index of the partition, -1 if the topic is not partitioned.
+        consistent_hashing: Whether partitions are placed by the hash ring too.
+    """
+    best = min(consumer.priority for consumer in consumers)
+    rivals = sorted((found for found in consumers if found.priority == best), key=lambda found: found.name)
+    if partition >= 0 and not consistent_hashing:
+        return rivals[partition % len(rivals)]
+    wanted = murmur3(topic.encode())
+    chosen, least = rivals[0], -1
+    for consumer in rivals:
+        points = _ring_points(consumer.name)
+        at = bisect_left(points, wanted)
+        # Behind the last point the ring begins again.
+        distance = points[at] - wanted if at < len(points) else points[0] - wanted + (1 << 31)
+        if least < 0 or distance <= least:
+            chosen, least = consumer, distance
+    return chosen
+
+
+@lru_cache(maxsize=4096)
+def _ring_points(name: str) -> tuple[int, ...]:
+    return tuple(sorted(murmur3(f"{name}{number}".encode()) for number in range(RING_POINTS)))
+
+
+def murmur3(data: bytes) -> int:
+    """Return the MurmurHash3 (x86, 32 bits, seed 0) of the data without its sign bit, as Pulsar uses it."""
+    value = 0
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        value ^= _mixed(int.from_bytes(data[at : at + 4], "little"))
+        value = ((value << 13 | value >> 19) * 5 + 0xE6546B64) & _MASK
+    if whole < len(data):
+        value ^= _mixed(int.from_bytes(data[whole:], "little"))
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
+    return (value ^ value >> 16) & 0x7FFFFFFF
+
+
+def _mixed(word: int) -> int:
+    word = word * 0xCC9E2D51 & _MASK
+    word = (word << 15 | word >> 17) & _MASK
+    return word * 0x1B873593 & _MASK
+
+
+INTERVAL_MS: Final = 60_000
+_MOST_PRODUCERS: Final = 1_000
+"""Producers of one subscription whose last lines are remembered; more of them share a line."""
+
+
+class UnreadableMessages:
+    """Logs what consumers of one subscription could not read, at a bounded rate.
+
+    Args:
+        subscription: Whose consumers they are.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._logged_ms: dict[str, int] = {}
+        self._passed_over: dict[str, int] = {}
+
+    def report(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Log an acknowledgement that carries a validation error, unless its producer had a line within a minute."""
+        position = _position(ack.message_id[0]) if ack.message_id else None
+        producer = "" if position is None else self._producer(position)
+        now_ms = self._subscription.now_ms()
+        if producer not in self._logged_ms and len(self._logged_ms) >= _MOST_PRODUCERS:
+            self._forget(now_ms)
+            if len(self._logged_ms) >= _MOST_PRODUCERS:
+                producer = ""
+        last_ms = self._logged_ms.get(producer)
+        if last_ms is not None and now_ms - last_ms < INTERVAL_MS:
+            self._passed_over[producer] = self._passed_over.get(producer, 0) + 1
+            return
+        self._logged_ms[producer] = now_ms
+        log.warning(
+            "%s: consumer %s could not read %s of producer %s: %s; %d more since the last such line",
+            self._subscription,
+            consumer.name,
+            position,
+            producer or "(not known)",
+            wire.CommandAck.ValidationError.Name(ack.validation_error),
+            self._passed_over.pop(producer, 0),
+        )
+
+    def _producer(self, position: Position) -> str:
+        """Who sent a message, empty where it is not in memory."""
+        held = self._subscription.topic.ledger.read_memory(position, 1, 1)
+        if held is None or not held.entries or held.entries[0].position != position:
+            return ""
+        try:
+            return decode_entry(held.entries[0].data, check=False).metadata.producer_name
+        except CorruptEntry:
+            return ""
+
+    def _forget(self, now_ms: int) -> None:
+        kept = {name: at_ms for name, at_ms in self._logged_ms.items() if now_ms - at_ms < INTERVAL_MS}
+        self._logged_ms = kept
+        self._passed_over = {name: count for name, count in self._passed_over.items() if name in kept}
+
+
+def _position(message_id: wire.MessageIdData) -> Position:
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
+
 
 READER_GRACE_S: Final = 60.0
 """Clients come back from a seek at once; those that lost their connection meanwhile, after some seconds."""
@@ -54,7 +184,7 @@ class Subscription:
         self.durable = durable
         self.consumers: list[Consumer] = []
         self._past_out = Traffic()
-        self.meter = Meter()
+        self.meter = TrafficMeter()
         self._past_times = ConsumerTimes()
         self.last_advanced_ms = 0
         """When an acknowledgement last moved the mark-delete position, in epoch milliseconds; 0: not yet."""
@@ -74,7 +204,7 @@ class Subscription:
     @property
     def max_unacknowledged(self) -> int:
         """Messages without acknowledgement at which a consumer of a shared subscription gets no more; 0: no limit."""
-        return self.topic.policies.max_unacked_per_consumer
+        return self.topic.policy.max_unacked_messages_per_consumer
 
     @property
     def active(self) -> Consumer | None:

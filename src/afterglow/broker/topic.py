@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Final
 from afterglow.broker import replies
 from afterglow.broker.in_order import InOrder
 from afterglow.broker.producer_access import ProducerAccess
-from afterglow.broker.rates import Meter
-from afterglow.broker.replies import Refused
 from afterglow.broker.subscription import Subscription
-from afterglow.broker.traffic import Traffic, total
+from afterglow.broker.traffic import Traffic, TrafficMeter, total
 from afterglow.errors import CorruptEntry
 from afterglow.format.entry import decode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.ledger.timestamps import entry_time
+from afterglow.format.wire import Refused
+from afterglow.ledger.retention import Retention
+from afterglow.ledger.time_search import entry_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from afterglow.broker.policies import TopicPolicies
     from afterglow.broker.producers import Producer
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import SubTypeValue
+    from afterglow.config import BrokerConfig
     from afterglow.errors import AfterglowError
     from afterglow.format.position import Position
     from afterglow.ledger.cursor import Cursor
@@ -44,7 +44,7 @@ FAR_READS: Final = 4
 class Topic:
     """One topic. All of it belongs to the event loop's thread."""
 
-    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger, policies: TopicPolicies) -> None:
+    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         self.service = service
         self.name = name
         self.ledger = ledger
@@ -56,8 +56,8 @@ class Topic:
         self.past_out = Traffic()
         self.entries_added = 0
         """Entries of producers since the topic was opened."""
-        self.meter_in = Meter()
-        self.meter_out = Meter()
+        self.meter_in = TrafficMeter()
+        self.meter_out = TrafficMeter()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._receipts = InOrder(self._loop)
@@ -70,7 +70,7 @@ class Topic:
             self.subscriptions[cursor.name] = Subscription(
                 self, cursor.name, cursor, wire.CommandSubscribe.Exclusive, durable=True
             )
-        self.obey(policies)
+        self.apply_policy(policy)
 
     @property
     def terminated(self) -> bool:
@@ -131,7 +131,7 @@ class Topic:
         if other is not None and other.connection is not producer.connection and producer.epoch > other.epoch:
             # The same client again, after a connection that the broker has not missed yet.
             self.disconnect_producer(other)
-        most = self.policies.max_producers
+        most = self.policy.max_producers_per_topic
         if most and len(self.producers) >= most:
             raise Refused(wire.ProducerBusy, f"{self.name} has {most} producers (maxProducersPerTopic), its most")
         epoch = await self.access.acquire(producer, on_queued)
@@ -291,11 +291,11 @@ class Topic:
 
     # --- policies ---
 
-    def obey(self, policies: TopicPolicies) -> None:
-        """Take other policies over from now on. Who is connected stays, also past a limit."""
-        self.policies = policies
-        self.ledger.retention = policies.retention
-        self.ledger.limit_mark_deletes(policies.mark_delete_rate)
+    def apply_policy(self, policy: BrokerConfig) -> None:
+        """Put another effective policy into force. Clients that are connected stay, also past a limit."""
+        self.policy = policy
+        self.ledger.retention = Retention.from_config(policy)
+        self.ledger.limit_mark_deletes(policy.managed_ledger_default_mark_delete_rate_limit)
         self._wake()  # a higher limit may let messages go out
 
     async def expire_messages(self) -> None:
@@ -304,9 +304,10 @@ class Topic:
         Raises:
             AfterglowError: The topic cannot be read.
         """
-        if not self.policies.ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors()):
+        ttl_ms = 1000 * self.policy.ttl_duration_default_in_seconds
+        if not ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors()):
             return
-        oldest_kept = self.service.store.clock.now_ms() - self.policies.ttl_ms
+        oldest_kept = self.service.store.clock.now_ms() - ttl_ms
         expired = await self.service.far(self.ledger.last_before, oldest_kept)
         if expired is None:
             return
@@ -353,7 +354,7 @@ class Topic:
         Raises:
             Refused: There are enough others.
         """
-        most = self.policies.max_subscriptions
+        most = self.policy.max_subscriptions_per_topic
         if not most:
             return
         known = {found.name for found in self.subscriptions.values() if found.durable}
@@ -368,21 +369,21 @@ class Topic:
         Raises:
             Refused: They may not.
         """
-        if wire.CommandSubscribe.SubType.Name(kind) not in self.policies.subscription_types:
-            enabled = ", ".join(sorted(self.policies.subscription_types))
+        if wire.CommandSubscribe.SubType.Name(kind) not in self.policy.subscription_types_enabled:
+            enabled = ", ".join(sorted(self.policy.subscription_types_enabled))
             raise Refused(wire.NotAllowedError, f"{self.name} takes only subscriptions of the types {enabled}")
 
     def check_room(self, subscription: str) -> None:
-        """Check that a subscription, new or not, may have one consumer more; the engine's own do not count.
+        """Check that a subscription, new or not, may have one consumer more; the server's own do not count.
 
         Raises:
             Refused: It may not.
         """
-        most = self.policies.max_consumers_per_subscription
+        most = self.policy.max_consumers_per_subscription
         known = self.subscriptions.get(subscription)
         if most and known is not None and len(known.consumers) >= most:
             raise Refused(wire.ConsumerBusy, f"{known} has {most} consumers (maxConsumersPerSubscription), its most")
-        most = self.policies.max_consumers
+        most = self.policy.max_consumers_per_topic
         clients = sum(not consumer.own for found in self.subscriptions.values() for consumer in found.consumers)
         if most and clients >= most:
             raise Refused(wire.ConsumerBusy, f"{self.name} has {most} consumers (maxConsumersPerTopic), its most")

@@ -14,25 +14,20 @@ import typer
 
 from afterglow import __version__
 from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
-from afterglow.cli.terminal_text import printable
+from afterglow.cli.output import printable
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
 
 _COMMANDS: Final = (
-    "brokers",
+    "admin_commands",
     "demo",
-    "doctor",
+    "tier",
     "export",
-    "inspect",
-    "namespaces_offload",
     "read",
-    "schemas",
     "serve",
-    "tenants",
-    "topics_messages",
-    "topics_offload",
-    "topics_partitions",
-    "topics_segments",
-    "topics_subscriptions",
+    "topics",
+    "messages",
+    "offload",
+    "segments",
     "verify",
 )
 """The modules whose commands register themselves, in the order of the help."""

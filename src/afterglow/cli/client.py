@@ -8,16 +8,18 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from afterglow.errors import AfterglowError, ConfigError, MetadataUnavailable
-from afterglow.metadata.admin_link import AdminLink, parse_admin_url
+from afterglow.metadata.admin_rest import AdminLink, Answer, parse_admin_url
 from afterglow.metadata.cluster_proof import ClusterProof
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from afterglow.cli.connection import Connection
-    from afterglow.metadata.admin_link import Answer
 
 _TIMEOUT_S: Final = 120.0
 """A namespace with thousands of topics takes a while to let go of them."""
@@ -126,13 +128,43 @@ class AdminClient:
         """
         return self._exchange("GET", path, None, query)
 
+    @contextmanager
+    def stream(self, method: str, path: str, body: object) -> Iterator[Iterator[dict[str, Any]]]:
+        """Make a call whose answer is newline-delimited JSON, read line by line while it is written.
+
+        Leaving the context closes the connection.
+
+        Args:
+            method: Of HTTP.
+            path: Below ``/admin/v2``, each part encoded.
+            body: Sent as JSON.
+
+        Raises:
+            AdminFailed: As :meth:`call`.
+        """
+        with self._errors(), self._link.open(*self._request(method, path, body), self._timeout_s) as (answer, call):
+            if answer.status >= 300:
+                raise _refused(Answer(answer.status, answer.read(), call, answer.headers))
+            yield (_value(Answer(answer.status, line, call, answer.headers)) for line in answer)
+
     def _exchange(self, method: str, path: str, body: object, query: dict[str, str] | None) -> Answer:
+        with self._errors():
+            answer = self._link.exchange(*self._request(method, path, body, query), self._timeout_s)
+        if answer.status >= 300:
+            raise _refused(answer)
+        return answer
+
+    def _request(
+        self, method: str, path: str, body: object, query: dict[str, str] | None = None
+    ) -> tuple[str, str, bytes | None]:
         target = f"/admin/v2/{path}" + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
-        if data is None and method in {"PUT", "POST"}:
-            data = b""
+        return method, target, b"" if data is None and method in {"PUT", "POST"} else data
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            answer = self._link.exchange(method, target, data, self._timeout_s)
+            yield
         except ssl.SSLError as error:
             raise AdminFailed(f"the admin API at {self._at} is not trusted: {error}; give --ca-file PATH") from error
         except MetadataUnavailable as error:
@@ -142,9 +174,6 @@ class AdminClient:
                 f"the admin API at {self._at} does not answer: {error or type(error).__name__}; "
                 f"start `afterglow serve`, or give another {self._told_by}"
             ) from error
-        if answer.status >= 300:
-            raise _refused(answer)
-        return answer
 
     def _unexpected(self, path: str, found: object, expected: str) -> AdminFailed:
         said = repr(found)[:_LONGEST_TEXT]

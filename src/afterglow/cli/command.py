@@ -1,25 +1,25 @@
-"""How a function becomes a command that talks to the admin API.
+"""Commands that call the admin API: their groups, the session that each works with, and paths below ``/admin/v2``.
 
-A command is a function whose first parameter is a :class:`Session`. It gets the options that make one, and wherever it
-takes a frozen dataclass whose fields are annotated as options, the command takes these options one by one.
+A command is a function whose first parameter is a :class:`Session`. It gets the options that make one.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from afterglow.cli.app import app
-from afterglow.cli.connection import Connection
+from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
 from afterglow.cli.output import Output
+from afterglow.metadata.names import NamespaceName, TopicName, encode_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from afterglow.cli.client import AdminClient
 
@@ -27,30 +27,56 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _READ_PRIORITY: Final = "set-data-read-priority"
 _Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+_CONNECTION: Final[dict[str, Any]] = {"admin_url": AdminUrl, "token": Token, "ca_file": CaFile}
+
+
+def namespace_path(name: NamespaceName, *rest: str) -> str:
+    """Return the path of a namespace, or of something below it."""
+    return "/".join(("namespaces", str(name), *rest))
+
+
+def topic_path(name: TopicName, *rest: str) -> str:
+    """Return the path of a topic, or of something below it."""
+    return "/".join((name.domain.value, str(name.namespace), encode_name(name.local_name), *rest))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a command works with."""
+    """A client of the admin API and the output of one command."""
 
     client: AdminClient
     out: Output
 
-    def show(self, path: str, absent: str) -> None:
-        """Print the object at a path, or for people that there is none."""
-        self.out.record(self.client.get(path), absent)
-
     def change(self, method: str, path: str, value: object, sentence: str) -> None:
-        """Set a value at a path, or with ``DELETE`` set it no longer."""
+        """Set a value at a path, or with ``DELETE`` remove it."""
         self.client.call(method, path, value)
         self.out.say(sentence)
 
+    def partitions_of(self, topic: TopicName) -> int:
+        """Return the number of partitions; 0 where a topic is not partitioned, or is a partition itself."""
+        if topic.partition_index is not None:
+            return 0
+        return int(self.client.fields(topic_path(topic, "partitions"), "partitions")["partitions"])
 
-class _GroupWithFlags(TyperGroup):
+    def each_of(self, topic: TopicName) -> list[TopicName]:
+        """Return the topic itself, or all its partitions."""
+        count = self.partitions_of(topic)
+        return [topic.partition(index) for index in range(count)] if count else [topic]
+
+
+class _Commands(TyperGroup):
+    """A group that lists its commands by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help, whichever module defines them."""
+        return sorted(super().list_commands(ctx))
+
+
+class _CommandsWithFlag(_Commands):
     """A group that also takes a command as PIP-73 writes it: ``--set-data-read-priority PRIORITY NAME``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the flag stands for, or the one that the first argument names."""
+        """Return the command that the flag stands for, or the one that the first argument names."""
         priority = ctx.params.get(_READ_PRIORITY.replace("-", "_"))
         if priority is None:
             return super().resolve_command(ctx, args)
@@ -68,32 +94,43 @@ class Group:
     """
 
     def __init__(self, name: str, summary: str, *, read_priority: bool = False) -> None:
-        kind = _GroupWithFlags if read_priority else TyperGroup
+        kind = _CommandsWithFlag if read_priority else _Commands
         self._typer = typer.Typer(
             name=name, help=summary, cls=kind, no_args_is_help=True, invoke_without_command=read_priority
         )
-        self._typer.callback()(_expanded(_connect_or_set if read_priority else _connect))
+        self._typer.callback()(_connect_or_set if read_priority else _connect)
         app.add_typer(self._typer)
 
-    def command(self, name: str) -> Callable[[F], F]:
-        """Register a function as a command."""
+    def command(self, name: str, options: Mapping[str, Any] | None = None) -> Callable[[F], F]:
+        """Register a function as a command.
+
+        Args:
+            name: Of the command.
+            options: Annotations of parameters that the function takes by ``**`` and that are None if not given.
+        """
 
         def register(function: F) -> F:
-            self._typer.command(name)(_expanded(_in_session(function)))
+            self._typer.command(name)(_in_session(function, options or {}))
             return function
 
         return register
 
 
-def _connect(context: typer.Context, connection: Connection) -> None:
+def _connect(
+    context: typer.Context, admin_url: AdminUrl = None, token: Token = None, ca_file: CaFile = None
+) -> Connection:
     """Keep the options that stand before the subcommand."""
-    context.obj = (context.obj or Connection()).overlaid(connection)
+    found: Connection = (context.obj or Connection()).overlaid(Connection(admin_url, token, ca_file))
+    context.obj = found
+    return found
 
 
 def _connect_or_set(
     context: typer.Context,
-    connection: Connection,
     *,
+    admin_url: AdminUrl = None,
+    token: Token = None,
+    ca_file: CaFile = None,
     set_data_read_priority: Annotated[
         str | None,
         typer.Option(
@@ -103,69 +140,35 @@ def _connect_or_set(
         ),
     ] = None,
 ) -> None:
-    """Keep the options that stand before the subcommand; see :class:`_GroupWithFlags`."""
+    """Keep the options that stand before the subcommand; see :class:`_CommandsWithFlag`."""
     if context.invoked_subcommand is None:
         missing = "a command" if set_data_read_priority is None else f"the name behind --{_READ_PRIORITY}"
         raise typer.BadParameter(f"{missing} is missing; `{context.command_path} --help` lists what there is")
-    _connect(context, connection)
+    _connect(context, admin_url, token, ca_file)
 
 
-def _in_session(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a session made for it from options."""
+def _in_session(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Wrap a function so that its session is made from options."""
 
     @functools.wraps(function)
-    def run(context: typer.Context, connection: Connection, *, as_json: bool, **given: Any) -> Any:
+    def run(context: typer.Context, *, as_json: bool, **given: Any) -> Any:
         from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
-        _connect(context, connection)
-        return function(Session(AdminClient(context.obj.resolved()), Output(as_json=as_json)), **given)
+        connection = _connect(context, **{name: given.pop(name) for name in _CONNECTION})
+        return function(Session(AdminClient(connection.resolved()), Output(as_json=as_json)), **given)
 
-    _, *own = _parameters(function)
-    return _with_parameters(
-        run,
-        [
-            *own,
-            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=_Json, default=False),
-            inspect.Parameter("connection", inspect.Parameter.KEYWORD_ONLY, annotation=Connection),
-        ],
-    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    taken = [item.replace(kind=keyword) for item in own if item.kind is not inspect.Parameter.VAR_KEYWORD]
+    taken += [inspect.Parameter(name, keyword, annotation=found, default=None) for name, found in options.items()]
+    taken.append(inspect.Parameter("context", keyword, annotation=typer.Context))
+    taken.append(inspect.Parameter("as_json", keyword, annotation=_Json, default=False))
+    taken += [inspect.Parameter(name, keyword, annotation=found, default=None) for name, found in _CONNECTION.items()]
+    return with_parameters(run, taken)
 
 
-def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the fields of each record that it takes in the record's place."""
-    taken = _parameters(function)
-    records: dict[str, Any] = {item.name: item.annotation for item in taken if is_dataclass(item.annotation)}
-
-    @functools.wraps(function)
-    def run(**given: Any) -> Any:
-        made = {
-            name: record(**{field.name: given.pop(field.name) for field in fields(record)})
-            for name, record in records.items()
-        }
-        return function(**given, **made)
-
-    parameters: list[inspect.Parameter] = []
-    for item in taken:
-        if item.name not in records:
-            parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        record = records[item.name]
-        hints = get_type_hints(record, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[field.name], default=field.default
-            )
-            for field in fields(record)
-        ]
-    return _with_parameters(run, parameters)
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function, eval_str=True).parameters.values())
-
-
-def _with_parameters(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+def with_parameters(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """Give a function a signature that typer reads."""
     function.__annotations__ = {item.name: item.annotation for item in parameters}
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how inspect reads it
     return function

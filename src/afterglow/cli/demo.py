@@ -24,16 +24,26 @@ def demo(
 
     Example: afterglow demo --messages 50000 --home ./demo
     """
-    from afterglow.cli.demo_screen import Screen  # noqa: PLC0415 - rich, numba and Spark are not needed for --help
-    from afterglow.engine.demo import run_demo  # noqa: PLC0415
+    from afterglow.demo import run  # noqa: PLC0415 - rich, numba and Spark are not needed for --help
+    from afterglow.demo.screen import Screen  # noqa: PLC0415
 
     began = time.monotonic()
     with ExitStack() as stack:
-        stack.enter_context(interruptible("the demo: its client, its engine and Spark"))
+        stack.enter_context(interruptible("the demo: its client, its server and Spark"))
         screen = stack.enter_context(Screen())
         kept = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afterglow-demo-")))
-        result = run_demo(kept, messages, screen)
-        screen.result(result, time.monotonic() - began)
+        topic, differences = run.run_demo(kept, messages, screen)
+    took_s = time.monotonic() - began
+    for difference in differences[:10]:
+        screen.say(f"  {difference}", "red")
+    if differences:
+        screen.say(f"Failed: {len(differences)} differences, after {took_s:.0f} s.", "bold red")
+    else:
+        compared = "value, key, properties, event time, position, order"
+        came_back = f"All {messages:,} messages came back from the tier alone: {compared}."
+        screen.say(f"{came_back} {took_s:.0f} s in all.", "bold green")
     if home is not None:
-        screen.hints(home, result.topic)
-    return FAILED if result.differences else DONE
+        screen.say(f"To look around: afterglow read {home} {topic} --limit 5")
+        screen.say(f"                afterglow verify {home} --deep")
+        screen.say(f"                afterglow serve --home {home} --streaming")
+    return FAILED if differences else DONE

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command()
 def export(
     source: Annotated[
-        str, typer.Argument(help="The home directory of an engine, http://host:8080, or zk://host:2181[/chroot].")
+        str, typer.Argument(help="The home directory of a server, http://host:8080, or zk://host:2181[/chroot].")
     ],
     topic: Annotated[str, typer.Argument(help="The topic; a partitioned topic's own name means all its partitions.")],
     *,
@@ -49,7 +49,7 @@ def export(
 
     Example: afterglow export ./home my-topic --to parquet:./my-topic
     """
-    from afterglow.engine.exporting import ExportOrder, export_topic  # noqa: PLC0415 - not needed for --help
+    from afterglow.spark.export import ExportOrder, export_topic  # noqa: PLC0415 - not needed for --help
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints the stack of what is told in one line
     if continuous and not every_ms:

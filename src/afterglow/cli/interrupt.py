@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from afterglow.cli.terminal_text import printable
+from afterglow.cli.output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,24 +1,72 @@
-"""What commands print: tables for people, one JSON object per line for machines.
+"""Output of commands: tables for people, one JSON object per line for machines.
 
-Results go to stdout and nothing else does; progress goes to stderr, and only where a person watches. What people see
-has no control characters: see :mod:`afterglow.cli.terminal_text`.
+Results go to stdout and nothing else does; progress goes to stderr, and only on a terminal.
+
+Names, keys, payloads and error messages come from others. A terminal acts on control characters: it moves the cursor,
+changes its title, or types an answer on the user's behalf. Characters that reorder the text around them can make a name
+look like another one. Whatever people see has both as escapes of Python.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
-
-from afterglow.cli.terminal_text import json_text, printable
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+_HARMLESS: Final = frozenset("\u00a0\u200c\u200d\u3000")
+"""Spaces of other widths, and the joiners inside words and emoji: not printable to Python, and no danger."""
 _SHOW_AFTER_S: Final = 0.5
 """Most calls are over by then, and a line that flickers helps nobody."""
+_STATISTICS: Final = {
+    "publishers": ("producerName", "producerId", "msgRateIn", "address", "clientVersion"),
+    "subscriptions": ("name", "type", "msgBacklog", "unackedMessages", "msgOutCounter", "bytesOutCounter"),
+    "ledgers": ("ledgerId", "entries", "size", "offloaded", "isOffloaded"),
+    "cursors": ("name", "markDelete", "markDeletePosition", "readPosition", "state", "individuallyDeletedMessages"),
+}
+"""What people see of the longer ones, as far as it is there; the rest is in the JSON."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with every control, formatting and unassigned character escaped.
+
+    Args:
+        text: Of anyone.
+        keep: Characters to leave as they are, such as a newline.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _HARMLESS or c in keep else repr(c)[1:-1] for c in text)
+
+
+def json_text(value: object, out: TextIO) -> str:
+    """A value as one line of JSON; on a terminal its strings have escapes, which mean the same to every JSON parser."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable() or not out.isatty():
+        return text
+    return "".join(c if c.isprintable() or c in _HARMLESS else json.dumps(c)[1:-1] for c in text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """A formatter of log lines that hold names which clients have chosen.
+
+    A record is one line, and what a traceback adds to it is indented: a name with a newline in it cannot pass for a
+    record of its own.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in logging
+        """The record's line, without its traceback."""
+        return printable(super().formatMessage(record).rstrip("\n"))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's line, and the lines of its traceback."""
+        line, *traceback = super().format(record).split("\n")
+        return "\n".join([line, *("  " + printable(each, keep="\t") for each in traceback)])
 
 
 class Output:
@@ -81,6 +129,21 @@ class Output:
             # Text, not str: a name with brackets is no mark-up.
             table.add_row(*(Text(printable(_shown(row.get(column)), keep="\n")) for column in columns))
         Console().print(table)
+
+    def statistics(self, stats: Mapping[str, Any]) -> None:
+        """Print statistics of a topic: for people figures first, then a table for each list or map inside."""
+        if self.as_json:
+            self.json(stats)
+            return
+        self.record({name: value for name, value in stats.items() if not isinstance(value, dict | list)}, absent="")
+        for name, columns in _STATISTICS.items():
+            found = stats.get(name) or []
+            rows = [{"name": key, **row} for key, row in found.items()] if isinstance(found, dict) else found
+            if rows:
+                self.table(rows, [column for column in columns if column in rows[0]], title=name)
+        for name, partition in (stats.get("partitions") or {}).items():
+            self.say(name)
+            self.statistics(partition)
 
     def say(self, sentence: str, value: object = None) -> None:
         """Print one result: a sentence for people, a value for machines; without a value machines need no word."""

@@ -1,20 +1,70 @@
-"""Names, sizes and times on the command line, in Pulsar's spelling."""
+"""Names, sizes and times on the command line, in Pulsar's spelling, and the completion of names by the shell."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from afterglow.cli import completion
-from afterglow.errors import ConfigError, InvalidName
+from afterglow.cli.connection import Connection
+from afterglow.errors import AfterglowError, ConfigError, InvalidName
 from afterglow.metadata.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.cli.client import AdminClient
     from afterglow.config import Kind
+
+
+_COMPLETION_TIMEOUT_S: Final = 1.0
+"""A person who has pressed the tab key waits for no longer."""
+_MAX_COMPLETIONS: Final = 1_000
+
+
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Topics whose names begin so, in the spelling that was begun; a partitioned one without its partitions."""
+    scheme = "persistent://" if incomplete.startswith("persistent://") else ""
+    tenant, slash, rest = incomplete.removeprefix(scheme).partition("/")
+    namespace, second, _ = rest.partition("/")
+    if scheme or slash:
+        if not second:
+            return [f"{scheme}{name}/" for name in complete_namespaces(context, incomplete.removeprefix(scheme))]
+        spelled, path = f"{scheme}{tenant}/{namespace}/", f"namespaces/{tenant}/{namespace}/topics"
+    else:
+        spelled, path = "", "namespaces/public/default/topics"
+    found = dict.fromkeys(TopicName.parse(name).base.local_name for name in _names(context, path))
+    return [name for name in (spelled + local for local in found) if name.startswith(incomplete)][:_MAX_COMPLETIONS]
+
+
+def complete_namespaces(context: typer.Context, incomplete: str) -> list[str]:
+    """Namespaces whose names begin so; of the tenant that is named, or of all."""
+    tenant, slash, _ = incomplete.partition("/")
+    tenants = [tenant] if slash else [name for name in _names(context, "tenants") if name.startswith(incomplete)]
+    found = (name for tenant in tenants[:_MAX_COMPLETIONS] for name in _names(context, f"namespaces/{tenant}"))
+    return [name for name in found if name.startswith(incomplete)][:_MAX_COMPLETIONS]
+
+
+def _names(context: typer.Context, path: str) -> list[str]:
+    try:
+        return _client(context).names(path)
+    except (AfterglowError, OSError):  # nothing may come between a person and their shell
+        return []
+
+
+def _client(context: typer.Context) -> AdminClient:
+    """A client by the options that stand on the line so far."""
+    from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
+
+    connection = Connection()
+    place: Any = context
+    while place is not None:
+        given = (place.params.get(field.name) for field in fields(Connection))
+        connection = Connection(*given).overlaid(connection)
+        place = place.parent
+    return AdminClient(connection.resolved(), timeout_s=_COMPLETION_TIMEOUT_S)
 
 
 def _name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -33,7 +83,7 @@ NamespaceArgument = Annotated[
         parser=_name(NamespaceName.parse),
         metavar="NAMESPACE",
         help="TENANT/NAMESPACE.",
-        autocompletion=completion.namespaces,
+        autocompletion=complete_namespaces,
     ),
 ]
 DEFAULT: Final[Any] = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"
@@ -42,7 +92,7 @@ _TOPIC: Final[Any] = typer.Argument(
     parser=_name(TopicName.parse),
     metavar="TOPIC",
     help="persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME, or NAME in public/default.",
-    autocompletion=completion.topics,
+    autocompletion=complete_topics,
 )
 TopicArgument = Annotated[TopicName, _TOPIC]
 OptionalTopicArgument = Annotated[TopicName | None, _TOPIC]
@@ -52,12 +102,12 @@ _EARLIEST_MS: Final = 10**11
 
 
 def _quantity(kind: Callable[[Any], Kind[int]], expected: str) -> Callable[[str], int]:
-    """Reads a quantity of the kind that ``config.quantities`` makes."""
+    """Reads a size or duration of a kind that ``config.kinds`` makes."""
 
     def read(text: str) -> int:
-        from afterglow.config import quantities  # noqa: PLC0415 - the table of settings is not needed for --help
+        from afterglow.config import kinds  # noqa: PLC0415 - the table of settings is not needed for --help
 
-        accepted = kind(quantities)
+        accepted = kind(kinds)
         try:
             value = accepted.parse(text.strip())
         except ValueError:
@@ -82,7 +132,7 @@ def read_position(text: str) -> str:
 
 def read_moment(text: str) -> int:
     """A moment in epoch milliseconds: an age, RFC 3339, or epoch milliseconds as they are."""
-    from afterglow.read.times import parse_time  # noqa: PLC0415 - not needed for --help
+    from afterglow.read.window import parse_time  # noqa: PLC0415 - not needed for --help
 
     if text.strip().isdigit() and int(text) < _EARLIEST_MS:
         # For pulsar-admin it would be an age in seconds, for all else here a moment long before Pulsar.
@@ -131,4 +181,9 @@ read_minutes_or_none = _quantity(
 PriorityArgument = Annotated[
     str,
     typer.Argument(parser=read_priority, metavar="PRIORITY", help="tiered-storage-first or bookkeeper-first."),
+]
+Subscription = Annotated[str, typer.Option("--subscription", "-s", metavar="NAME", help="The subscription.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")]
+Force = Annotated[
+    bool, typer.Option("--force", "-f", help="Disconnect its producers and consumers instead of refusing.")
 ]

@@ -13,8 +13,7 @@ import typer
 
 from afterglow.cli.app import DONE, FAILED, app
 from afterglow.cli.connection import CaFile, Token
-from afterglow.cli.output import Output
-from afterglow.cli.terminal_text import PrintableFormatter, printable
+from afterglow.cli.output import Output, PrintableFormatter, printable
 from afterglow.errors import IncompleteMessage
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from afterglow.engine.source import SourceTopic
     from afterglow.errors import CorruptEntry
+    from afterglow.source.connect import SourceTopic
 
 _FEW: Final = 1_000
 """Up to so many rows are not worth reading ahead for."""
@@ -49,7 +48,7 @@ def read(
     source: Annotated[
         str,
         typer.Argument(
-            help="Home directory of an engine, which may be running; http://HOST:8080, the admin API of a Pulsar or an "
+            help="Home directory of a server, which may be running; http://HOST:8080, the admin API of a Pulsar or an "
             "Afterglow; or zk://HOST:2181[/CHROOT], a Pulsar's ZooKeeper."
         ),
     ],
@@ -83,7 +82,7 @@ def read(
     metadata: Annotated[
         str | None,
         typer.Option(
-            help="Where the engine's metadata is, if not in its home: sqlite:PATH; of an Afterglow that is attached to "
+            help="Where the server's metadata is, if not in its home: sqlite:PATH; of an Afterglow that is attached to "
             "a cluster: its own."
         ),
     ] = None,
@@ -101,13 +100,13 @@ def read(
     token: Token = None,
     ca_file: CaFile = None,
 ) -> int:
-    """Read a topic's messages from hot log and tier alike, without an engine and without Spark.
+    """Read a topic's messages from hot log and tier alike, without a server and without Spark.
 
     Example: afterglow read ./home my-topic --since 15m --format jsonl
 
     Example: afterglow read http://pulsar:8080 my-topic --hot skip
     """
-    from afterglow.engine.source import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
+    from afterglow.source.connect import connect  # noqa: PLC0415 - numba and Arrow are not needed for --help
 
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("afterglow: %(message)s"))
@@ -155,10 +154,10 @@ def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool, de
 def _write(
     batches: pa.RecordBatchReader, limit: int | None, output_format: ReadFormat, output: Path | None, *, entries: bool
 ) -> None:
-    from afterglow.cli.sinks import JsonLines, Sink, Table, parquet_output, text_output  # noqa: PLC0415
+    from afterglow.cli.sinks import JsonLines, Parquet, Table, parquet_output, text_output  # noqa: PLC0415
 
     with ExitStack() as stack:
-        sink: Sink
+        sink: JsonLines | Parquet | Table
         if output_format is ReadFormat.PARQUET:
             sink = stack.enter_context(parquet_output(output, batches.schema))
         else:

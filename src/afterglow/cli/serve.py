@@ -16,7 +16,7 @@ import typer
 
 from afterglow.cli import parameters
 from afterglow.cli.app import DONE, app
-from afterglow.cli.terminal_text import PrintableFormatter
+from afterglow.cli.output import PrintableFormatter
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def serve(
     """
     from afterglow.broker.auth import check_exposure  # noqa: PLC0415 - not needed for --help
     from afterglow.config import load_conf  # noqa: PLC0415
-    from afterglow.config.origin import DEFAULT  # noqa: PLC0415
+    from afterglow.config.setting import DEFAULT  # noqa: PLC0415
 
     given = {
         "bindAddress": listen,
@@ -123,9 +123,8 @@ def _keep_private(home: Path) -> None:
 
 
 async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
-    from afterglow.admin.start import start_admin  # noqa: PLC0415 - not needed for --help
-    from afterglow.engine.server import Server  # noqa: PLC0415
-    from afterglow.engine.summary import summarize  # noqa: PLC0415
+    from afterglow.admin.app import start_admin  # noqa: PLC0415 - not needed for --help
+    from afterglow.server.process import Server, summarize  # noqa: PLC0415
 
     server = await Server.start(home, config, start_admin, tier=tier)
     stop = asyncio.Event()

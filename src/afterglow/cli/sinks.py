@@ -12,10 +12,9 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from afterglow.cli.output import silence_stdout
-from afterglow.cli.terminal_text import json_text, printable
+from afterglow.cli.output import json_text, printable, silence_stdout
 from afterglow.errors import ConfigError
 from afterglow.read.jsonl import entry_rows, message_rows, plain
 
@@ -28,14 +27,6 @@ _ROW_GROUP_BYTES: Final = 64 << 20
 """Of Arrow columns in one row group: what readers of Parquet like to take at a time."""
 _WIDEST: Final = 60
 """Characters of a table's column; what is longer is cut."""
-
-
-class Sink(Protocol):
-    """Takes batches."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Put one batch."""
-        ...
 
 
 class JsonLines:

@@ -1,12 +1,22 @@
-"""Options of a tier on the command line."""
+"""``afterglow doctor`` and ``afterglow inspect``: a tier and its objects, with no metadata at hand."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afterglow.cli.app import DONE, FAILED, app
+from afterglow.cli.output import Output, json_text, printable
 from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from afterglow.read.inspect import Inspection
 
 TierOptions = Annotated[
     list[str] | None,
@@ -27,3 +37,157 @@ def tier_options(given: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--option {item!r} has no value; write --option NAME=VALUE")
         options[name.strip()] = value
     return options
+
+
+@app.command()
+def doctor(
+    *,
+    tier: Annotated[str, typer.Option(help="The tier: file:///path or s3://bucket[/prefix].")],
+    option: TierOptions = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step.")] = False,
+) -> int:
+    """Try everything that Afterglow asks of a tier, and say which setting is wrong where it fails.
+
+    Example: afterglow doctor --tier s3://bucket/prefix --option endpoint=http://127.0.0.1:9000
+    """
+    from rich.console import Console  # noqa: PLC0415 - not needed for --help
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from afterglow.storage import Outcome, check_store, open_store  # noqa: PLC0415
+
+    options = tier_options(option)
+    if tier.startswith("s3://"):
+        # A patient you want to hear about at once: nothing is tried a second time.
+        options.setdefault("retry_deadline_s", "0")
+    with Output(as_json=as_json).working(f"trying {tier}"):
+        checks = check_store(open_store(tier, **options))
+    failed = any(check.outcome is Outcome.FAILED for check in checks)
+    if as_json:
+        for check in checks:
+            row = {"step": check.step, "outcome": check.outcome.value, "elapsed_ms": round(check.elapsed_ms, 1)}
+            typer.echo(json.dumps({**row, "detail": check.detail, "cure": check.cure}))
+        return FAILED if failed else DONE
+    colours = {Outcome.OK: "green", Outcome.FAILED: "bold red", Outcome.SKIPPED: "yellow"}
+    table = Table("step", "result", "ms", "detail")
+    for check in checks:
+        # Text, not str: what a store says is no mark-up.
+        detail = Text(printable(check.detail)).append(f"\n{check.cure}" if check.cure else "", "bold")
+        table.add_row(check.step, Text(check.outcome.value, colours[check.outcome]), f"{check.elapsed_ms:.0f}", detail)
+    Console().print(table)
+    return FAILED if failed else DONE
+
+
+class OutputFormat(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+
+
+@app.command()
+def inspect(
+    tier: Annotated[str, typer.Argument(help="The tier: file:///path or s3://bucket[/prefix].")],
+    key: Annotated[str, typer.Argument(help="Key of a data object, or of its index.")],
+    *,
+    blocks: Annotated[bool, typer.Option("--blocks", help="One row per block.")] = False,
+    entries: Annotated[bool, typer.Option("--entries", help="One row per entry.")] = False,
+    messages: Annotated[bool, typer.Option("--messages", help="One row per message.")] = False,
+    output: Annotated[OutputFormat, typer.Option("--format", help="A table for people, or JSON lines.")] = (
+        OutputFormat.TABLE
+    ),
+    option: TierOptions = None,
+) -> int:
+    """Show what is in one data object and its index, V1 or V2, with no metadata at hand. Damage found: exit 1.
+
+    Example: afterglow inspect file:///var/tier 457d7db4-cd64-462a-8bf4-884af839cf0a-ledger-4 --messages --format jsonl
+    """
+    from afterglow.read.inspect import inspect_object  # noqa: PLC0415 - numba is not needed for --help
+    from afterglow.storage import open_store  # noqa: PLC0415
+
+    if blocks + entries + messages > 1:
+        raise ConfigError("--blocks, --entries and --messages exclude each other; give one")
+    inspection = inspect_object(open_store(tier, **tier_options(option)), key)
+    if messages:
+        rows = _message_rows(inspection)
+    elif entries:
+        rows = _entry_rows(inspection)
+    elif blocks:
+        rows = _block_rows(inspection)
+    else:
+        rows = iter([_summary(inspection)])
+    if output is OutputFormat.JSONL:
+        for row in rows:
+            sys.stdout.write(json_text(row, sys.stdout) + "\n")
+    else:
+        _print_table(rows)
+    for damage in inspection.damage:
+        sys.stderr.write(printable(f"afterglow: damage in {inspection.key}: {damage}") + "\n")
+    return FAILED if inspection.damage else DONE
+
+
+def _summary(inspection: Inspection) -> dict[str, Any]:
+    found = list(inspection.blocks())
+    ledgers = sorted({block.ledger_id for block in found if block.ledger_id is not None})
+    return {
+        "key": inspection.key,
+        "format": inspection.index.format.name if inspection.index else None,
+        "bytes": inspection.info.size_bytes,
+        "ledgers": ledgers,
+        "blocks": len(found),
+        "entries": sum(len(block.block.frames) for block in found),
+        "damage": [str(damage) for damage in inspection.damage],
+        "metadata": dict(inspection.info.metadata),
+    }
+
+
+def _block_rows(inspection: Inspection) -> Iterator[dict[str, Any]]:
+    for block in inspection.blocks():
+        statistics = block.statistics
+        yield {
+            "ledger_id": block.ledger_id,
+            "first_entry_id": block.block.header.first_entry_id,
+            "last_entry_id": block.block.frames.end_entry_id - 1,
+            "entries": len(block.block.frames),
+            "offset": block.offset,
+            "length": block.block.header.block_bytes,
+            "crc32c": statistics.crc32c,
+            "min_broker_time": statistics.min_broker_time,
+            "max_broker_time": statistics.max_broker_time,
+            "min_publish_time": statistics.min_publish_time,
+            "max_publish_time": statistics.max_publish_time,
+        }
+
+
+def _entry_rows(inspection: Inspection) -> Iterator[dict[str, Any]]:
+    from afterglow.read.jsonl import entry_row  # noqa: PLC0415
+
+    for ledger_id, entry_id, data in inspection.entries():
+        yield entry_row(ledger_id, entry_id, data, "tiered")
+
+
+def _message_rows(inspection: Inspection) -> Iterator[dict[str, Any]]:
+    from afterglow.read.jsonl import message_rows  # noqa: PLC0415
+
+    for batch in inspection.messages():
+        yield from message_rows(batch, topic=None, tier="tiered")
+
+
+def _print_table(rows: Iterable[dict[str, Any]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - not needed for --help
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table: Table | None = None
+    for row in rows:
+        if table is None:
+            table = Table(*row)
+        # Text, not str: a key with brackets is no mark-up.
+        table.add_row(*(Text("" if value is None else printable(_short(value))) for value in row.values()))
+    if table is not None:
+        Console().print(table)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

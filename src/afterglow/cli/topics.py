@@ -1,45 +1,33 @@
-"""``afterglow topics``: topics, what is in them, and letting go of them.
+"""``afterglow topics``: topics, what is in them, and where their subscriptions are.
 
-A partitioned topic's own name means all its partitions.
+A partitioned topic's own name means all its partitions. What is a single call is in
+:mod:`afterglow.cli.admin_commands`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from afterglow.cli.command import Group, Session
-from afterglow.cli.parameters import DEFAULT, NamespaceArgument, TopicArgument
-from afterglow.cli.paths import namespace_path, topic_path
-from afterglow.cli.statistics import print_statistics
-from afterglow.metadata.names import TopicName
+from afterglow.cli.admin_commands import TOPICS
+from afterglow.cli.command import Session, topic_path
+from afterglow.cli.parameters import Force, Subscription, TopicArgument, read_moment, read_position
+from afterglow.metadata.names import TopicName, encode_name
 
-TOPICS = Group("topics", "Topics, by the names of pulsar-admin and some more.", read_priority=True)
-
-Force = Annotated[
-    bool, typer.Option("--force", "-f", help="Disconnect its producers and consumers instead of refusing.")
+Position = Annotated[
+    str | None,
+    typer.Option(
+        "--message-id",
+        "--messageId",
+        "-m",
+        metavar="POS",
+        parser=read_position,
+        help="Where: LEDGER:ENTRY[:BATCH], earliest or latest.",
+    ),
 ]
-
-
-def partitions_of(session: Session, topic: TopicName) -> int:
-    """How many partitions a topic has; 0 where it is not partitioned, or a partition itself."""
-    if topic.partition_index is not None:
-        return 0
-    return int(session.client.fields(topic_path(topic, "partitions"), "partitions")["partitions"])
-
-
-def each_of(session: Session, topic: TopicName) -> list[TopicName]:
-    """The topic itself, or all its partitions."""
-    count = partitions_of(session, topic)
-    return [topic.partition(index) for index in range(count)] if count else [topic]
-
-
-def remove(session: Session, topic: TopicName, *below: str, force: bool) -> None:
-    """Delete a topic, or what is below it, with everything in it."""
-    with session.out.working(f"deleting {topic}"):
-        session.client.call("DELETE", topic_path(topic, *below), query={"force": "true"} if force else None)
-    session.out.say(f"deleted {topic}")
+_ENDS: Final = ("earliest", "latest")
+_NOWHERE: Final = "say where to: --time TIME, or --message-id POS"
 
 
 @TOPICS.command("create")
@@ -63,22 +51,16 @@ def create(
         session.change("PUT", path, partitions, f"created {topic} with {partitions} partitions")
 
 
-@TOPICS.command("list")
-def list_topics(session: Session, namespace: NamespaceArgument = DEFAULT) -> None:
-    """List the topics of a namespace, each partition by itself.
-
-    Example: afterglow topics list public/default
-    """
-    session.out.lines("topic", session.client.names(namespace_path(namespace, "topics")))
-
-
 @TOPICS.command("delete")
 def delete(session: Session, topic: TopicArgument, *, force: Force = False) -> None:
     """Delete a topic and everything in it, also what was offloaded.
 
     Example: afterglow topics delete orders --force
     """
-    remove(session, topic, *(("partitions",) if partitions_of(session, topic) else ()), force=force)
+    path = topic_path(topic, *(("partitions",) if session.partitions_of(topic) else ()))
+    with session.out.working(f"deleting {topic}"):
+        session.client.call("DELETE", path, query={"force": "true"} if force else None)
+    session.out.say(f"deleted {topic}")
 
 
 @TOPICS.command("stats")
@@ -87,8 +69,8 @@ def stats(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics stats orders --json
     """
-    below = "partitioned-stats" if partitions_of(session, topic) else "stats"
-    print_statistics(session.out, session.client.fields(topic_path(topic, below)))
+    below = "partitioned-stats" if session.partitions_of(topic) else "stats"
+    session.out.statistics(session.client.fields(topic_path(topic, below)))
 
 
 @TOPICS.command("stats-internal")
@@ -97,8 +79,8 @@ def stats_internal(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics stats-internal orders
     """
-    below = "partitioned-internalStats" if partitions_of(session, topic) else "internalStats"
-    print_statistics(session.out, session.client.fields(topic_path(topic, below)))
+    below = "partitioned-internalStats" if session.partitions_of(topic) else "internalStats"
+    session.out.statistics(session.client.fields(topic_path(topic, below)))
 
 
 @TOPICS.command("info-internal")
@@ -107,8 +89,8 @@ def info_internal(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics info-internal orders --json
     """
-    for name in each_of(session, topic):
-        print_statistics(session.out, session.client.fields(topic_path(name, "internal-info")))
+    for name in session.each_of(topic):
+        session.out.statistics(session.client.fields(topic_path(name, "internal-info")))
 
 
 @TOPICS.command("last-message-id")
@@ -117,7 +99,7 @@ def last_message_id(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics last-message-id orders
     """
-    for name in each_of(session, topic):
+    for name in session.each_of(topic):
         last = session.client.fields(topic_path(name, "lastMessageId"), "ledgerId", "entryId")
         place = (last["ledgerId"], last["entryId"], last.get("batchIndex", -1))
         words = f"{place[0]}:{place[1]}" + (f":{place[2]}" if place[2] >= 0 else "")
@@ -131,37 +113,81 @@ def terminate(session: Session, topic: TopicArgument) -> None:
 
     Example: afterglow topics terminate orders
     """
-    for name in each_of(session, topic):
+    for name in session.each_of(topic):
         last = session.client.fields(topic_path(name, "terminate"), "ledgerId", "entryId", method="POST")
         sentence = f"terminated {name} at {last['ledgerId']}:{last['entryId']}"
         session.out.say(sentence, {"topic": str(name), "ledger_id": last["ledgerId"], "entry_id": last["entryId"]})
 
 
-@TOPICS.command("unload")
-def unload(session: Session, topic: TopicArgument) -> None:
-    """Close a topic; clients come back and open it again.
+@TOPICS.command("get-partitioned-topic-metadata")
+def partitioned_metadata(session: Session, topic: TopicArgument) -> None:
+    """Show how many partitions a topic has; 0: it is not partitioned.
 
-    Example: afterglow topics unload orders
+    Example: afterglow topics get-partitioned-topic-metadata orders
     """
-    with session.out.working(f"closing {topic}"):
-        session.change("PUT", topic_path(topic, "unload"), None, f"unloaded {topic}")
+    count = session.partitions_of(topic)
+    session.out.say(f"{count} partitions", {"partitions": count})
 
 
-@TOPICS.command("truncate")
-def truncate(session: Session, topic: TopicArgument) -> None:
-    """Acknowledge all messages for all subscriptions and let go of them.
+@TOPICS.command("create-subscription")
+def create_subscription(
+    session: Session, topic: TopicArgument, *, subscription: Subscription, at: Position = "latest"
+) -> None:
+    """Create a subscription, which keeps messages for its consumers from then on.
 
-    Example: afterglow topics truncate orders
+    Example: afterglow topics create-subscription orders -s billing --message-id earliest
     """
-    with session.out.working(f"truncating {topic}"):
-        session.change("DELETE", topic_path(topic, "truncate"), None, f"truncated {topic}")
+    place = _place(at or "latest")
+    session.change("PUT", _path(topic, subscription), place, f"created the subscription {subscription} of {topic}")
 
 
-@TOPICS.command("trim-topic")
-def trim_topic(session: Session, topic: TopicArgument) -> None:
-    """Let go of closed ledgers past their retention now, instead of at the next round.
+@TOPICS.command("reset-cursor")
+def reset_cursor(
+    session: Session,
+    topic: TopicArgument,
+    *,
+    subscription: Subscription,
+    time_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--time",
+            "-t",
+            metavar="TIME",
+            parser=read_moment,
+            help="To the first message from then on: an age like 4h, or RFC 3339.",
+        ),
+    ] = None,
+    at: Position = None,
+    excluded: Annotated[
+        bool, typer.Option("--exclude-reset-position", "-e", help="With --message-id: behind that message.")
+    ] = False,
+) -> None:
+    """Move a subscription, back or forth; its consumers connect again and go on from there.
 
-    Example: afterglow topics trim-topic orders
+    Example: afterglow topics reset-cursor orders -s billing --time 4h
     """
-    with session.out.working(f"trimming {topic}"):
-        session.change("POST", topic_path(topic, "trim"), None, f"trimmed {topic}")
+    if (time_ms is None) == (at is None):
+        raise typer.BadParameter(_NOWHERE + ("" if time_ms is None else ", not both"))
+    if excluded and (at is None or at in _ENDS):
+        raise typer.BadParameter("--exclude-reset-position goes behind one message: give --message-id LEDGER:ENTRY")
+    with session.out.working(f"moving {subscription}"):
+        if at is None:
+            session.client.call("POST", _path(topic, subscription, "resetcursor", str(time_ms)))
+        else:
+            # A message is in one partition, and the broker wants that one's name; the ends are those of all.
+            for name in session.each_of(topic) if at in _ENDS else [topic]:
+                session.client.call("POST", _path(name, subscription, "resetcursor"), _place(at, excluded=excluded))
+    session.out.say(f"moved the subscription {subscription} of {topic}")
+
+
+def _path(topic: TopicName, subscription: str, *rest: str) -> str:
+    return topic_path(topic, "subscription", encode_name(subscription), *rest)
+
+
+def _place(at: str, *, excluded: bool = False) -> dict[str, Any]:
+    """A position as the JSON that brokers of either kind read."""
+    from afterglow.format.position import parse_position  # noqa: PLC0415 - not needed for --help
+
+    position, batch_index = parse_position(at)
+    place = {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": -1, "excluded": excluded}
+    return {**place, "batchIndex": batch_index} if batch_index >= 0 else place

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -17,13 +16,17 @@ from afterglow.cli.output import Output
 from afterglow.cli.parameters import read_milliseconds
 from afterglow.cli.progress import byte_bar
 from afterglow.cli.tier import TierOptions, tier_options
-from afterglow.errors import ConfigError
+from afterglow.errors import AfterglowError, ConfigError, NotSupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from afterglow.engine.checking import CheckRequest
+    from afterglow.cli.client import AdminClient
+    from afterglow.pipeline.tier_verifier import VerifyRequest
     from afterglow.verify import ObjectChecker
+
+    Found: TypeAlias = tuple[Mapping[str, Any], bool]
+    """A finding as JSON, and whether it is a fault that is still there."""
 
 _SHOWN: Final = 20
 """Of each kind that is no fault, so many are shown to people; a bucket may hold millions of others' objects."""
@@ -34,7 +37,7 @@ def verify(
     context: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(help="An engine's home, or http://host:8080 of one that runs; or zk://host:2181 of a Pulsar."),
+        typer.Argument(help="A server's home, or http://host:8080 of one that runs; or zk://host:2181 of a Pulsar."),
     ],
     *,
     tier: Annotated[
@@ -58,7 +61,7 @@ def verify(
     """Hold metadata against the tier: missing, damaged, overlapping, orphan objects, unfinished uploads. Any: exit 1.
 
     Work in progress is no finding. Orphans younger than the grace are pending, objects of others foreign; neither is a
-    fault, nor are bytes that no checksum covers. Given an address, the engine there checks itself, with its own
+    fault, nor are bytes that no checksum covers. Given an address, the server there checks itself, with its own
     settings and on its own Spark; Ctrl-C ends that check. Of a Pulsar cluster's ZooKeeper, what its brokers have
     offloaded is checked.
 
@@ -66,24 +69,24 @@ def verify(
 
     Example: afterglow verify http://localhost:8080 --sweep
     """
-    from afterglow.engine.checking import CheckRequest  # noqa: PLC0415 - not needed for --help
+    from afterglow.pipeline.tier_verifier import VerifyRequest  # noqa: PLC0415 - not needed for --help
 
     if yes and not sweep:
         raise ConfigError("--yes says that --sweep may delete; give both, or neither")
     if sweep and source.startswith("zk://"):
         raise ConfigError(
-            "--sweep deletes what an engine of ours has left; of a cluster's objects none is: leave it out"
+            "--sweep deletes what a server of ours has left; of a cluster's objects none is: leave it out"
         )
     if master is not None and not deep:
         raise ConfigError("--master says where --deep runs its tasks; give both, or neither")
-    request = CheckRequest(deep, sweep, yes, grace)
+    request = VerifyRequest(deep, sweep, yes, grace)
     home = _Home(source, tier, metadata, master, tier_options(option))
     out = Output(as_json=as_json)
     if source.startswith(("http://", "https://")):
         home.insist_on_nothing()
-        tally = _check_there(source, context.obj.overlaid(Connection(None, token, ca_file)), request, out)
+        tally = _verify_remote(source, context.obj.overlaid(Connection(None, token, ca_file)), request, out)
     else:
-        tally = _check_here(home, request, out)
+        tally = _verify_local(home, request, out)
     out.say(tally.summary)
     return FAILED if tally.faults else DONE
 
@@ -99,7 +102,7 @@ class _Home:
     options: Mapping[str, str]
 
     def insist_on_nothing(self) -> None:
-        """Insist that nothing is given that a running engine knows by itself.
+        """Insist that nothing is given that a running server knows by itself.
 
         Raises:
             ConfigError: Something is.
@@ -108,57 +111,85 @@ class _Home:
         for name, value in given.items():
             if value:
                 raise ConfigError(
-                    f"--{name} is for a home directory: the engine at {self.source} checks with its own settings; "
+                    f"--{name} is for a home directory: the server at {self.source} checks with its own settings; "
                     f"leave --{name} out"
                 )
 
 
-def _check_here(home: _Home, request: CheckRequest, out: Output) -> Tally:
-    from afterglow.engine.check_opening import open_checker  # noqa: PLC0415 - not needed for --help
+def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> Tally:
+    from afterglow.pipeline.tier_verifier import open_verifier  # noqa: PLC0415 - not needed for --help
 
     tally = Tally(everything=out.as_json)
     with ExitStack() as stack:
         stack.enter_context(interruptible("the check and Spark" if request.deep else "the check"))
-        opened = open_checker(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
-        checker = stack.enter_context(opened)
+        opened = open_verifier(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
+        verifier = stack.enter_context(opened)
         objects: ObjectChecker | None = None
         if request.deep:
             bar = stack.enter_context(byte_bar("checking every byte", "objects"))
-            objects = stack.enter_context(checker.deep(home.master, bar))
+            objects = stack.enter_context(verifier.deep(home.master, bar))
         else:
             stack.enter_context(out.working("checking"))
-        found = ((told.finding.as_json(), told.fault) for told in checker.run(request, objects))
+        found = ((item.finding.as_json(), item.fault) for item in verifier.run(request, objects))
         out.rows(tally.shown(found), absent="nothing found")
     return tally
 
 
-def _check_there(source: str, connection: Connection, request: CheckRequest, out: Output) -> Tally:
-    from afterglow.cli.remote_check import begun  # noqa: PLC0415 - HTTP and TLS are not needed for --help
+def _verify_remote(source: str, connection: Connection, request: VerifyRequest, out: Output) -> Tally:
+    from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
+    client = AdminClient(connection.overlaid(Connection(source)).resolved(), "SOURCE")
     tally = Tally(everything=out.as_json)
-    asked = {
+    with ExitStack() as stack:
+        stack.enter_context(interruptible(f"the check that {source} makes"))
+        if request.deep:
+            bar = stack.enter_context(byte_bar("checking every byte", "objects"))
+
+            def show(now: Mapping[str, Any]) -> None:
+                if now["bytesDue"]:
+                    bar(now["bytesDone"], now["bytesDue"], now["objectsDone"])
+        else:
+            say = stack.enter_context(out.working("checking"))
+
+            def show(now: Mapping[str, Any]) -> None:
+                say(f"checking: {now['objectsDone']:,} of {now['objectsDue']:,} objects")
+
+        out.rows(tally.shown(_remote_findings(client, source, request, show)), absent="nothing found")
+    return tally
+
+
+def _remote_findings(
+    client: AdminClient, source: str, request: VerifyRequest, show: Callable[[Mapping[str, Any]], None]
+) -> Iterator[Found]:
+    """The findings of a running server, as it makes them; it stops when the connection is closed before the end."""
+    from afterglow.cli.client import AdminFailed  # noqa: PLC0415 - see above
+
+    body = {
         "deep": request.deep,
         "sweep": request.sweep,
         "delete": request.delete,
         "graceMillis": request.grace_ms,
     }
-    with interruptible(f"the check that {source} makes"), begun(source, connection, asked) as check:
-        with ExitStack() as stack:
-            if request.deep:
-                bar = stack.enter_context(byte_bar("checking every byte", "objects"))
-                job = check.follow(
-                    lambda job: bar(job["bytesDone"], job["bytesDue"], job["objectsDone"]) if job["bytesDue"] else None
-                )
-            else:
-                say = stack.enter_context(out.working("checking"))
-                job = check.follow(
-                    lambda job: say(f"checking: {job['objectsDone']:,} of {job['objectsDue']:,} objects")
-                )
-        out.rows(tally.shown(check.findings()), absent="nothing found")
-    lost = tally.correct(job["counts"], job["faults"])
-    if lost:
-        sys.stderr.write(f"afterglow: {lost} more findings were counted and not kept; `verify HOME` tells all\n")
-    return tally
+    try:
+        with client.stream("POST", "afterglow/verify", body) as lines:
+            for line in lines:
+                if "finding" in line:
+                    yield line["finding"], line["finding"].pop("fault")
+                elif "progress" in line:
+                    show(line["progress"])
+                elif "result" in line:
+                    state, error = line["result"]["state"], line["result"].get("error")
+                    if state != "done":
+                        raise AfterglowError(f"the check was {state}" + (f": {error}" if error else ""))
+                    return
+    except AdminFailed as error:
+        if error.status in {404, 405}:
+            raise NotSupported(
+                f"what answers at {source} makes no checks: it is no Afterglow of this release; give the address of "
+                "an `afterglow serve`, or the directory of its home"
+            ) from error
+        raise
+    raise AfterglowError(f"{source} closed the connection before the check had ended; its log may say why")
 
 
 class Tally:
@@ -170,7 +201,7 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._everything = everything
 
-    def shown(self, findings: Iterable[tuple[Mapping[str, Any], bool]]) -> Iterator[Mapping[str, Any]]:
+    def shown(self, findings: Iterable[Found]) -> Iterator[Mapping[str, Any]]:
         """The findings to print, given each with whether it is a fault."""
         for finding, fault in findings:
             kind = finding["kind"]
@@ -178,12 +209,6 @@ class Tally:
             self.faults += fault
             if fault or self._everything or self._counts[kind] <= _SHOWN:
                 yield finding
-
-    def correct(self, counts: Mapping[str, int], faults: int) -> int:
-        """Take the counts of whoever made the check, who may not have kept all; gives how many did not pass here."""
-        passed = self._counts.total()
-        self._counts, self.faults = Counter(counts), faults
-        return self._counts.total() - passed
 
     @property
     def summary(self) -> str:

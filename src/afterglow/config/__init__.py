@@ -13,17 +13,14 @@ from afterglow.config.choices import (
     CompressionType,
     DamagePolicy,
     EntryInterceptor,
-    InactiveTopicDeleteMode,
     ReadPriority,
     TopicType,
 )
-from afterglow.config.kinds import Kind
+from afterglow.config.kinds import Kind, duration, size
 from afterglow.config.load import ENVIRONMENT_PREFIX, Given, load_conf, parse_conf, resolve
-from afterglow.config.origin import Origin, OriginKind
 from afterglow.config.properties import Property, parse_properties
-from afterglow.config.quantities import duration, size
-from afterglow.config.sections.tier import driver_keys
-from afterglow.config.setting import Scope, Setting
+from afterglow.config.setting import Origin, OriginKind, Scope, Setting
+from afterglow.config.settings_offload import driver_keys
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -35,7 +32,6 @@ __all__ = [
     "DamagePolicy",
     "EntryInterceptor",
     "Given",
-    "InactiveTopicDeleteMode",
     "Kind",
     "Origin",
     "OriginKind",

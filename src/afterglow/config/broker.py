@@ -1,4 +1,4 @@
-"""The configuration of one engine, checked as a whole.
+"""The configuration of one server, checked as a whole.
 
 A ``BrokerConfig`` cannot hold a value out of range or two settings that contradict each other, however it was made. It
 is the broker level of every policy; :meth:`BrokerConfig.overridden` lays those of namespaces and topics over it.
@@ -10,27 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from afterglow.config.choices import AuthenticationProvider
-from afterglow.config.origin import DEFAULT
-from afterglow.config.sections import (
-    Ledgers,
-    Offload,
-    Pipeline,
-    Reading,
-    Security,
-    Server,
-    Streaming,
-    Tier,
-    Topics,
-)
-from afterglow.config.sections.security import PULSAR_AUTHORIZATION
-from afterglow.config.setting import declared
+from afterglow.config.setting import DEFAULT, declared
+from afterglow.config.settings_offload import Offload, Pipeline, Reading, Streaming, Tier
+from afterglow.config.settings_server import PULSAR_AUTHORIZATION, Security, Server
+from afterglow.config.settings_topics import Ledgers, Topics
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from afterglow.config.origin import Origin
-    from afterglow.config.setting import Setting
+    from afterglow.config.setting import Origin, Setting
 
 SECTIONS: tuple[type, ...] = (Server, Security, Topics, Ledgers, Offload, Streaming, Tier, Reading, Pipeline)
 SETTINGS: Mapping[str, Setting] = {row.key: row for section in SECTIONS for row in declared(section)}
@@ -107,9 +96,6 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
             < self.managed_ledger_min_ledger_rollover_time_minutes
         ):
             yield f"{self._name(minimum)} is greater than {self._name(maximum)}; lower the first or raise the second"
-        low, high = (f"pulsarChannelWriteBuffer{mark}WaterMark" for mark in ("Low", "High"))
-        if self.pulsar_channel_write_buffer_low_water_mark > self.pulsar_channel_write_buffer_high_water_mark:
-            yield f"{self._name(low)} is greater than {self._name(high)}; lower the first or raise the second"
         if self.offload_retry_min_backoff_millis > self.offload_retry_max_backoff_millis:
             low, high = "offloadRetryMinBackoffMillis", "offloadRetryMaxBackoffMillis"
             yield f"{self._name(low)} is greater than {self._name(high)}; lower the first or raise the second"

@@ -36,6 +36,15 @@ class TopicType(StrEnum):
     NON_PARTITIONED = "non-partitioned"
 
 
+class SubscriptionType(StrEnum):
+    """How the consumers of a subscription share its messages. Key_Shared is known, and not served."""
+
+    EXCLUSIVE = "Exclusive"
+    SHARED = "Shared"
+    FAILOVER = "Failover"
+    KEY_SHARED = "Key_Shared"
+
+
 class SchemaCompatibilityStrategy(StrEnum):
     """What a schema must be able to read, and be read by, to follow those that a topic has."""
 
@@ -48,13 +57,6 @@ class SchemaCompatibilityStrategy(StrEnum):
     BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
     FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
-
-
-class InactiveTopicDeleteMode(StrEnum):
-    """When a topic without producers and consumers may be deleted."""
-
-    DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
-    DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 class EntryInterceptor(StrEnum):

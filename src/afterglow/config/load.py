@@ -1,26 +1,30 @@
-"""From files, environment and arguments to a :class:`BrokerConfig`.
+"""Loads files, environment and arguments into a :class:`BrokerConfig`.
 
 A later source wins over an earlier one: default, file, environment, argument. Within one source the same setting may
 not have two different values, however its key is spelt. Either a whole configuration comes back or an error is raised.
+
+Apache Pulsar has many more settings than our table. Their keys are accepted without effect, so that a stock
+``broker.conf`` can be used as it is; any other unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afterglow.config.broker import BrokerConfig
-from afterglow.config.known import find, is_pulsar_key, nearest
-from afterglow.config.origin import Origin, OriginKind
+from afterglow.config.broker import SETTINGS, BrokerConfig
+from afterglow.config.kinds import Kind
 from afterglow.config.properties import decode_properties, parse_properties
+from afterglow.config.setting import Origin, OriginKind, words
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from afterglow.config.kinds import Kind
     from afterglow.config.setting import Setting
 
 ENVIRONMENT_PREFIX = "AFTERGLOW_CONF_"
@@ -134,7 +138,7 @@ def resolve(*sources: Iterable[Given]) -> BrokerConfig:
 
 
 def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[Setting, Any, Origin]]:
-    """The values of one source; keys that only Pulsar implements, and inert ones, go to ``without_effect``."""
+    """The values of one source; keys that only Pulsar implements go to ``without_effect``."""
     first: dict[str, tuple[Given, Any]] = {}
     for given in source:
         found = find(given.key)
@@ -147,8 +151,6 @@ def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[S
         if not given.text.strip() and not kind.takes_empty:
             continue
         value = _value(row, kind, given)
-        if row.inert and value != row.default:
-            without_effect.add(given.key)
         is_new = False
         # Each pair of a map counts as a setting of its own: it may stand in the map, or under a key with the prefix.
         for name, part in ((f"{row.key}.{key}", text) for key, text in value) if row.prefix else ((row.key, value),):
@@ -178,3 +180,59 @@ def _unknown(given: Given) -> str:
     meant = nearest(given.key)
     cure = f"did you mean {meant}?" if meant else "docs/configuration.md lists every setting"
     return f"{given.key} ({given.origin}): no such setting; {cure}"
+
+
+# --- keys ---
+
+
+@cache
+def spellings() -> Mapping[str, tuple[Setting, Kind[Any]]]:
+    """Every key and alias of the table, with its setting and the kind that reads its text."""
+    table: dict[str, tuple[Setting, Kind[Any]]] = {}
+    for row in SETTINGS.values():
+        table[row.key] = row, row.kind
+        table |= {alias: (row, kind) for alias, kind in row.aliases.items()}
+    return table
+
+
+def find(key: str) -> tuple[Setting, Kind[Any]] | None:
+    """The setting that a key belongs to, with the kind that reads its text; None for an unknown key."""
+    found = spellings().get(key)
+    return found if found is not None else _find_property(key)
+
+
+def _find_property(key: str) -> tuple[Setting, Kind[Any]] | None:
+    owner = next((row for row in SETTINGS.values() if row.prefix and key.startswith(row.prefix)), None)
+    name = key.removeprefix(owner.prefix) if owner and owner.prefix else ""
+    if not owner or not name:
+        return None
+    return owner, Kind("a text", lambda text: ((name, text),), owner.kind.accepts, takes_empty=True)
+
+
+@cache
+def pulsar_keys() -> frozenset[str]:
+    """The keys of a stock Pulsar 4.0; one that ends in ``*`` stands for all that begin so."""
+    lines = Path(__file__).with_name("pulsar_keys.txt").read_text("utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+@cache
+def _pulsar_prefixes() -> tuple[str, ...]:
+    return tuple(key[:-1] for key in pulsar_keys() if key.endswith("*"))
+
+
+def is_pulsar_key(key: str) -> bool:
+    """Whether a stock Pulsar 4.0 knows the key."""
+    return key in pulsar_keys() or key.startswith(_pulsar_prefixes())
+
+
+def nearest(key: str) -> str | None:
+    """The known key that was probably meant, or None where none is near."""
+    known = {name.lower(): name for name in (*pulsar_keys(), *spellings()) if not name.endswith("*")}
+    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
+    if close:
+        return known[close[0]]
+    # A shortened name, as s3Bucket: all its words occur, and the fewest others.
+    wanted = set(words(key))
+    longer = [name for name in known.values() if wanted and wanted <= set(words(name))]
+    return min(longer, key=lambda name: (len(name), name), default=None)

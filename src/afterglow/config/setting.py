@@ -1,4 +1,4 @@
-"""One row of the configuration table, written as a field of a section's dataclass.
+"""Rows of the configuration table, written as fields of a section's dataclass, and the origins of their values.
 
 A row is declared once, as ``name: type = setting(kind, default=…, doc=…)``; mypy holds the field's type, the kind and
 the default together. The key in ``broker.conf`` follows from the attribute: ``broker_service_port`` is
@@ -16,6 +16,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from afterglow.config.kinds import Kind
+
+
+class OriginKind(StrEnum):
+    """The kinds of places that give values, the weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    ARGUMENT = "argument"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+
+    @property
+    def level(self) -> str:
+        """For whom the value was set: ``topic``, ``namespace`` or ``broker``; ``default`` where nobody set it."""
+        return self.value if self in {OriginKind.TOPIC, OriginKind.NAMESPACE, OriginKind.DEFAULT} else "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The place that gave a value."""
+
+    kind: OriginKind
+    where: str
+    """For people: ``broker.conf:12``, the variable's name, the argument's name, ``topic policies``, or ``default``."""
+
+    def __str__(self) -> str:
+        return self.where
+
+
+DEFAULT = Origin(OriginKind.DEFAULT, "default")
+
 
 T = TypeVar("T")
 
@@ -52,8 +84,6 @@ class Setting:
     """Keys that begin with this each add one pair to the map, as Pulsar does for driver properties."""
     secret: bool
     """Whether the value must not be shown."""
-    inert: bool
-    """Whether it is known and does nothing in this release; who sets it to something is told."""
 
     def show(self, value: object) -> str:
         """The value for people: as ``broker.conf`` would have it, secrets masked."""
@@ -70,10 +100,9 @@ def setting(
     aliases: Mapping[str, Kind[T]] | None = None,
     prefix: str | None = None,
     secret: bool = False,
-    inert: bool = False,
 ) -> T:
     """Declare a row; see :class:`Setting` for the arguments."""
-    row = {"kind": kind, "doc": doc, "key": key, "scope": scope, "prefix": prefix, "secret": secret, "inert": inert}
+    row = {"kind": kind, "doc": doc, "key": key, "scope": scope, "prefix": prefix, "secret": secret}
     return field(default=default, metadata={_ROW: row | {"aliases": dict(aliases or {})}})
 
 
@@ -102,8 +131,3 @@ def camel_case(attribute: str) -> str:
 def words(key: str) -> list[str]:
     """The lower-case words of a key: ``fileSystemURI`` has ``file``, ``system``, ``uri``."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", key)]
-
-
-def snake_case(key: str) -> str:
-    """``brokerServicePort`` to ``broker_service_port``."""
-    return "_".join(words(key))

@@ -1,4 +1,4 @@
-"""What is wrong with an index, or with a block, beyond what its bytes alone show."""
+"""Consistency checks of an index, and of blocks against their index."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Only the columns asked for are decoded. An entry is bad if what was asked for cannot be read from it; it is reported
 with its id and leaves the others alone. Markers of transactions give no row. A chunk of a message, and an encrypted
-entry, is one row with its payload as stored: whoever sees the whole topic puts messages together by their marks.
+entry, is one row with its payload as stored: readers of the whole topic assemble messages by their marks.
 
 The columns are those of the outside contract except ``topic`` and ``tier``, which bytes do not know.
 """
@@ -20,7 +20,7 @@ from afterglow.errors import CorruptEntry
 from afterglow.format import schema
 from afterglow.format._kernels import calls, layout
 from afterglow.format.compression import MAX_UNCOMPRESSED_BYTES, decompress
-from afterglow.format.frames import as_bytes_array
+from afterglow.format.frames import FRAME_BYTES, as_bytes_array
 from afterglow.format.marks import marks_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from afterglow.format.frames import Frames
     from afterglow.format.marks import Marks
 
+
 BLOCK_COLUMNS = tuple(name for name in schema.MESSAGES.names if name not in {"topic", "tier"})
-"""What a block's bytes can tell."""
+"""Columns that the bytes of a block contain."""
 
 BATCH_BYTES = 4 << 20
 """Stored bytes per record batch: Spark's transport is fastest with batches of 1 to 4 MiB."""
@@ -108,11 +109,11 @@ class Messages:
 
     batch: pa.RecordBatch
     bad: tuple[BadEntry, ...]
-    """Entries of this stretch that could not be read, in order."""
+    """Entries of this range that could not be read, in order."""
 
     first_entry_id: int
     end_entry_id: int
-    """Id behind the last entry of the stretch."""
+    """Id behind the last entry of the range."""
 
     marks: Marks | None = None
     """Of the entries that gave rows and markers, where they were asked for and there are any."""
@@ -143,8 +144,8 @@ def decode_messages(
         check: Verify each entry's own CRC32C where it has one.
         strict: Let a bad entry raise instead of reporting it.
         batch_bytes: Stored bytes per record batch, at most 1 GiB; one entry at least.
-        marked: Columns instead of ``columns`` for stretches that have chunks or transactions, whose marks are then
-            given too. None: nobody asks for marks. Stretches without any pay nothing for them.
+        marked: Columns instead of ``columns`` for batches that have chunks or transactions, whose marks are then
+            given too. None: marks are not wanted. Batches without any pay nothing for them.
 
     Raises:
         ConfigError: A column is unknown or named twice.
@@ -180,7 +181,7 @@ def _decode(step: _Step, low: int, high: int, batch_bytes: int, *, strict: bool)
 
 
 class _Scratch:
-    """Memory to work in, kept from stretch to stretch: fresh pages would cost more than parsing into them."""
+    """Memory to work in, kept from batch to batch: fresh pages would cost more than parsing into them."""
 
     def __init__(self) -> None:
         self.rows = np.empty((0, layout.COLUMNS), np.int64)
@@ -192,7 +193,7 @@ _idle = threading.local()
 
 
 class _Step:
-    """Decodes one stretch of entries into one record batch, or into two halves where one would be too large."""
+    """Decodes one range of entries into one record batch, or into two halves where one would be too large."""
 
     def __init__(
         self,
@@ -386,3 +387,20 @@ def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Bu
 def _bad_entries(rows: NDArray[np.int64], first_id: int) -> tuple[BadEntry, ...]:
     status = rows[:, layout.STATUS]
     return tuple(BadEntry(first_id + int(i), REASONS[int(status[i])]) for i in np.flatnonzero(status))
+
+
+def entry_column(data: Buffer, frames: Frames, low: int, high: int) -> pa.Array:
+    """The bytes of some entries, without their frames.
+
+    Args:
+        data: The bytes that ``frames`` was found in.
+        frames: Where the entries stand.
+        low: Place of the first entry in ``frames``, inclusive.
+        high: Place behind the last; all of them together must be below 2 GiB.
+    """
+    places = frames.offsets[low:high] + FRAME_BYTES
+    ends = np.zeros(high - low + 1, np.int32)
+    np.cumsum(frames.ends[low:high] - places, out=ends[1:])
+    out = pa.allocate_buffer(int(ends[-1]))
+    calls.gather(as_bytes_array(data), np.empty(0, np.uint8), places, ends, np.frombuffer(out, np.uint8))
+    return pa.Array.from_buffers(pa.binary(), high - low, [None, pa.py_buffer(ends), out])

@@ -30,7 +30,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
 
 MAX_UNCOMPRESSED_BYTES: Final = 256 * 1024 * 1024
-"""Largest size that :func:`decompress` accepts unless told otherwise.
+"""Largest size that :func:`decompress` accepts by default.
 
 A broker takes messages up to 5 MiB by default, and a chunked message decompresses as a whole: 256 MiB leaves room for
 both to be raised fiftyfold, and stays payable for a process that meets a hostile claim.
@@ -149,9 +149,9 @@ def _check_snappy_length(data: BytesLike, uncompressed_bytes: int) -> None:
 def _check_lz4_is_longer_than(data: BytesLike, room_bytes: int) -> None:
     """Fail unless an LZ4 block needs more room than given.
 
-    A block does not tell its length, and the decoder does not tell how much it wrote: given too much room it succeeds
-    and leaves the rest as it was. It fails exactly where there is too little room, so that a block has the claimed size
-    iff it fits into the claim and not into one byte less. The price is a second pass.
+    A block does not contain its length, and the decoder does not report how much it wrote: given too much room it
+    succeeds and leaves the rest as it was. It fails exactly where there is too little room, so that a block has the
+    claimed size iff it fits into the claim and not into one byte less. The price is a second pass.
     """
     try:
         _arrow_decompress(Codec.LZ4, data, room_bytes)

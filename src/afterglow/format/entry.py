@@ -1,4 +1,4 @@
-"""One entry as a ledger holds it, in Python values: for the broker's path and for tools, not for bulk.
+"""Encoding and decoding of one entry in Python values, for the broker and for tools, not for bulk.
 
 ``[0x0e02 size:u32 BrokerEntryMetadata]? [0x0e01 crc32c:u32]? size:u32 MessageMetadata payload``. The checksum covers
 all that stands behind it and nothing in front, so that the broker can put its metadata there without touching it.

@@ -1,6 +1,6 @@
 """Entry frames, the one framing that hot ledgers and offloaded blocks share.
 
-``length:int32 · id:int64 · length bytes``, big-endian, entry after entry with ids that go up by one. A stretch of
+``length:int32 · id:int64 · length bytes``, big-endian, entry after entry with ids that go up by one. A sequence of
 frames may end in padding (``FE DC DE AD`` repeated), which reads as a negative length.
 """
 
@@ -38,19 +38,19 @@ _DAMAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Where each entry of a stretch of frames stands."""
+    """Offsets of consecutive frames in a buffer."""
 
     first_entry_id: int
     """Id of the first entry."""
 
     offsets: NDArray[np.int64]
-    """Offset of each frame in the stretch, and behind the last: one more than there are entries."""
+    """Offset of each frame in the buffer, and behind the last: one more than there are entries."""
 
     damage: str | None
-    """What ends the frames before the stretch ends, or None. Entries before it are whole."""
+    """What ends the frames before the end of the buffer, or None. Entries before it are whole."""
 
     joints: tuple[tuple[int, int], ...] = ()
-    """Where blocks meet: the number of a frame, from 0, and how many bytes that are none stand right before it."""
+    """Where blocks meet: the number of a frame, from 0, and how many other bytes stand right before it."""
 
     def __len__(self) -> int:
         return self.offsets.size - 1
@@ -91,17 +91,6 @@ class Frames:
             offsets[-1] -= cut
         return Frames(self.first_entry_id + low, offsets, None, joints)
 
-    def span(self, entry_id: int) -> tuple[int, int]:
-        """Start and end offset of one entry's own bytes.
-
-        Raises:
-            IndexError: The entry is not in this stretch.
-        """
-        i = entry_id - self.first_entry_id
-        if not 0 <= i < len(self):
-            raise IndexError(f"entry {entry_id} is not in {self.first_entry_id}..{self.end_entry_id - 1}")
-        return int(self.offsets[i]) + FRAME_BYTES, int(self.ends[i])
-
 
 def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
     """View any contiguous buffer as an array of bytes, without a copy."""
@@ -109,7 +98,7 @@ def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:
 
 
 def scan_frames(data: Buffer, first_entry_id: int, start: int = 0, end: int | None = None) -> Frames:
-    """Find the frames in ``data[start:end]``; damage ends the search and is told in the result.
+    """Find the frames in ``data[start:end]``; damage ends the search and is reported in the result.
 
     Raises:
         ValueError: ``start`` lies outside the data. Offsets from the end are not understood.
@@ -144,7 +133,7 @@ def iter_entries(data: Buffer, frames: Frames) -> Iterator[tuple[int, memoryview
 
 
 def check_whole(frames: Frames, what: str) -> None:
-    """Insist that the frames reached the end of their stretch.
+    """Insist that the frames reached the end of the buffer.
 
     Raises:
         CorruptBlock: They did not; the message names ``what`` and the position.

@@ -1,4 +1,4 @@
-"""The index object: where each block of a data object begins, and which entry it begins with.
+"""Index objects: where each block of a data object begins, which entry it begins with, and the ledgers' metadata.
 
 V1 (``DE47DE47``) describes one ledger; V2 (``3D1FB0BC``) any number of them, a group each. They are told apart by their
 magic. All integers are big-endian.
@@ -11,24 +11,33 @@ magic. All integers are big-endian.
 | count:4 · metadata_len:4            | per ledger: ledger_id:8 · count:4 · metadata_len:4      |
 | ``LedgerMetadataFormat``            | ``ManagedLedgerInfo.LedgerInfo``                        |
 | count times first_entry_id:8 · part_id:4 · offset:8 | the same                                    |
+
+Statistics of the blocks are kept inside the metadata, in a property that stock readers ignore.
 """
 
 from __future__ import annotations
 
+import base64
 import struct
-from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
 from afterglow.errors import CorruptIndex
+from afterglow.format import statistics as stats
 from afterglow.format.blocks import HEADER_BYTES, Format
+from afterglow.format.proto.bookkeeper_pb2 import LedgerMetadataFormat
+from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Buffer
 
+    from afterglow.format.blocks import BlockPlan
     from afterglow.format.statistics import BlockStatistics
+
 
 _MAGICS = {Format.V1: 0xDE47DE47, Format.V2: 0x3D1FB0BC}
 _FORMATS = {magic: version for version, magic in _MAGICS.items()}
@@ -54,19 +63,14 @@ class LedgerGroup:
     """The blocks of one ledger, ascending."""
 
     ledger_id: int | None
-    """None in a V1 index, where only the object's key tells it."""
+    """None in a V1 index, where only the object's key names it."""
     metadata: bytes
-    """The ledger's metadata as stored; see ``ledger_metadata``."""
+    """As stored: V1 has BookKeeper's ``LedgerMetadataFormat``, V2 the managed ledger's ``LedgerInfo``."""
     blocks: tuple[IndexBlock, ...]
     last_entry_id: int
     """Of the ledger when the index was written. A V2 object need not hold all entries up to it."""
     statistics: tuple[BlockStatistics, ...] | None = None
     """One per block, in objects that Afterglow wrote."""
-
-    def find(self, entry_id: int) -> int | None:
-        """Number of the block that holds ``entry_id`` if any does, by binary search."""
-        found = bisect_right(self.blocks, entry_id, key=lambda block: block.first_entry_id) - 1
-        return found if found >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def encode_index(index: ObjectIndex) -> bytes:
 
 
 def decode_index(data: Buffer) -> ObjectIndex:
-    """Read an index object. Its structure is checked here; whether it makes sense is told by ``index_problems``.
+    """Read an index object. Its structure is checked here; ``index_problems`` reports contradictions.
 
     Raises:
         CorruptIndex: The bytes are torn, the magic is unknown, or a ledger's metadata does not parse.
@@ -147,8 +151,6 @@ def decode_index(data: Buffer) -> ObjectIndex:
 
 
 def _decode_group(view: memoryview, at: int, version: Format, data_bytes: int) -> tuple[LedgerGroup, int]:
-    from afterglow.format.ledger_metadata import read_metadata  # noqa: PLC0415 (it needs the records above)
-
     head = _V1_GROUP if version is Format.V1 else _V2_GROUP
     if view.nbytes - at < head.size:
         raise CorruptIndex(f"the index is torn at offset {at}")
@@ -164,3 +166,116 @@ def _decode_group(view: memoryview, at: int, version: Format, data_bytes: int) -
     blocks = tuple(IndexBlock(*fields) for fields in _ENTRY.iter_unpack(view[at:end]))
     last_entry_id, statistics = read_metadata(version, metadata, blocks, data_bytes)
     return LedgerGroup(ledger_id, metadata, blocks, last_entry_id, statistics), end
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLedger:
+    """A closed ledger as a V1 index describes it."""
+
+    last_entry_id: int
+    length_bytes: int
+    """Bytes of all entries, without frames."""
+    created_ms: int
+    managed_ledger: str
+    """Name of the managed ledger."""
+    bookies: tuple[str, ...] = ("127.0.0.1:3181",)
+    """Stock readers want an ensemble; nothing is read from it."""
+    custom: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def ledger_metadata(ledger: ClosedLedger, blocks: Sequence[BlockStatistics] = ()) -> bytes:
+    """Metadata for a V1 index."""
+    quorum = len(ledger.bookies)
+    proto = LedgerMetadataFormat(
+        quorumSize=quorum,
+        ensembleSize=quorum,
+        length=ledger.length_bytes,
+        lastEntryId=ledger.last_entry_id,
+        state=LedgerMetadataFormat.CLOSED,
+        segment=[LedgerMetadataFormat.Segment(ensembleMember=ledger.bookies, firstEntryId=0)],
+        digestType=LedgerMetadataFormat.CRC32C,
+        ackQuorumSize=quorum,
+        ctime=ledger.created_ms,
+    )
+    custom = {
+        "application": b"pulsar",
+        "component": b"managed-ledger",
+        "pulsar/managed-ledger": ledger.managed_ledger.encode(),
+        **ledger.custom,
+    }
+    if blocks:
+        custom[stats.KEY] = stats.encode_statistics(blocks)
+    for key, value in custom.items():
+        proto.customMetadata.add(key=key, value=value)
+    return proto.SerializeToString(deterministic=True)
+
+
+def ledger_info(info: ManagedLedgerInfo.LedgerInfo, blocks: Sequence[BlockStatistics] = ()) -> bytes:
+    """Metadata for one ledger of a V2 index: the managed ledger's own record of it, and our statistics."""
+    proto = ManagedLedgerInfo.LedgerInfo()
+    proto.CopyFrom(info)
+    if blocks:
+        proto.properties.add(key=stats.KEY, value=base64.b64encode(stats.encode_statistics(blocks)).decode())
+    return proto.SerializeToString(deterministic=True)
+
+
+def read_metadata(
+    version: Format, metadata: bytes, blocks: Sequence[IndexBlock], data_bytes: int
+) -> tuple[int, tuple[BlockStatistics, ...] | None]:
+    """Last entry id and, where there are any, the statistics of a group.
+
+    Raises:
+        CorruptIndex: The metadata does not parse, or its statistics do not fit the blocks.
+    """
+    table: bytes | None
+    proto: LedgerMetadataFormat | ManagedLedgerInfo.LedgerInfo
+    try:
+        if version is Format.V1:
+            proto = ledger = LedgerMetadataFormat.FromString(metadata)
+            last_entry_id = ledger.lastEntryId if ledger.HasField("lastEntryId") else -1
+            table = next((pair.value for pair in ledger.customMetadata if pair.key == stats.KEY), None)
+        else:
+            proto = info = ManagedLedgerInfo.LedgerInfo.FromString(metadata)
+            last_entry_id = info.entries - 1
+            text = next((pair.value for pair in info.properties if pair.key == stats.KEY), None)
+            table = None if text is None else base64.b64decode(text, validate=True)
+    except (DecodeError, ValueError) as error:  # ValueError: what stands for base64 is none, or not even ASCII
+        raise CorruptIndex(f"the ledger's metadata of {len(metadata)} bytes does not parse: {error}") from error
+    if not proto.IsInitialized():  # the parser itself lets required fields be absent; Java's does not
+        raise CorruptIndex(f"the ledger's metadata of {len(metadata)} bytes lacks a required field")
+    if table is None:
+        return last_entry_id, None
+    # Stripes are counted in V1 alone, whose one ledger has all blocks of the object.
+    ends = [block.offset for block in blocks[1:]] + [data_bytes]
+    sizes = [max(end - block.offset, 0) for block, end in zip(blocks, ends, strict=bool(blocks))]
+    return last_entry_id, stats.decode_statistics(table, sizes)
+
+
+def index_v1(ledger: ClosedLedger, plans: Sequence[BlockPlan], statistics: Sequence[BlockStatistics]) -> ObjectIndex:
+    """The index of a closed ledger's object."""
+    last = plans[-1]
+    group = LedgerGroup(
+        None, ledger_metadata(ledger, statistics), _index_blocks(plans, 1), ledger.last_entry_id, tuple(statistics)
+    )
+    return ObjectIndex(Format.V1, last.offset + last.header.block_bytes, (group,))
+
+
+def index_v2(
+    ledgers: Iterable[tuple[ManagedLedgerInfo.LedgerInfo, Sequence[BlockPlan], Sequence[BlockStatistics]]],
+) -> ObjectIndex:
+    """The index of a segment: for each ledger its record, its blocks and their statistics, in the object's order."""
+    groups: list[LedgerGroup] = []
+    ordinal = 1
+    data_bytes = 0
+    for info, plans, statistics in ledgers:
+        blocks = _index_blocks(plans, ordinal)
+        groups.append(
+            LedgerGroup(info.ledgerId, ledger_info(info, statistics), blocks, info.entries - 1, tuple(statistics))
+        )
+        ordinal += len(plans)
+        data_bytes = plans[-1].offset + plans[-1].header.block_bytes
+    return ObjectIndex(Format.V2, data_bytes, tuple(groups))
+
+
+def _index_blocks(plans: Sequence[BlockPlan], ordinal: int) -> tuple[IndexBlock, ...]:
+    return tuple(IndexBlock(plan.header.first_entry_id, ordinal + i, plan.offset) for i, plan in enumerate(plans))

@@ -1,4 +1,4 @@
-"""What entries say that are no messages of their own, or only perhaps: chunks, markers, messages of transactions.
+"""Marks of entries that are not messages by themselves: chunks, markers, messages of transactions.
 
 One row of integers per such entry, whatever the number of others between them: no Python object per entry.
 """
@@ -27,7 +27,7 @@ _STEP: Final = 1 << 14
 
 
 class Marker(IntEnum):
-    """A type of marker that tells how a transaction ended."""
+    """A type of marker that ends a transaction."""
 
     COMMIT = 21
     ABORT = 22
@@ -111,7 +111,7 @@ class Marks:
         ids = chosen[:, layout.MARK_TXN_MOST : layout.MARK_TXN_LEAST + 1]
         changes = np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1
         starts = np.concatenate(([0], changes))
-        # Messages of a transaction mostly follow each other: few stretches are left to be told apart.
+        # Messages of a transaction mostly follow each other: few groups are left to be compared.
         first = ids[starts]
         order = np.lexsort((first[:, 1], first[:, 0]))
         differs = (np.diff(first[order], axis=0) != 0).any(axis=1)

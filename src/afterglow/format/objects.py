@@ -1,4 +1,7 @@
-"""Names and user metadata of offloaded objects."""
+"""Identity of offloaded objects: keys, user metadata, and UUIDs in the offload contexts of a managed ledger.
+
+Offload contexts hold a UUID as Java does, in two signed halves.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from afterglow.format.blocks import Format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext, OffloadSegment
+
 
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 FORMAT_VERSION = "1"
@@ -104,3 +110,39 @@ def check_version(key: str, metadata: Mapping[str, str]) -> None:
         raise WrongVersion(
             f"object {key}: format version {found!r} is not {FORMAT_VERSION!r}; a newer release wrote it"
         )
+
+
+_HALF = 64
+_SIGN = 1 << 63
+
+
+def get_uuid(holder: OffloadContext | OffloadSegment) -> UUID | None:
+    """The UUID of an attempt or a segment; None where none was assigned."""
+    if not holder.HasField("uidMsb"):
+        return None
+    return UUID(int=(holder.uidMsb % (1 << _HALF) << _HALF) | holder.uidLsb % (1 << _HALF))
+
+
+def set_uuid(holder: OffloadContext | OffloadSegment, uuid: UUID) -> None:
+    """Assign a UUID."""
+    holder.uidMsb = _signed(uuid.int >> _HALF)
+    holder.uidLsb = _signed(uuid.int % (1 << _HALF))
+
+
+def ledger_uuid(row: ManagedLedgerInfo.LedgerInfo) -> UUID | None:
+    """The UUID of a ledger's own object, whole or attempted; None where it has none, or is in segments.
+
+    A ledger in segments repeats the UUID of its first one at this place.
+    """
+    return None if row.offloadContext.offloadSegment else get_uuid(row.offloadContext)
+
+
+def named_uuids(info: ManagedLedgerInfo) -> set[UUID]:
+    """Every UUID that a list names: of whole ledgers and of segments, complete or not."""
+    found = {get_uuid(row.offloadContext) for row in info.ledgerInfo}
+    found.update(get_uuid(segment) for row in info.ledgerInfo for segment in row.offloadContext.offloadSegment)
+    return {uuid for uuid in found if uuid is not None}
+
+
+def _signed(half: int) -> int:
+    return half - 2 * _SIGN if half & _SIGN else half

@@ -1,4 +1,4 @@
-"""Where an entry, or a message in it, stands in a topic."""
+"""Positions of entries, and of messages in them, in a topic."""
 
 from __future__ import annotations
 

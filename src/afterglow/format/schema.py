@@ -1,7 +1,8 @@
-"""The columns of messages and entries, as Arrow and Spark see them."""
+"""Schemas: the columns of messages and entries as Arrow and Spark see them, and one version of a topic's schema."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,7 +10,8 @@ import pyarrow as pa
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
 
 TIME = pa.timestamp("us", tz="UTC")
 """Spark takes microseconds in UTC and nothing else."""
@@ -62,3 +64,18 @@ def choose(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
     if len(set(names)) != len(names):
         raise ConfigError(f"a column is named twice in {names}")
     return pa.schema([schema.field(name) for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A schema that producers have written messages with."""
+
+    version: bytes
+    """As messages carry it: eight bytes, big-endian, in all that is written today."""
+    type: str
+    """As the admin API names it: ``AVRO``, ``JSON``, ``KEY_VALUE``, ``STRING``, ``INT64``, …"""
+    definition: bytes = b""
+    """As producers send it: JSON of an Avro schema; of a key and a value, both behind one another with their lengths;
+    empty for plain types."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What producers say beside it, such as how a key and a value are laid out."""

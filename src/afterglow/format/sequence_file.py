@@ -38,7 +38,7 @@ _INT: Final = struct.Struct(">i")
 _RECORD: Final = struct.Struct(">ii")
 _LONG_BYTES: Final = 8
 _MAX_HEADER: Final = 1 << 16
-"""Of bytes that are looked at for a header; Hadoop's own have some 150."""
+"""Bytes that are searched for a header; Hadoop's own have some 150."""
 _GROUP_BYTES: Final = 1 << 20
 """Of records that are handed over as one where the file has no blocks."""
 _CODECS: Final = {
@@ -46,11 +46,11 @@ _CODECS: Final = {
     "org.apache.hadoop.io.compress.DeflateCodec": zlib.MAX_WBITS,
     "org.apache.hadoop.io.compress.GzipCodec": zlib.MAX_WBITS | 16,
 }
-"""Codecs of zlib, by the window bits that tell their wrapping."""
+"""Codecs of zlib, by the window bits of their wrapping."""
 
 
 class ByteSource(Protocol):
-    """A file that is read in stretches."""
+    """A file of which ranges can be read."""
 
     @property
     def size_bytes(self) -> int:
@@ -96,7 +96,7 @@ def decode_header(source: ByteSource, value_class: str) -> Header:
         value_class: Of which its values are to be.
 
     Raises:
-        CorruptBlock: It is none.
+        CorruptBlock: It is not a header.
         NotSupported: Keys, values or codec are of another kind.
     """
     data = source.read(0, _MAX_HEADER)

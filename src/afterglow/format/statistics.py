@@ -1,4 +1,4 @@
-"""What the index tells of each block beyond its place, and how that rides inside the stock index.
+"""Statistics of blocks (times, counts, checksums), and their encoding inside the stock index.
 
 The table is one protobuf message per ledger, in columns: base64 in ``LedgerInfo.properties`` of a V2 index, bytes in
 ``LedgerMetadataFormat.customMetadata`` of a V1 index. Readers that do not know the key pass over it.
@@ -30,7 +30,7 @@ KEY = "afterglow/blocks"
 """Name of the property or custom metadata that holds the table."""
 
 STRIPE_BYTES = 1 << 20
-"""V1 blocks are too large to fetch for one entry: each such stretch, counted from the block's start, has a CRC too."""
+"""V1 blocks are too large to fetch for one entry: each such stripe, counted from the block's start, has a CRC too."""
 
 _VERSION = 1
 _NONE = -1
@@ -147,7 +147,7 @@ def decode_statistics(data: bytes, block_bytes: Sequence[int]) -> tuple[BlockSta
 
     Args:
         data: What ``encode_statistics`` gave.
-        block_bytes: Length of each block, which tells how many stripes it has.
+        block_bytes: Length of each block, from which the number of stripes follows.
 
     Raises:
         CorruptIndex: The table does not parse or does not fit the blocks.

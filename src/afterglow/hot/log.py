@@ -1,4 +1,4 @@
-"""The seam to a hot log: ledgers that take entries durably and give them back.
+"""The protocol of hot logs: ledgers that take entries durably and give them back.
 
 A ledger is appended to by one writer, closed once, and never changes after. Entry ids count from 0 without gaps.
 
@@ -11,6 +11,7 @@ A ledger is appended to by one writer, closed once, and never changes after. Ent
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
 
     Completion: TypeAlias = Callable[[HotLogError | None], None]
     """Called once, from any thread, when an append is durable (None) or has failed. It must not block."""
-
     Deliver: TypeAlias = Callable[[list[Completion], HotLogError | None], object]
     """Takes the completions of one group commit, which all end alike, in the order in which they are to be called.
     What it returns is not looked at."""
 
 
-@runtime_checkable
-class HotLedger(Protocol):
-    """One ledger."""
+class ReadableLedger(Protocol):
+    """The reading half of a ledger, also of one that another process writes."""
 
     @property
     def ledger_id(self) -> int:
@@ -47,23 +46,6 @@ class HotLedger(Protocol):
     @property
     def size_bytes(self) -> int:
         """Bytes of all confirmed entries, without frames."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more entries: closed, or fenced after a failure."""
-        ...
-
-    def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
-        """Append one entry, given as pieces to be joined; returns its id at once.
-
-        The pieces must not change until ``done`` is called.
-
-        Raises:
-            LedgerClosed: The ledger takes no more entries.
-            TypeError: A piece is not contiguous bytes.
-            EntryTooLarge: The entry's length does not fit the frame's 31 bits.
-        """
         ...
 
     def read(self, first: int, last: int) -> list[bytes | memoryview]:
@@ -88,8 +70,30 @@ class HotLedger(Protocol):
         """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``.
 
         Raises:
-            IndexError: ``first`` to ``last`` is not a stretch of confirmed entries.
+            IndexError: ``first`` to ``last`` is not a range of confirmed entries.
             LedgerMissing: The ledger was deleted.
+        """
+        ...
+
+
+@runtime_checkable
+class HotLedger(ReadableLedger, Protocol):
+    """One ledger."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more entries: closed, or fenced after a failure."""
+        ...
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
+        """Append one entry, given as pieces to be joined; returns its id at once.
+
+        The pieces must not change until ``done`` is called.
+
+        Raises:
+            LedgerClosed: The ledger takes no more entries.
+            TypeError: A piece is not contiguous bytes.
+            EntryTooLarge: The entry's length does not fit the frame's 31 bits.
         """
         ...
 
@@ -165,3 +169,19 @@ class KeyedState(Protocol):
     def state(self) -> Mapping[bytes, bytes]:
         """All keys with their durable values, as of now."""
         ...
+
+
+_log = logging.getLogger(__name__)
+
+
+def call_each(dones: list[Completion], error: HotLogError | None) -> None:
+    """Call the completions of one group commit in their order; one that raises does not keep the rest from theirs.
+
+    The default of every hot log, which calls it in a thread of its own. Whoever lives in an event loop passes the log
+    ``lambda dones, error: loop.call_soon_threadsafe(call_each, dones, error)``: one hop for a whole group.
+    """
+    for done in dones:
+        try:
+            done(error)
+        except Exception:  # noqa: BLE001 - whatever a caller's completion raises is the caller's
+            _log.exception("a completion of an append raised")

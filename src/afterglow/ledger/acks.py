@@ -1,4 +1,7 @@
-"""What of a topic is acknowledged: everything up to the mark-delete position, single entries, parts of batches.
+"""Acknowledged entries of a topic: the mark-delete position, ranges of single entries, and parts of batches.
+
+On the wire and in metadata a bit set is a list of 64-bit words as Java's ``BitSet`` gives them: signed, the lowest
+first, zero words at the end left out. Bit *i* is message *i*; 1 means **not** acknowledged. Missing words are zero.
 
 Nothing here knows how it is stored. The mark-delete position runs ahead only over entries that are acknowledged, also
 from one ledger to the next; it never skips an entry of the layout that is not.
@@ -6,18 +9,174 @@ from one ledger to the next; it never skips an entry of the layout that is not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import InvalidPosition
 from afterglow.format.position import Position
-from afterglow.ledger.batch_acks import BatchAcks
 from afterglow.ledger.layout import Span
-from afterglow.ledger.ranges import EntryRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from afterglow.ledger.layout import Layout
+
+_LARGEST: Final = 2**63 - 1
+
+
+class EntryRanges:
+    """A set of entries. Not thread-safe.
+
+    In each ledger two parallel sorted lists: first and last entry of each range, both inclusive. Ranges neither overlap
+    nor touch. Acknowledgements mostly extend a range or add one near the end, which costs a bisection.
+    """
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, tuple[list[int], list[int]]] = {}
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Entries in the set."""
+        return self._count
+
+    def __len__(self) -> int:
+        """How many ranges."""
+        return sum(len(firsts) for firsts, _ in self._ledgers.values())
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Each range as ledger, first and last entry, both inclusive, in order."""
+        for ledger_id in sorted(self._ledgers):
+            for first, last in zip(*self._ledgers[ledger_id], strict=True):
+                yield ledger_id, first, last
+
+    def __contains__(self, position: Position) -> bool:
+        return self.end_of_run(position) is not None
+
+    def end_of_run(self, position: Position) -> int | None:
+        """Last entry of the range that ``position`` is in; None where it is in none."""
+        firsts, lasts = self._ledgers.get(position.ledger_id, ((), ()))
+        at = bisect_right(firsts, position.entry_id) - 1
+        return lasts[at] if at >= 0 and position.entry_id <= lasts[at] else None
+
+    def gap_end(self, position: Position) -> int:
+        """The entry before the next range of the ledger, for a ``position`` in no range; without one, the largest."""
+        firsts, _ = self._ledgers.get(position.ledger_id, ((), ()))
+        at = bisect_right(firsts, position.entry_id)
+        return firsts[at] - 1 if at < len(firsts) else _LARGEST
+
+    def add(self, ledger_id: int, first: int, last: int) -> int:
+        """Add the entries from ``first`` to ``last``, both inclusive; returns how many were not in the set before."""
+        firsts, lasts = self._ledgers.setdefault(ledger_id, ([], []))
+        begin = bisect_left(lasts, first - 1)  # the first range that touches or follows
+        end = bisect_right(firsts, last + 1)  # behind the last range that touches
+        covered = sum(lasts[at] - firsts[at] + 1 for at in range(begin, end))
+        if begin < end:
+            first = min(first, firsts[begin])
+            last = max(last, lasts[end - 1])
+        firsts[begin:end] = [first]
+        lasts[begin:end] = [last]
+        added = last - first + 1 - covered
+        self._count += added
+        return added
+
+    def remove_through(self, position: Position) -> None:
+        """Remove every entry up to ``position``, inclusive."""
+        for ledger_id in [id_ for id_ in self._ledgers if id_ < position.ledger_id]:
+            firsts, lasts = self._ledgers.pop(ledger_id)
+            self._count -= _total(firsts, lasts)
+        known = self._ledgers.get(position.ledger_id)
+        if known is None:
+            return
+        firsts, lasts = known
+        end = bisect_right(lasts, position.entry_id)
+        self._count -= _total(firsts[:end], lasts[:end])
+        del firsts[:end], lasts[:end]
+        if not firsts:
+            del self._ledgers[position.ledger_id]
+        elif firsts[0] <= position.entry_id:
+            self._count -= position.entry_id + 1 - firsts[0]
+            firsts[0] = position.entry_id + 1
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._ledgers.clear()
+        self._count = 0
+
+
+def _total(firsts: list[int], lasts: list[int]) -> int:
+    return sum(lasts) - sum(firsts) + len(firsts)
+
+
+_WORD_BYTES: Final = 8
+
+
+def from_words(words: Sequence[int]) -> int:
+    """Java's words, signed or unsigned, as one number."""
+    return int.from_bytes(b"".join((word & (2**64 - 1)).to_bytes(_WORD_BYTES, "little") for word in words), "little")
+
+
+def to_words(bits: int) -> tuple[int, ...]:
+    """A number as Java's words, signed, without zero words at the end."""
+    count = (bits.bit_length() + 63) // 64
+    data = bits.to_bytes(count * _WORD_BYTES, "little")
+    return tuple(
+        int.from_bytes(data[at : at + _WORD_BYTES], "little", signed=True) for at in range(0, len(data), _WORD_BYTES)
+    )
+
+
+class BatchAcks:
+    """The partly acknowledged batches of one cursor. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._bits: dict[Position, int] = {}
+        self._order: list[Position] = []
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[tuple[Position, tuple[int, ...]]]:
+        """Each batch with its words, in order."""
+        for position in self._order:
+            yield position, to_words(self._bits[position])
+
+    def words(self, position: Position) -> tuple[int, ...] | None:
+        """What is still to be acknowledged of a batch; None where nothing of it was acknowledged yet."""
+        bits = self._bits.get(position)
+        return None if bits is None else to_words(bits)
+
+    def ack(self, position: Position, words: Sequence[int]) -> bool:
+        """Acknowledge all messages of a batch whose bits are 0; returns whether none is left."""
+        bits = from_words(words)
+        known = self._bits.get(position)
+        if known is None:
+            if bits:
+                self._bits[position] = bits
+                insort(self._order, position)
+            return not bits
+        bits &= known
+        if bits:
+            self._bits[position] = bits
+        else:
+            self.forget(position)
+        return not bits
+
+    def forget(self, position: Position) -> None:
+        """Drop what is known of one batch: the whole entry is acknowledged."""
+        if self._bits.pop(position, None) is not None:
+            del self._order[bisect_right(self._order, position) - 1]
+
+    def remove_through(self, position: Position) -> None:
+        """Drop what is known of every batch up to ``position``, inclusive."""
+        end = bisect_right(self._order, position)
+        for gone in self._order[:end]:
+            del self._bits[gone]
+        del self._order[:end]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._bits.clear()
+        self._order.clear()
 
 
 class Acks:

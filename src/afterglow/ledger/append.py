@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from afterglow.errors import EntryTooLarge, HotLogError
 from afterglow.format.position import EARLIEST, Position
 from afterglow.ledger.ledger_list import Progress
-from afterglow.ledger.limits import RolloverLimits
+from afterglow.ledger.rollover import RolloverLimits
+from afterglow.pacing import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLedger
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.ledger_list import LedgerEnd
-    from afterglow.ledger.stamps import Stamper
+    from afterglow.ledger.recovery import Stamper
     from afterglow.ledger.state import TopicState
 
     Done: TypeAlias = Callable[["Position | AfterglowError"], None]
@@ -44,8 +45,7 @@ _log = logging.getLogger(__name__)
 
 # After a failed attempt to get a new ledger: the first wait, and the longest. A full disk is asked again every few
 # seconds, which is soon enough for a producer that retries for 30 s.
-_FIRST_BACKOFF_S: Final = 0.1
-_LONGEST_BACKOFF_S: Final = 5.0
+_BACKOFF_S: Final = Backoff(0.1, 5.0)
 
 _MAX_ENTRY_BYTES: Final = 2**31 - 1024
 """A frame's length has 31 bits; the broker's metadata takes a part of it."""
@@ -110,7 +110,7 @@ class Appender:
         self._failure: AfterglowError | None = None
         self._wanted = False
         self._retry_at = 0.0
-        self._backoff_s = 0.0
+        self._failures = 0
         self._after: deque[Callable[[], None]] = deque()
         self._more_to_read = False
         self._settling = False
@@ -217,7 +217,7 @@ class Appender:
                 return False
             self._broken = None
             self._failure = None
-            self._backoff_s = 0.0
+            self._failures = 0
             self._wanted = False
             self._next = ledger
             self._pump()
@@ -228,8 +228,8 @@ class Appender:
         """Say that no new ledger could be had. With none in use, what is held fails."""
         with self._lock:
             self._wanted = False
-            self._backoff_s = min(max(2 * self._backoff_s, _FIRST_BACKOFF_S), _LONGEST_BACKOFF_S)
-            self._retry_at = self._clock.monotonic() + self._backoff_s
+            self._failures += 1
+            self._retry_at = self._clock.monotonic() + _BACKOFF_S.delay(self._failures)
             if self._ledger is None:
                 self._failure = error
                 self._fail_held(error)

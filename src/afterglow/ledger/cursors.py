@@ -13,7 +13,7 @@ from afterglow.ledger.cursor import Cursor
 from afterglow.ledger.cursor_codec import CursorRecord
 from afterglow.ledger.cursor_store import CursorStore
 from afterglow.ledger.durable_cursor import DurableCursor
-from afterglow.metadata.encoding import decode_name
+from afterglow.metadata.names import decode_name
 from afterglow.metadata.paths import cursor_path, managed_ledger_path
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Deleting a whole topic, so that a crash anywhere ends with no topic.
+"""Deletion of a topic, so that a crash at any step ends with no topic.
 
 1. Commit the intent: the topic is marked, and all its ledgers leave the list for the trash. *Crash: whoever opens the
    topic, and every start, goes on from here; nobody reads or writes it any more.*
@@ -15,7 +15,7 @@ from afterglow.errors import HotLogError
 from afterglow.ledger.cursor_store import CursorStore
 from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.ledger.properties import DELETING, get_trash, set_text
-from afterglow.ledger.trash import empty_trash
+from afterglow.ledger.trimming import empty_trash
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo

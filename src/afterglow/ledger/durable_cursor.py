@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from afterglow.errors import HotLogError
-    from afterglow.ledger.clock import Clock
     from afterglow.ledger.cursor import Source
     from afterglow.ledger.cursor_store import CursorStore
-    from afterglow.ledger.environment import Environment
+    from afterglow.ledger.environment import Clock, Environment
 
 _log = logging.getLogger(__name__)
 

@@ -1,9 +1,12 @@
-"""What all topics of one engine share."""
+"""Shared environment of all topics of one process: hot log, metadata, clock, executor, caches."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from afterglow.metadata.store import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,13 +14,43 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import HotLog
     from afterglow.ledger.cache import TailCache
-    from afterglow.ledger.clock import Clock
-    from afterglow.ledger.cursor_states import CursorStates
-    from afterglow.ledger.executor import Executor
+    from afterglow.ledger.cursor_store import CursorStates
     from afterglow.ledger.offloading import Offloading
     from afterglow.ledger.retention import Retention
     from afterglow.ledger.source import Sources
     from afterglow.metadata.store import MetadataStore
+
+
+class Clock(Protocol):
+    """The time of day, and time that only passes."""
+
+    def now_ms(self) -> int:
+        """The time of day in epoch milliseconds; may jump either way."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back. For waiting and for rates."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        """The time of day in epoch milliseconds."""
+        return wall_clock_ms()
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        return time.monotonic()
+
+
+class Executor(Protocol):
+    """Runs tasks soon, on threads of its own. A ``concurrent.futures.Executor`` is one."""
+
+    def submit(self, task: Callable[[], None], /) -> object:
+        """Run ``task`` once, later; it handles its own errors."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ from afterglow.ledger.deletion import finish_deletion, mark_deleted
 from afterglow.ledger.listeners import Listeners
 from afterglow.ledger.offloading import told
 from afterglow.ledger.reader import EntryReader
-from afterglow.ledger.recovery import recover
+from afterglow.ledger.recovery import Stamper, recover
 from afterglow.ledger.rollover import Roller
-from afterglow.ledger.stamps import Stamper
 from afterglow.ledger.state import TopicState
 from afterglow.ledger.time_search import TimeSearch
 from afterglow.ledger.trimming import Trimmer
@@ -339,7 +338,7 @@ class ManagedLedger:
 
         1. Commit that the hot copies are gone, and note them as trash. *Crash: readers use the tier; opening the topic
            goes on.*
-        2. Delete them; see :mod:`afterglow.ledger.trash`.
+        2. Delete them; see :mod:`afterglow.ledger.trimming`.
 
         Raises:
             MetadataError: The store failed; nothing is lost, and the next call goes on.
@@ -397,7 +396,7 @@ class ManagedLedger:
         return self._state.terminated
 
     def delete(self) -> None:
-        """Delete the topic with its cursors; see :mod:`afterglow.ledger.deletion`. Waits for all of it.
+        """Delete the topic with its cursors; see :mod:`afterglow.ledger.trimming`. Waits for all of it.
 
         Raises:
             HotLogError: A hot copy cannot be deleted now; the next start goes on.

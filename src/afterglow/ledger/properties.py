@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from afterglow.errors import CorruptMetadata, ValueTooLarge
+from afterglow.errors import CorruptMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
@@ -31,24 +31,6 @@ TRASH: Final = "afterglow.trash"
 
 DELETING: Final = "afterglow.deleting"
 """Present: the topic is being deleted, and whoever opens it goes on with that."""
-
-MAX_GIVEN_BYTES: Final = 64 << 10
-"""Of all properties that people give one topic or subscription. They share a node of the metadata store, about 1 MB,
-with the list of ledgers: where they fill it, the topic cannot go on in a new ledger."""
-
-
-def check_given(properties: Mapping[str, str]) -> None:
-    """Check that properties which people give, all together, leave room for what they share a node with.
-
-    Raises:
-        ValueTooLarge: They do not.
-    """
-    size_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
-    if size_bytes > MAX_GIVEN_BYTES:
-        raise ValueTooLarge(
-            f"the properties have {size_bytes} bytes together, and at most {MAX_GIVEN_BYTES} are kept: remove some, or "
-            "keep what is large elsewhere and give its address"
-        )
 
 
 def get_text(info: ManagedLedgerInfo | ManagedLedgerInfo.LedgerInfo, key: str) -> str | None:

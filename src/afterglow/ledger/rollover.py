@@ -1,4 +1,4 @@
-"""Roll-over: from one ledger to the next while appends go on.
+"""Roll-over: from one ledger to the next while appends go on, and the limits that trigger it.
 
 1. Create the new hot ledger. *Crash: no list names it, it is empty, and the next start sweeps it.*
 2. Commit it to the list. *Crash: the list names an empty ledger; opening the topic finishes it, and the next
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +29,7 @@ from afterglow.ledger.properties import DELETING, get_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLedger
     from afterglow.ledger.append import Appender
@@ -35,6 +37,45 @@ if TYPE_CHECKING:
     from afterglow.ledger.ledger_list import LedgerEnd
     from afterglow.ledger.state import TopicState
     from afterglow.ledger.update import Edit, Snapshot, TopicMetadata
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RolloverLimits:
+    """Bounds of one ledger."""
+
+    max_entries: int
+    max_bytes: int
+    min_age_s: float
+    """No limit closes a ledger that is not older; 0: any age will do."""
+    max_age_s: float
+    """0: age does not matter."""
+    max_idle_s: float
+    """0: idleness does not matter."""
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> RolloverLimits:
+        """The limits that a configuration gives."""
+        return cls(
+            config.managed_ledger_max_entries_per_ledger,
+            config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
+            config.managed_ledger_min_ledger_rollover_time_minutes * 60.0,
+            config.managed_ledger_max_ledger_rollover_time_minutes * 60.0,
+            config.managed_ledger_inactive_ledger_rollover_time_seconds * 1.0,
+        )
+
+    def full(self, entries: int, size_bytes: int, age_s: float) -> bool:
+        """Whether a ledger with so much in it is to be followed by another. An empty one never is."""
+        if not entries or (self.min_age_s and age_s <= self.min_age_s):
+            return False
+        old = self.max_age_s > 0 and age_s >= self.max_age_s
+        return entries >= self.max_entries or size_bytes >= self.max_bytes or old
+
+    def idle(self, entries: int, idle_s: float) -> bool:
+        """Whether a ledger was left alone for so long that it is to be closed."""
+        return entries > 0 and 0 < self.max_idle_s <= idle_s
+
 
 _log = logging.getLogger(__name__)
 
@@ -185,7 +226,7 @@ class Roller:
         try:
             self._executor.submit(task)
         except RuntimeError:  # the executor was shut down: the process is about to end
-            self.appender.no_ledger(TopicClosed(f"{self._name} gets no new ledger: the engine is shutting down"))
+            self.appender.no_ledger(TopicClosed(f"{self._name} gets no new ledger: the server is shutting down"))
 
     def _advance_task(self) -> None:
         try:

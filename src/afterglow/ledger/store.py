@@ -1,4 +1,4 @@
-"""All topics of one engine: opening, listing, deleting, and what a start has to put right."""
+"""All topics of one server: opening, listing, deleting, and what a start has to put right."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 from afterglow.errors import AfterglowError, InvalidName, LedgerMissing, TopicClosed, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.cache import TailCache
-from afterglow.ledger.clock import SystemClock
-from afterglow.ledger.cursor_states import CursorStates
+from afterglow.ledger.cursor_store import CursorStates
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
-from afterglow.ledger.environment import Environment
+from afterglow.ledger.environment import Environment, SystemClock
 from afterglow.ledger.managed_ledger import ManagedLedger
 from afterglow.ledger.offloading import NoOffloading, told
 from afterglow.ledger.properties import DELETING, get_text, get_trash
 from afterglow.ledger.retention import Retention
 from afterglow.ledger.source import HotSource
 from afterglow.ledger.update import TopicMetadata
-from afterglow.metadata.encoding import decode_name
-from afterglow.metadata.names import Domain, TopicName
+from afterglow.metadata.names import Domain, TopicName, decode_name
 from afterglow.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_of, topics_path
 
 if TYPE_CHECKING:
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog, KeyedState
-    from afterglow.ledger.clock import Clock
-    from afterglow.ledger.executor import Executor
+    from afterglow.ledger.environment import Clock, Executor
     from afterglow.ledger.offload_buffer import OffloadBuffer
     from afterglow.ledger.offloading import Offloading
     from afterglow.ledger.source import Sources
@@ -56,7 +53,7 @@ class StartReport:
 
 
 class LedgerStore:
-    """The topics of one engine. Thread-safe.
+    """The topics of one server. Thread-safe.
 
     Args:
         hot: Where ledgers are; this process alone writes there.
@@ -138,7 +135,7 @@ class LedgerStore:
             if (known := self.opened(name)) is not None:
                 return known
             if self._closed:
-                raise TopicClosed(f"{name} cannot be opened: the engine is shutting down")
+                raise TopicClosed(f"{name} cannot be opened: the server is shutting down")
             metadata = self._metadata_of(name)
             snapshot = metadata.open(create=create)
             if get_text(snapshot.info, DELETING) is not None:

@@ -1,6 +1,12 @@
-"""Letting go of a topic's oldest ledgers: when retention no longer holds them, or all at once.
+"""Trimming of a topic's oldest ledgers, by retention or truncation, and deletion of their hot copies.
 
-Which ones may go is decided in :mod:`afterglow.ledger.retention`, how their copies go in :mod:`afterglow.ledger.trash`.
+The edit that takes a ledger off the list writes its id down in the same commit, so that a crash forgets none:
+
+1. Take the ledgers off the list, and note them as trash. *Crash: they are gone for readers; opening the topic goes on.*
+2. Delete their hot copies. *Crash: deleting again does no harm.*
+3. Strike them off the trash. *Crash: done.*
+
+Retention, in :mod:`afterglow.ledger.retention`, decides which ledgers are trimmed.
 """
 
 from __future__ import annotations
@@ -13,11 +19,10 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.position import Position
-from afterglow.ledger.ledger_list import drop_ledgers, free_ledgers
+from afterglow.ledger.ledger_list import drop_ledgers, forget_trash, free_ledgers
 from afterglow.ledger.offloading import told
 from afterglow.ledger.properties import get_trash
 from afterglow.ledger.retention import consumed_before, to_trim, to_truncate
-from afterglow.ledger.trash import empty_trash
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,9 +34,27 @@ if TYPE_CHECKING:
     from afterglow.ledger.retention import Retention
     from afterglow.ledger.rollover import Roller
     from afterglow.ledger.state import TopicState
-    from afterglow.ledger.update import Edit, TopicMetadata
+    from afterglow.ledger.update import Edit, Snapshot, TopicMetadata
 
 _log = logging.getLogger(__name__)
+
+
+def empty_trash(environment: Environment, metadata: TopicMetadata) -> Snapshot:
+    """Steps 2 and 3, for every ledger that is noted. What the hot log cannot delete now stays noted.
+
+    Raises:
+        MetadataError: The trash was not struck off; it is deleted again some time.
+    """
+    gone: list[int] = []
+    for ledger_id in get_trash(metadata.snapshot.info):
+        environment.cache.drop_ledger(ledger_id)
+        try:
+            environment.hot.delete(ledger_id)
+        except HotLogError as error:
+            _log.warning("the hot copy of ledger %d is deleted later: %s", ledger_id, error)
+        else:
+            gone.append(ledger_id)
+    return metadata.update(partial(forget_trash, ledger_ids=gone)) if gone else metadata.snapshot
 
 
 class Trimmer:
@@ -146,7 +169,7 @@ class Trimmer:
 
         1. Have their copies outside the hot log put on record as to be deleted. *Crash: the list still names them, and
            copies that a list names are not deleted.*
-        2. Take them off the list; see :mod:`afterglow.ledger.trash` for the hot copies. *Crash: opening goes on.*
+        2. Take them off the list; see :mod:`afterglow.ledger.trimming` for the hot copies. *Crash: opening goes on.*
         3. Have the copies outside deleted. *Crash: what is on record is done at the next start.*
         """
         with ExitStack() as leaving:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from afterglow.config import BrokerConfig
-    from afterglow.ledger.clock import Clock
+    from afterglow.ledger.environment import Clock
     from afterglow.metadata.store import MetadataStore, Versioned
 
     Edit: TypeAlias = Callable[[ManagedLedgerInfo], None]

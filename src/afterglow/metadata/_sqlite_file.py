@@ -57,7 +57,7 @@ def explain(error: sqlite3.Error, path: Path, what: str) -> AfterglowError:
         return CorruptMetadata(f"{what}: {path} is no intact metadata database: {error}; restore it from a copy")
     if code in _LOCKED:
         return MetadataUnavailable(
-            f"{what}: another process holds {path} for longer than busy_timeout_s: end it, or raise the time-out"
+            f"{what}: another process keeps {path} locked; end it, or raise metadataStoreOperationTimeoutSeconds"
         )
     return MetadataUnavailable(f"{what}: {path} cannot be used: {error}; check that it exists and its permissions")
 

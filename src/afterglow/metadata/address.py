@@ -1,4 +1,4 @@
-"""From an address to an open metadata store: the one table of schemes."""
+"""Opens the metadata store that an address names: the one table of schemes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from afterglow.metadata.sqlite import SqliteMetadataStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from afterglow.config import BrokerConfig
     from afterglow.metadata.store import MetadataStore
 
 _FORMS: Final = "memory://NAME, sqlite:PATH or zk://HOST:2181[,HOST2:2181][/CHROOT]"
 _ZOOKEEPER_PORT: Final = 2181
 
 
-def open_metadata(address: str, **options: Any) -> MetadataStore:
+def open_metadata(address: str, config: BrokerConfig | None = None, **options: Any) -> MetadataStore:
     """Open the metadata store at ``address``; the caller closes it.
 
     Args:
         address: ``memory://NAME`` (shared within the process; without a name, a store of its own), ``sqlite:PATH``, or
             ``zk://HOST:PORT[,HOST2:PORT][/CHROOT]`` (Pulsar's own spelling ``zk:HOST:PORT`` will do).
-        options: Keyword arguments of the store's class.
+        config: Settings with the timeouts of the store; None: the store's own defaults.
+        options: Keyword arguments of the store's class; they win over ``config``.
 
     Raises:
         ConfigError: The scheme or an option is unknown, or the address is malformed.
@@ -38,7 +40,18 @@ def open_metadata(address: str, **options: Any) -> MetadataStore:
     if not colon or opener is None:
         near = get_close_matches(scheme, _OPENERS, n=1, cutoff=0.0)[0]
         raise ConfigError(f"metadata address {address!r} has no known scheme; did you mean {near!r}? Forms: {_FORMS}")
-    return opener(address, rest, options)
+    return opener(address, rest, _timeouts(scheme, config) | options)
+
+
+def _timeouts(scheme: str, config: BrokerConfig | None) -> dict[str, Any]:
+    """The options of a store that settings decide."""
+    if config is None or scheme == "memory":
+        return {}
+    operation_s = float(config.metadata_store_operation_timeout_seconds)
+    if scheme == "sqlite":
+        return {"busy_timeout_s": operation_s}
+    session_s = config.metadata_store_session_timeout_millis / 1000
+    return {"operation_timeout_s": operation_s, "session_timeout_s": session_s}
 
 
 def _open_memory(address: str, rest: str, options: dict[str, Any]) -> MetadataStore:

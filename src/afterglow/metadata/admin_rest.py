@@ -1,7 +1,8 @@
-"""What an admin API tells of a cluster's topics: a view with nothing to write by.
+"""Client of an admin API, Afterglow's or Pulsar's: single calls, and a read-only view of a cluster's topics.
 
-Answers are given as they come, as JSON that was checked for its outline alone; what it means is said by
-:mod:`afterglow.metadata.pulsar_views`.
+A call is made once, over the standard library and on a connection of its own: what fails may have happened, and the
+caller decides whether to retry. Answers are given as they come, as JSON that was checked for its outline alone; their
+meaning is in :mod:`afterglow.metadata.pulsar_views`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,143 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from afterglow.errors import AccessDenied, ConfigError, CorruptMetadata, MetadataUnavailable, NotThere
-from afterglow.metadata.admin_link import AdminLink, parse_admin_url
-from afterglow.metadata.encoding import encode_name
-from afterglow.metadata.names import NamespaceName
+from afterglow.metadata.names import NamespaceName, encode_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from email.message import Message
+    from urllib.parse import SplitResult
+
     from afterglow.metadata.cluster_proof import ClusterProof
     from afterglow.metadata.names import TopicName
 
     Json = dict[str, Any]
+
+
+_REDIRECTS: Final = (307, 308)
+_MOST_REDIRECTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    content: bytes
+    call: str
+    """What was asked, and of whom, for messages."""
+    headers: Message
+    """By names in any case."""
+
+
+def parse_admin_url(url: str) -> SplitResult:
+    """The parts of an admin API's address.
+
+    Raises:
+        ValueError: It is none.
+    """
+    parts = urlsplit(url.rstrip("/"))
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
+        raise ValueError(url)
+    return parts
+
+
+class AdminLink:
+    """Calls to one admin API. Thread-safe.
+
+    Args:
+        base: Its address.
+        proof: What it is shown.
+
+    Raises:
+        ConfigError: The authorities to trust cannot be read.
+    """
+
+    def __init__(self, base: SplitResult, proof: ClusterProof) -> None:
+        self._base = base
+        self._token = proof.token
+        self._tls = _context(proof.ca_file) if base.scheme == "https" else None
+
+    def exchange(self, method: str, target: str, data: bytes | None, timeout_s: float) -> Answer:
+        """Make a call, wherever the cluster sends it on to, and read the whole answer.
+
+        Args:
+            method: Of HTTP.
+            target: Path and query, behind the path of the base.
+            data: JSON to be sent; None sends no body.
+            timeout_s: Longest silence.
+
+        Raises:
+            OSError: It cannot be reached; ``ssl.SSLError`` where it is not trusted.
+            HTTPException: What it says is no HTTP.
+            MetadataUnavailable: It sends the call in circles, or to where it would not be protected.
+        """
+        with self.open(method, target, data, timeout_s) as (answer, call):
+            return Answer(answer.status, answer.read(), call, answer.headers)
+
+    @contextmanager
+    def open(
+        self, method: str, target: str, data: bytes | None, timeout_s: float
+    ) -> Iterator[tuple[http.client.HTTPResponse, str]]:
+        """Make a call as :meth:`exchange` does; the answer is read inside the context, which closes the connection.
+
+        Returns:
+            The answer, and the call for messages.
+
+        Raises:
+            OSError: As :meth:`exchange`.
+            HTTPException: As :meth:`exchange`.
+            MetadataUnavailable: As :meth:`exchange`.
+        """
+        at, target = self._base, f"{self._base.path}{target}"
+        for _ in range(_MOST_REDIRECTS):
+            link = self._connection(at, timeout_s)
+            try:
+                link.request(method, target, data, self._headers())
+                # An answer that ends with the connection owns the socket, which closing the connection leaves open.
+                with link.getresponse() as answer:
+                    location = answer.headers["Location"]
+                    if answer.status not in _REDIRECTS or location is None:
+                        yield answer, f"{method} {at.scheme}://{at.netloc}{target}"
+                        return
+            finally:
+                link.close()
+            # Another broker of the cluster has the topic.
+            try:
+                moved = parse_admin_url(location)
+            except ValueError as error:
+                raise MetadataUnavailable(f"{at.netloc} sends the call on to {location!r}, which is no URL") from error
+            if at.scheme == "https" and moved.scheme != "https":
+                raise MetadataUnavailable(f"{at.netloc} sends the call on to {location}, which is not protected by TLS")
+            at, target = moved, f"{moved.path}?{moved.query}" if moved.query else moved.path
+        raise MetadataUnavailable(f"{self._base.netloc} and others send the call from one to another")
+
+    def _connection(self, at: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+        assert at.hostname is not None
+        if at.scheme == "https":
+            tls = self._tls or _context(None)
+            return http.client.HTTPSConnection(at.hostname, at.port, timeout=timeout_s, context=tls)
+        return http.client.HTTPConnection(at.hostname, at.port, timeout=timeout_s)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
+
+
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ConfigError(f"--ca-file {ca_file!r} holds no certificates that can be read: {error}") from error
+
 
 _TIMEOUT_S: Final = 60.0
 """A broker may have to load the topic first, which takes it some seconds."""

@@ -1,4 +1,7 @@
-"""How one proves oneself to a cluster, and whom one trusts there."""
+"""Credentials for a cluster, and the authorities to trust there.
+
+Apart from the client, whose imports would slow down ``afterglow --help``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from afterglow.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ClusterProof:
-    """For the admin API and the brokers of one cluster alike."""
+    """Credentials for the admin API and the brokers of one cluster, and the authorities to trust there."""
 
     token: str | None = field(default=None, repr=False)
     """Proves a role; None where nothing is asked."""

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afterglow.errors import MetadataUnavailable
-from afterglow.metadata.checks import (
+from afterglow.metadata.store import (
     DEFAULT_MAX_VALUE_BYTES,
+    FIRST_VERSION,
+    Versioned,
     ancestors_of,
     check_delete,
     check_path,
@@ -20,13 +22,12 @@ from afterglow.metadata.checks import (
     check_version,
     has_children,
     parent_of,
+    wall_clock_ms,
 )
-from afterglow.metadata.clock import wall_clock_ms
-from afterglow.metadata.store import FIRST_VERSION, Versioned
 from afterglow.metadata.watches import Notifier
 
 if TYPE_CHECKING:
-    from afterglow.metadata.clock import NowMs
+    from afterglow.metadata.store import NowMs
     from afterglow.metadata.watches import Watch, WatchCallback
 
 

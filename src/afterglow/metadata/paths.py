@@ -1,4 +1,4 @@
-"""Where things are in the metadata store: Pulsar's own paths, and ours under ``/afterglow/<cluster>/``.
+"""Paths in the metadata store: Pulsar's own, and ours under ``/afterglow/<cluster>/``.
 
 Pure functions over names. A managed-ledger name contains slashes, so below it stands a node for each of its parts.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from afterglow.errors import InvalidName
-from afterglow.metadata.encoding import decode_name, encode_name
-from afterglow.metadata.names import TopicName, check_entity
+from afterglow.metadata.names import TopicName, check_entity, encode_name
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from afterglow.metadata.names import NamespaceName
 
 MANAGED_LEDGERS: Final = "/managed-ledgers"
 """Pulsar's root of all managed ledgers; embedded, ours too."""
 
 STANDALONE: Final = "standalone"
-"""The cluster name of an embedded engine."""
+"""The cluster name of an embedded server."""
 
 
 def managed_ledger_path(ledger_name: str) -> str:
@@ -42,19 +42,11 @@ def topic_of(path: str) -> TopicName:
     """Return the topic of a path that :func:`managed_ledger_path` made.
 
     Raises:
-        InvalidName: The path is none.
+        InvalidName: It is not such a path.
     """
-    return TopicName.from_managed_ledger_name(_below(MANAGED_LEDGERS, path))
-
-
-def cursor_of(path: str) -> tuple[TopicName, str]:
-    """Return the topic and the subscription of a path that :func:`cursor_path` made.
-
-    Raises:
-        InvalidName: The path is none.
-    """
-    ledger, _, subscription = path.rpartition("/")
-    return topic_of(ledger), decode_name(subscription)
+    if not path.startswith(f"{MANAGED_LEDGERS}/"):
+        raise InvalidName(f"the metadata path {path!r} is not below {MANAGED_LEDGERS}")
+    return TopicName.from_managed_ledger_name(path.removeprefix(f"{MANAGED_LEDGERS}/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,44 +99,3 @@ class AfterglowPaths:
     def topic_policies(self, ledger_name: str) -> str:
         """Return where a topic's own policies are; a partitioned topic has one for all its partitions."""
         return f"{self.root}/topic-policies/{ledger_name}"
-
-    def parse_segment(self, path: str) -> tuple[TopicName, UUID]:
-        """Return the topic and the UUID of a path that :meth:`segment` made.
-
-        Raises:
-            InvalidName: The path is none.
-        """
-        return _topic_and_uuid(_below(f"{self.root}/segments", path), path)
-
-    def parse_upload(self, path: str) -> tuple[TopicName, UUID]:
-        """Return the topic and the UUID of a path that :meth:`upload` made.
-
-        Raises:
-            InvalidName: The path is none.
-        """
-        return _topic_and_uuid(_below(f"{self.root}/uploads", path), path)
-
-    def parse_delete(self, path: str) -> tuple[TopicName, UUID]:
-        """Return the topic and the UUID of a path that :meth:`delete` made.
-
-        Raises:
-            InvalidName: The path is none.
-        """
-        return _topic_and_uuid(_below(f"{self.root}/deletes", path), path)
-
-
-def _below(root: str, path: str) -> str:
-    if not path.startswith(f"{root}/"):
-        raise InvalidName(f"the metadata path {path!r} is not below {root}")
-    return path.removeprefix(f"{root}/")
-
-
-def _topic_and_uuid(rest: str, path: str) -> tuple[TopicName, UUID]:
-    ledger_name, _, text = rest.rpartition("/")
-    try:
-        parsed = UUID(text)
-    except ValueError:
-        parsed = None
-    if parsed is None or str(parsed) != text:
-        raise InvalidName(f"the metadata path {path!r} does not end in a UUID")
-    return TopicName.from_managed_ledger_name(ledger_name), parsed

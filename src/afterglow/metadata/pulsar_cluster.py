@@ -1,4 +1,4 @@
-"""What an Apache Pulsar cluster keeps in its metadata store, at its own paths: a view with nothing to write by."""
+"""Read-only view of an Apache Pulsar cluster's metadata, at Pulsar's own paths."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from afterglow.errors import CorruptMetadata, InvalidName
-from afterglow.metadata.encoding import decode_name, encode_name
-from afterglow.metadata.names import Domain, NamespaceName, TopicName
+from afterglow.metadata.names import Domain, NamespaceName, TopicName, decode_name, encode_name
 from afterglow.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topics_path
 
 if TYPE_CHECKING:

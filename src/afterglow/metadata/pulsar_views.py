@@ -1,4 +1,4 @@
-"""What the admin API of an Apache Pulsar says of a topic, as the records that its metadata holds. Pure functions.
+"""Answers of Apache Pulsar's admin API about a topic, as the records that its metadata holds. Pure functions.
 
 Two answers make one list: ``internal-info`` has the metadata but for the offload's state, since its ``isOffloaded``
 says only that an offload was begun; ``internalStats`` has that, and how far the open ledger is written. The statistics
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from afterglow.errors import CorruptMetadata
-from afterglow.format.offload_context import set_uuid
+from afterglow.format.objects import set_uuid
 from afterglow.format.position import parse_position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.format.schema_version import SchemaVersion
+from afterglow.format.schema import SchemaVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Metadata in one SQLite file: what an embedded engine uses.
+"""Metadata in one SQLite file: the store of an embedded server.
 
 Promises durable compare-and-set among any number of threads and processes of one machine: a put that returned survives
 a crash of the process and of the machine (write-ahead log, synced at every commit). One process may read while another
@@ -6,17 +6,22 @@ writes. Watches see the changes of other processes within ``poll_interval_s``.
 
 Does not promise anything on network file systems, where SQLite's write-ahead log does not work, nor for a store carried
 through ``fork``: open one in the child.
+
+One thread finds changes by other processes: it asks SQLite every interval whether another connection has committed
+(``PRAGMA data_version``, which reads one word of shared memory), and only then compares the watched nodes. A commit of
+this process wakes it at once.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import CommitFailed, CommitUnknown, MetadataUnavailable, NotSupported
+from afterglow.errors import AfterglowError, CommitFailed, CommitUnknown, MetadataUnavailable, NotSupported
 from afterglow.metadata._sqlite_file import (
     check_schema,
     connect,
@@ -26,9 +31,10 @@ from afterglow.metadata._sqlite_file import (
     primary_code,
     query_unseen,
 )
-from afterglow.metadata._sqlite_poll import ChangePoller
-from afterglow.metadata.checks import (
+from afterglow.metadata.store import (
     DEFAULT_MAX_VALUE_BYTES,
+    FIRST_VERSION,
+    Versioned,
     ancestors_of,
     check_delete,
     check_path,
@@ -36,15 +42,17 @@ from afterglow.metadata.checks import (
     check_version,
     has_children,
     parent_of,
+    wall_clock_ms,
 )
-from afterglow.metadata.clock import wall_clock_ms
-from afterglow.metadata.store import FIRST_VERSION, Versioned
+from afterglow.metadata.watches import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.metadata.clock import NowMs
+    from afterglow.metadata.store import NowMs
     from afterglow.metadata.watches import Watch, WatchCallback
+
+_log = logging.getLogger(__name__)
 
 _VERSION: Final = "SELECT version FROM nodes WHERE parent = ? AND name = ?"
 _NODE: Final = "SELECT value, version, created_ms, modified_ms FROM nodes WHERE parent = ? AND name = ?"
@@ -70,7 +78,8 @@ class SqliteMetadataStore:
     Args:
         path: Of the database file; made, readable by its owner only, unless it exists. Its directory must exist.
         read_only: Open an existing file, and refuse to change it; without watches, nothing is made beside it either.
-        busy_timeout_s: How long a call waits for other threads and processes before it fails.
+        busy_timeout_s: How long a call waits for other threads and processes before it fails
+            (``metadataStoreOperationTimeoutSeconds``).
         poll_interval_s: How often changes by other processes are looked for while there are watches.
         max_value_bytes: The longest value taken.
         now_ms: The clock that stamps nodes.
@@ -260,7 +269,8 @@ class SqliteMetadataStore:
     def _held(self, lock: threading.Lock, what: str) -> Iterator[None]:
         if not lock.acquire(timeout=self._timeout_s):
             raise MetadataUnavailable(
-                f"{what} in {self._path}: other threads held the store for {self._timeout_s} s (busy_timeout_s)"
+                f"{what} in {self._path}: other threads held the store for {self._timeout_s:g} s "
+                "(metadataStoreOperationTimeoutSeconds)"
             )
         try:
             yield
@@ -287,3 +297,83 @@ def _roll_back(db: sqlite3.Connection) -> bool:
         except sqlite3.Error:
             return False
     return not db.in_transaction
+
+
+_State = tuple[int, int] | None
+"""The change numbers of a node and of its list of children; None where there is no node."""
+
+_STATE: Final = "SELECT changed, children_changed FROM nodes WHERE parent = ? AND name = ?"
+
+
+class ChangePoller:
+    """The watches of one SQLite store; its threads start with the first watch."""
+
+    def __init__(self, path: Path, busy_timeout_s: float, interval_s: float) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._interval_s = interval_s
+        self._notifier = Notifier("afterglow-metadata-sqlite")
+        self._lock = threading.Lock()
+        self._known: dict[str, _State] = {}
+        self._woken = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, db: sqlite3.Connection, path: str, callback: WatchCallback) -> Watch:
+        """Watch ``path`` for changes to what ``db`` shows now."""
+        with self._lock:
+            # Kept if known: an older state can only cause a call too many.
+            self._known.setdefault(path, _state(db, path))
+            watch = self._notifier.add(path, callback)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="afterglow-metadata-poll", daemon=True)
+                self._thread.start()
+        return watch
+
+    def wake(self) -> None:
+        """Look for changes now: this process has made some."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Stop the threads."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._woken.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._notifier.close()
+
+    def _run(self) -> None:
+        db: sqlite3.Connection | None = None
+        seen = -1  # no data version, so that the first round compares: a change may have preceded this thread
+        while not self._closed:
+            try:
+                if db is None:
+                    db = connect(self._path, self._busy_timeout_s, read_only=True)
+                (current,) = db.execute("PRAGMA data_version").fetchone()
+                if current != seen:
+                    self._compare(db)
+                    seen = current
+            except (sqlite3.Error, AfterglowError) as error:
+                _log.warning("looking for changes in %s failed, trying again: %s", self._path, error)
+            self._woken.wait(self._interval_s)
+            self._woken.clear()
+        if db is not None:
+            db.close()
+
+    def _compare(self, db: sqlite3.Connection) -> None:
+        changed: list[str] = []
+        with self._lock:
+            watched = set(self._notifier.paths())
+            self._known = {path: known for path, known in self._known.items() if path in watched}
+            for path, known in self._known.items():
+                if (state := _state(db, path)) != known:
+                    self._known[path] = state
+                    changed.append(path)
+        self._notifier.changed(changed)
+
+
+def _state(db: sqlite3.Connection, path: str) -> _State:
+    row: _State = db.execute(_STATE, (parent_of(path), path.rpartition("/")[2])).fetchone()
+    return row

@@ -26,8 +26,11 @@ from afterglow.errors import (
     MissingDependency,
     VersionConflict,
 )
-from afterglow.metadata.checks import (
+from afterglow.metadata.store import (
     DEFAULT_MAX_VALUE_BYTES,
+    FIRST_VERSION,
+    MUST_NOT_EXIST,
+    Versioned,
     ancestors_of,
     check_delete,
     check_path,
@@ -35,7 +38,6 @@ from afterglow.metadata.checks import (
     does_not_exist,
     has_children,
 )
-from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST, Versioned
 from afterglow.metadata.watches import Notifier
 
 try:
@@ -81,15 +83,16 @@ class ZooKeeperMetadataStore:
     Args:
         hosts: ``host:port`` of one or several servers, separated by commas.
         chroot: The path under which all paths lie, such as ``/pulsar``; made with the first put.
-        operation_timeout_s: The deadline of each call, waiting for a connection included.
-        connect_timeout_s: The deadline of the first connection.
-        session_timeout_s: After this long without contact ZooKeeper ends the session.
+        operation_timeout_s: Deadline of each call, waiting for a connection included, and of the first connection
+            (``metadataStoreOperationTimeoutSeconds``).
+        session_timeout_s: ZooKeeper ends the session after this long without contact
+            (``metadataStoreSessionTimeoutMillis``).
         max_value_bytes: The longest value taken; raise it only with ``jute.maxbuffer`` of every server.
         auth: Pairs of scheme and credential, such as ``("digest", "user:password")``.
         client_options: More arguments for ``kazoo.client.KazooClient``: TLS, SASL, default access list.
 
     Raises:
-        MetadataUnavailable: No server answered within ``connect_timeout_s``.
+        MetadataUnavailable: No server answered within ``operation_timeout_s``.
     """
 
     def __init__(
@@ -98,7 +101,6 @@ class ZooKeeperMetadataStore:
         *,
         chroot: str = "",
         operation_timeout_s: float = 10.0,
-        connect_timeout_s: float = 15.0,
         session_timeout_s: float = 10.0,
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         auth: Sequence[tuple[str, str]] = (),
@@ -125,11 +127,11 @@ class ZooKeeperMetadataStore:
         )
         self._client.add_listener(self._on_state)
         try:
-            self._client.start(timeout=connect_timeout_s)
+            self._client.start(timeout=operation_timeout_s)
         except KazooTimeoutError as error:
             raise MetadataUnavailable(
-                f"no ZooKeeper answered at {hosts} within {connect_timeout_s} s (connect_timeout_s): "
-                "check the address and that the server runs"
+                f"no ZooKeeper server answered at {hosts} within {operation_timeout_s:g} s; check the address and that "
+                "the server runs, or raise metadataStoreOperationTimeoutSeconds"
             ) from error
 
     @property
@@ -286,7 +288,8 @@ class ZooKeeperMetadataStore:
             raise MetadataUnavailable(f"{what}: the metadata store at {self._hosts} is closed: open another")
         if not connected or time.monotonic() >= deadline:
             raise MetadataUnavailable(
-                f"{what}: no connection to ZooKeeper at {self._hosts} within {self._timeout_s} s (operation_timeout_s)"
+                f"{what}: no connection to ZooKeeper at {self._hosts} within {self._timeout_s:g} s; check that it "
+                "runs, or raise metadataStoreOperationTimeoutSeconds"
             )
         return request().get(timeout=max(0.001, deadline - time.monotonic()))
 
@@ -318,4 +321,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _denied(what: str) -> str:
-    return f"{what} is denied by ZooKeeper's access list: give credentials that it names (auth)"
+    return (
+        f"{what} is denied by the access list of the ZooKeeper node; grant access to clients without auth credentials, "
+        "which is how Afterglow connects"
+    )

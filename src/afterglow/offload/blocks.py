@@ -1,7 +1,8 @@
-"""Our own drivers: a ledger becomes one data object in Pulsar's format V1, and an index beside it.
+"""Built-in drivers: a ledger becomes one data object in Pulsar's format V1, and an index beside it.
 
-The bulk is done by tasks (:mod:`afterglow.offload.task`), here or elsewhere; this plans them, and turns their results
-into an object with an index. The index is made from plans and results alone, so that whoever finishes writes the same.
+Tasks do the bulk (:mod:`afterglow.offload.task`), in this process or elsewhere; this module plans them, and turns their
+results into an object with an index. The index is made from plans and results alone, so that any process that finishes
+it writes the same.
 """
 
 from __future__ import annotations
@@ -20,31 +21,29 @@ from afterglow.errors import (
     UploadMissing,
     WrongLength,
 )
-from afterglow.format.assemble import index_v1
-from afterglow.format.index import encode_index
-from afterglow.format.ledger_metadata import ClosedLedger
+from afterglow.format.blocks import plan_v1
+from afterglow.format.index import ClosedLedger, encode_index, index_v1
 from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY, ObjectKey, user_metadata
-from afterglow.format.plan import plan_v1
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.offload.offloader import CLUSTER_KEY, EXTRA_KEYS, NAME_KEY, VERSION_KEY, LedgerOffloader
 from afterglow.offload.parts import group_blocks
 from afterglow.offload.task import LedgerPart, PartTask, run_part
-from afterglow.read.places import driver_metadata, driver_setting, place_of_driver, store_options
+from afterglow.tier.locations import driver_metadata, driver_setting, place_of_driver, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
-    from afterglow.format.plan import BlockPlan
+    from afterglow.format.blocks import BlockPlan
+    from afterglow.hot.log import ReadableLedger
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.offload.handle import BlockHandle
     from afterglow.offload.offloader import OffloadedLedger
-    from afterglow.offload.parts import ReadableLedger
     from afterglow.offload.task import PartResult
     from afterglow.read.copies import LedgerCopy
-    from afterglow.read.places import TierPlace, Tiers
     from afterglow.storage.store import ObjectStore, Part, Upload
+    from afterglow.tier.locations import TierPlace, Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,11 @@ class CopyOrder:
     extra: Mapping[str, str]
     """For the objects; see :func:`~afterglow.offload.offloader.extra_metadata`."""
     home: str = ""
-    """The engine's home directory."""
+    """The server's home directory."""
     instance: str = ""
     """Id of the hot log there."""
     remote: PulsarAddress | None = None
-    """Where tasks read the topic that do not share the engine's disk."""
+    """Where tasks read the topic that do not share the server's disk."""
 
     @property
     def key(self) -> str:
@@ -128,10 +127,10 @@ class BlockOffloader(LedgerOffloader):
         return self._place
 
     def driver_metadata(self) -> Mapping[str, str]:
-        """What tells the place, in Pulsar's own terms."""
+        """The tier location in Pulsar's own terms."""
         return driver_metadata(self._place)
 
-    # --- in steps, for whoever runs the tasks -------------------------------------------------------------------------
+    # --- in steps, with tasks run elsewhere ---------------------------------------------------------------------------
 
     def plan(self, ledger: ReadableLedger, entries: int) -> tuple[tuple[BlockPlan, ...], ...]:
         """The blocks of a ledger, part by part. Changes nothing.
@@ -201,7 +200,7 @@ class BlockOffloader(LedgerOffloader):
         try:
             store.complete_upload(upload, parts)
         except (UploadMissing, StoreTimeout):
-            # Completed by a request whose answer was lost: then the object is there, and nobody else writes this key.
+            # Completed by a request whose answer was lost: then the object exists; only this attempt writes the key.
             found = store.head(copy.order.key)
             ours = found.metadata.get(INSTANCE_KEY) == copy.order.extra.get(INSTANCE_KEY)
             if found.size_bytes != copy.size_bytes or not ours:
@@ -214,17 +213,12 @@ class BlockOffloader(LedgerOffloader):
         ledger = ClosedLedger(
             last_entry_id=order.entries - 1,
             length_bytes=sum(plan.payload_bytes for plan in plans),
-            # Nobody records when a ledger was created; its first entry came right after.
+            # The time of a ledger's creation is not recorded; its first entry came right after.
             created_ms=min(broker_times, default=order.closed_ms),
             managed_ledger=order.extra.get(NAME_KEY, ""),
         )
-        key = order.key + INDEX_SUFFIX
         index = encode_index(index_v1(ledger, plans, statistics))
-        try:
-            store.put(key, index, metadata=object_metadata("index", order.extra), if_absent=True)
-        except ObjectExists:
-            if store.get(key) != index:
-                raise
+        put_index(store, order.key, index, object_metadata("index", order.extra))
 
     # --- all at once --------------------------------------------------------------------------------------------------
 
@@ -246,15 +240,12 @@ class BlockOffloader(LedgerOffloader):
         """Begin a segment that entries are offered to, cut as the policy says; see the protocol."""
         # Here, since tasks, which import this too, need none of it.
         from afterglow.offload.handle import BlockHandle, SegmentLimits  # noqa: PLC0415
-        from afterglow.offload.segments.cutting import Sizes  # noqa: PLC0415
+        from afterglow.offload.segments.part_planner import Sizes  # noqa: PLC0415
 
         policy = self._policy
-        max_bytes = policy.max_offload_segment_size_in_bytes
         limits = SegmentLimits(
-            sizes=Sizes.of(
-                max_bytes, policy.streaming_offload_block_size_in_bytes, policy.streaming_offload_part_size_in_bytes
-            ),
-            max_bytes=max_bytes,
+            sizes=Sizes.of_policy(policy),
+            max_bytes=policy.max_offload_segment_size_in_bytes,
             buffer_bytes=policy.spark_task_buffer_max_bytes,
             uploads=policy.managed_ledger_offload_max_threads,
         )
@@ -269,7 +260,7 @@ class BlockOffloader(LedgerOffloader):
 
     def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
         """The copy of a ledger in the tier, wherever it was put then; see the protocol."""
-        # Here, since whoever only writes needs none of the readers' caches.
+        # Here, since writers need none of the readers' caches.
         from afterglow.read.counters import ReadCounters  # noqa: PLC0415
         from afterglow.read.objects import Located  # noqa: PLC0415
         from afterglow.read.tier_source import TierSource  # noqa: PLC0415
@@ -299,6 +290,20 @@ class BlockOffloader(LedgerOffloader):
 
     def _store(self, place: TierPlace | None = None) -> ObjectStore:
         return self._tiers.store(place or self._place, self._policy)
+
+
+def put_index(store: ObjectStore, key: str, index: bytes, metadata: Mapping[str, str]) -> None:
+    """Put the index beside a data object; the same index of an earlier attempt counts as put.
+
+    Raises:
+        ObjectExists: Another index is there.
+        StorageError: The store failed.
+    """
+    try:
+        store.put(key + INDEX_SUFFIX, index, metadata=metadata, if_absent=True)
+    except ObjectExists:
+        if bytes(store.get(key + INDEX_SUFFIX)) != index:
+            raise
 
 
 def delete_objects(store: ObjectStore, key: str) -> None:

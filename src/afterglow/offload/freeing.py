@@ -1,4 +1,4 @@
-"""Letting hot copies go, once the copy in the tier has been looked at.
+"""Freeing of hot copies, once the copies in the tier have been verified.
 
 1. The lag since the offload has passed; see :func:`afterglow.offload.planner.freeable`.
 2. Check every object that holds entries of the ledger: it is there, as long as its index says, and its index parses and
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from afterglow.errors import CorruptIndex, CorruptMetadata, IndexMissing, ObjectMissing, WrongLength
 from afterglow.format.checks import index_problems
 from afterglow.format.index import decode_index
-from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version
-from afterglow.format.offload_context import get_uuid, ledger_uuid
+from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version, get_uuid, ledger_uuid
 from afterglow.offload.segments.records import parse_segment
-from afterglow.read.drivers import open_driver_copy
+from afterglow.read.driver_copies import open_driver_copy
 from afterglow.read.objects import Located
-from afterglow.read.places import is_built_in, place_of_driver, place_of_record
+from afterglow.tier.locations import is_built_in, place_of_driver, place_of_record
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.read.places import TierPlace, Tiers
+    from afterglow.tier.locations import TierPlace, Tiers
 
 
 class CopyCheck:
-    """One look at the copies of a topic's ledgers. Asked in their order, it looks once at a segment that they share.
+    """One verification of the copies of a topic's ledgers. Asked in order, it reads a shared segment once.
 
     Args:
         name: The managed-ledger name.
@@ -52,13 +51,13 @@ class CopyCheck:
         self._metadata = metadata
         self._paths = paths
         self._last: tuple[UUID, ObjectIndex | Located] | None = None
-        """The segment that was looked at last: the next ledger may begin in it."""
+        """The segment that was inspected last: the next ledger may begin in it."""
 
     def check(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
-        """Look at all that the tier holds of a ledger, which must be all of it. Waits for metadata and tier.
+        """Verify all that the tier holds of a ledger, which must be all of it. Waits for metadata and tier.
 
         Raises:
-            AfterglowError: A copy is missing or damaged, or cannot be looked at now.
+            AfterglowError: A copy is missing or damaged, or cannot be read now.
         """
         if row.offloadContext.offloadSegment:
             self._check_segments(row)
@@ -76,14 +75,14 @@ class CopyCheck:
     # --- an object of its own -----------------------------------------------------------------------------------------
 
     def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, place: TierPlace, key: str) -> None:
-        index = self._look(place, key, row.ledgerId)
+        index = self._inspect(place, key, row.ledgerId)
         if (last := index.groups[0].last_entry_id) != row.entries - 1:
             raise WrongLength(
                 f"object {key} in {place} ends with entry {last}, and its ledger with entry {row.entries - 1}"
             )
 
     def _read_ends(self, located: Located, ledger_id: int, first: int, last: int) -> None:
-        """Have the external driver that wrote a copy read both ends: what the copy looks like, it alone knows."""
+        """Have the external driver that wrote a copy read both ends: only the driver knows its format."""
         copy = open_driver_copy(located, ledger_id, self._policy, self._tiers)
         for entry_id in (first, last):
             copy.read(entry_id, entry_id, 1)
@@ -97,7 +96,7 @@ class CopyCheck:
             if uuid is None or not segment.complete:
                 raise CorruptMetadata(f"ledger {row.ledgerId} is not in committed segments from entry {first} on")
             if self._last is None or self._last[0] != uuid:
-                self._last = uuid, self._look_at_segment(uuid)
+                self._last = uuid, self._inspect_segment(uuid)
             if isinstance(self._last[1], Located):
                 self._read_ends(self._last[1], row.ledgerId, first, segment.endEntryId)
                 first = segment.endEntryId + 1
@@ -114,17 +113,17 @@ class CopyCheck:
         if first != row.entries:
             raise WrongLength(f"segments hold {first} entries of ledger {row.ledgerId}, which has {row.entries}")
 
-    def _look_at_segment(self, uuid: UUID) -> ObjectIndex | Located:
+    def _inspect_segment(self, uuid: UUID) -> ObjectIndex | Located:
         """The index of a segment's object, or where an external driver has put it."""
         path = self._paths.segment(self._name, uuid)
         found = self._metadata.get(path)
         if found is None:
-            raise CorruptMetadata(f"the record {path} of the segment is missing, so that nobody knows where it is")
+            raise CorruptMetadata(f"the record {path} of the segment is missing, so that its tier location is unknown")
         record = parse_segment(found.value, path)
         place = place_of_record(record.place)
         if not is_built_in(place.driver):
             return Located(place, record.place.key)
-        index = self._look(place, record.place.key, None)
+        index = self._inspect(place, record.place.key, None)
         if record.bytes != index.data_bytes:
             raise WrongLength(
                 f"object {record.place.key} in {place} has {index.data_bytes} bytes, and its record says {record.bytes}"
@@ -133,7 +132,7 @@ class CopyCheck:
 
     # --- any object ---------------------------------------------------------------------------------------------------
 
-    def _look(self, place: TierPlace, key: str, ledger_id: int | None) -> ObjectIndex:
+    def _inspect(self, place: TierPlace, key: str, ledger_id: int | None) -> ObjectIndex:
         """The index of an object that is as long as the index says."""
         store = self._tiers.store(place, self._policy)
         what = f"object {key} in {place}"
@@ -156,7 +155,7 @@ class CopyCheck:
 
 
 def _held(group: LedgerGroup) -> tuple[int, int] | None:
-    """First and last entry of a segment's blocks of one ledger; None where they have gaps, or nothing tells."""
+    """First and last entry of a segment's blocks of one ledger; None where they have gaps or no statistics."""
     if group.statistics is None:
         return None
     following = group.blocks[0].first_entry_id

@@ -1,12 +1,12 @@
 """The offload handle of the built-in drivers: entries are offered in order, and become one segment in the tier.
 
 For sources whose sizes are not known ahead; where they are, tasks upload planned parts (``docs/decisions/0009``).
-Blocks and parts are cut as :func:`~afterglow.offload.segments.cutting.plan_parts` cuts them, so that the same entries
-give the same bytes. Parts are uploaded by threads of the handle while further entries come; the last part, and the
-index, when the result is asked for.
+Blocks and parts are cut as :func:`~afterglow.offload.segments.part_planner.plan_parts` cuts them, so that the same
+entries give the same bytes. Parts are uploaded by threads of the handle while further entries come; the last part, and
+the index, when the result is asked for.
 
-A handle changes no metadata: until its result is committed, nobody reads the segment. It survives no crash; what one
-leaves is found by the UUID, which is to be on record before the handle is made.
+A handle changes no metadata: until its result is committed, no reader sees the segment. It does not survive a crash;
+what a crash leaves is found by the UUID, which must be on record before the handle is made.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from afterglow.errors import CorruptBlock, HandleClosed, InvalidPosition, ObjectExists, StorageError, WrongLength
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, BlockPlan, Format, enclose_frames
 from afterglow.format.frames import FRAME, FRAME_BYTES, check_whole, scan_frames
 from afterglow.format.index import encode_index
-from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY
+from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.position import Position
+from afterglow.format.statistics import measure_block
+from afterglow.offload.blocks import put_index
 from afterglow.offload.offloader import OffloadHandle, OffloadResult, check_follows
-from afterglow.offload.segments.assembly import Assembly
 from afterglow.offload.segments.records import segment_index
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from types import TracebackType
     from uuid import UUID
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from afterglow.offload.segments.cutting import Sizes
+    from afterglow.format.statistics import BlockStatistics
+    from afterglow.offload.segments.part_planner import Sizes
     from afterglow.storage.store import ObjectStore, Part, Upload
+
 
 _UPLOADS: Final = 2
 
@@ -205,7 +209,8 @@ class BlockHandle(OffloadHandle):
             raise WrongLength(f"object {self.key} in {self._store.url} has {found.size_bytes} bytes, {sent} were sent")
         if found.metadata.get(INSTANCE_KEY) != self._data_metadata.get(INSTANCE_KEY):
             raise ObjectExists(f"object {self.key} in {self._store.url} was written by another instance")
-        self._put_index(encode_index(segment_index(self._assembly.ledgers())))
+        index = encode_index(segment_index(self._assembly.ledgers()))
+        put_index(self._store, self.key, index, self._index_metadata)
         self._result = OffloadResult(self._uuid, self._begin, self._last)
         return self._result
 
@@ -222,14 +227,6 @@ class BlockHandle(OffloadHandle):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _put_index(self, index: bytes) -> None:
-        key = self.key + INDEX_SUFFIX
-        try:
-            self._store.put(key, index, metadata=self._index_metadata, if_absent=True)
-        except ObjectExists:
-            if bytes(self._store.get(key)) != index:
-                raise
-
     def _check_open(self) -> None:
         if self._closed:
             raise HandleClosed(f"segment {self._uuid} takes no more entries: its result was asked for, or it was ended")
@@ -244,12 +241,12 @@ class BlockHandle(OffloadHandle):
         check_follows(self._uuid, self._last, position)
 
     def _take(self, first: Position, frames: memoryview, offsets: NDArray[np.int64]) -> int:
-        """Take entries in pieces of about a block, as long as there is room; returns how many."""
+        """Take entries in steps of about a block, as long as there is room; returns how many."""
         count, taken = offsets.size - 1, 0
-        piece_bytes = self._limits.sizes.block_bytes
+        step_bytes = self._limits.sizes.block_bytes
         while taken < count:
             start = int(offsets[taken])
-            room = min(piece_bytes, self._limits.max_bytes - self._frame_bytes)
+            room = min(step_bytes, self._limits.max_bytes - self._frame_bytes)
             stop = max(int(offsets.searchsorted(start + room, side="right")) - 1, taken + 1)
             size = int(offsets[stop]) - start
             if not (self.has_room(size - FRAME_BYTES) and self._buffers(size)):
@@ -278,3 +275,91 @@ class BlockHandle(OffloadHandle):
             if self._upload is None:
                 self._upload = self._store.create_upload(self.key, metadata=self._data_metadata)
         return self._store.upload_part(self._upload, number, data)
+
+
+class Assembly:
+    """Blocks of a segment, in the buffer of the part that fills. Not thread-safe.
+
+    Args:
+        sizes: Of blocks and parts.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._buffer = bytearray()
+        self._gone_bytes = 0
+        self._block_at = 0  # where the open block begins in the buffer, if one is open
+        self._open: tuple[int, int] | None = None  # ledger and first entry of the open block
+        self._ledgers: dict[int, tuple[list[BlockPlan], list[BlockStatistics]]] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the part that fills."""
+        return len(self._buffer)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the object so far."""
+        return self._gone_bytes + len(self._buffer)
+
+    def ledgers(self) -> Iterator[tuple[int, Sequence[BlockPlan], Sequence[BlockStatistics]]]:
+        """The blocks of each ledger in the order of the object, but for one that is open."""
+        for ledger_id, (plans, blocks) in self._ledgers.items():
+            yield ledger_id, plans, blocks
+
+    def add(
+        self, ledger_id: int, first_entry_id: int, frames: memoryview, offsets: NDArray[np.int64]
+    ) -> Iterator[bytearray]:
+        """Add consecutive entries of one ledger, which must follow those before; gives the parts that they fill.
+
+        Args:
+            ledger_id: The ledger.
+            first_entry_id: Of the first of them.
+            frames: Holds their frames.
+            offsets: Of each frame there, and behind the last.
+        """
+        at, count = 0, offsets.size - 1
+        while at < count:
+            start = int(offsets[at])
+            if not self._fits(ledger_id, int(offsets[at + 1]) - start):
+                yield from self._end_block()
+                self._block_at = len(self._buffer)
+                self._open = ledger_id, first_entry_id + at
+                self._buffer += bytes(HEADER_BYTES)
+            room = self._sizes.block_bytes - (len(self._buffer) - self._block_at)
+            stop = max(int(offsets.searchsorted(start + room, side="right")) - 1, at + 1)
+            self._buffer += frames[start : int(offsets[stop])]
+            at = stop
+
+    def close(self) -> bytearray:
+        """End the last block; gives the last part, which is empty where the one before was filled exactly."""
+        full = list(self._end_block())
+        return full[0] if full else self._take_buffer()
+
+    def _fits(self, ledger_id: int, frame_bytes: int) -> bool:
+        """Whether an entry goes into the open block."""
+        if self._open is None or self._open[0] != ledger_id:
+            return False
+        return len(self._buffer) - self._block_at + frame_bytes <= self._sizes.block_bytes
+
+    def _end_block(self) -> Iterator[bytearray]:
+        """Close the open block, if any, and give the part if that fills it."""
+        if self._open is None:
+            return
+        ledger_id, first_entry_id = self._open
+        self._open = None
+        block = memoryview(self._buffer)[self._block_at :]
+        header = BlockHeader(Format.V2, block.nbytes, first_entry_id, ledger_id)
+        enclose_frames(block, 0, header, block.nbytes - HEADER_BYTES)
+        found = scan_frames(block, first_entry_id, HEADER_BYTES)
+        plans, blocks = self._ledgers.setdefault(ledger_id, ([], []))
+        plans.append(BlockPlan(header, found.end_entry_id, 0, 0, self._gone_bytes + self._block_at))
+        blocks.append(measure_block(block, block, found.offsets))
+        block.release()
+        if len(self._buffer) >= self._sizes.part_bytes:
+            yield self._take_buffer()
+
+    def _take_buffer(self) -> bytearray:
+        part, self._buffer = self._buffer, bytearray()
+        self._gone_bytes += len(part)
+        return part

@@ -13,15 +13,16 @@ giving up one attempt never takes away what the other has stored.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from afterglow import __version__
-from afterglow.errors import ConfigError, InvalidPosition, NotSupported
+from afterglow.errors import InvalidPosition, NotSupported
 from afterglow.format.frames import check_whole, iter_entries, scan_frames
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.read.copies import FrameRun, LedgerCopy, frame_run
-from afterglow.read.drivers import OffloadedLedger
-from afterglow.read.places import TierPlace, is_built_in
+from afterglow.read.driver_copies import OffloadedLedger
+from afterglow.tier.drivers import unsupported
+from afterglow.tier.locations import TierPlace, is_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from afterglow.format.position import Position
-    from afterglow.offload.parts import ReadableLedger
+    from afterglow.hot.log import ReadableLedger
 
 __all__ = [
     "FrameRun",
     "LedgerCopy",
     "LedgerOffloader",
-    "NullOffloader",
     "OffloadHandle",
     "OffloadResult",
     "OffloadedLedger",
@@ -53,7 +53,7 @@ EXTRA_KEYS = (NAME_KEY, VERSION_KEY, CLUSTER_KEY, INSTANCE_KEY)
 
 
 def extra_metadata(managed_ledger: str, *, cluster: str, instance: str) -> dict[str, str]:
-    """What an object carries of those who wrote it, for people and for a sweep."""
+    """User metadata that names the writers of an object, for operators and for a sweep."""
     return {NAME_KEY: managed_ledger, VERSION_KEY: __version__, CLUSTER_KEY: cluster, INSTANCE_KEY: instance}
 
 
@@ -202,6 +202,7 @@ class LedgerOffloader(Protocol):
         """
         ...
 
+    @unsupported
     def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> OffloadHandle:  # noqa: ARG002
         """Begin a segment that entries are offered to.
 
@@ -240,47 +241,9 @@ class LedgerOffloader(Protocol):
         ...
 
 
-def can_stream(offloader: LedgerOffloader) -> bool:
-    """Whether a driver writes segments, or takes whole ledgers only."""
-    made = getattr(type(offloader), "streaming_offload", None)
-    return made is not None and made is not LedgerOffloader.streaming_offload
-
-
 def recorded_place(offloader: LedgerOffloader) -> TierPlace:
     """Where objects of an offloader go, with all that its driver needs to find them again."""
     place = offloader.place
     if is_built_in(place.driver):
         return place
     return replace(place, properties=tuple(sorted(offloader.driver_metadata().items())))
-
-
-class NullOffloader(LedgerOffloader):
-    """Stands where there is no tier, and refuses every use."""
-
-    @property
-    def place(self) -> TierPlace:
-        """Refuse."""
-        self._refuse()
-
-    def driver_metadata(self) -> Mapping[str, str]:
-        """Refuse."""
-        self._refuse()
-
-    def offload(self, ledger: ReadableLedger, uuid: UUID, extra_metadata: Mapping[str, str]) -> None:  # noqa: ARG002
-        """Refuse."""
-        self._refuse()
-
-    def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> OffloadHandle:  # noqa: ARG002
-        """Refuse."""
-        self._refuse()
-
-    def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:  # noqa: ARG002
-        """Refuse."""
-        self._refuse()
-
-    def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:  # noqa: ARG002
-        """Refuse."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ConfigError("there is no tier to offload to: set managedLedgerOffloadDriver, or start with --tier")

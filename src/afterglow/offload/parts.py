@@ -1,12 +1,12 @@
 """The bytes of a part: blocks of one or more ledgers, assembled in one buffer.
 
-Frames are read from the hot log straight to where they stand in the part, and every one of them is looked at there: the
-hot copy will be deleted on the word of this object.
+Frames are read from the hot log straight into their place in the part, and every one of them is checked there: the hot
+copy will be deleted because this object holds the same entries.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from afterglow.errors import CorruptBlock, HotLogError
 from afterglow.format.blocks import Format, enclose_frames
@@ -16,42 +16,9 @@ from afterglow.format.statistics import measure_block
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from afterglow.format.plan import BlockPlan
+    from afterglow.format.blocks import BlockPlan
     from afterglow.format.statistics import BlockStatistics
-
-
-class ReadableLedger(Protocol):
-    """A hot ledger as a task sees it: the reading half of :class:`~afterglow.hot.log.HotLedger`."""
-
-    @property
-    def ledger_id(self) -> int:
-        """Its id."""
-        ...
-
-    @property
-    def confirmed(self) -> int:
-        """Id of the last entry that may be read; -1 where there is none."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the entries that may be read, without frames."""
-        ...
-
-    def read(self, first: int, last: int) -> list[bytes | memoryview]:
-        """The entries ``first`` to ``last``, both inclusive."""
-        ...
-
-    def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Entries from ``first`` on as contiguous frames, and how many; at least one if one may be read."""
-        ...
-
-    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """Offset of each frame from entry ``first`` to ``last``, and behind ``last``."""
-        ...
+    from afterglow.hot.log import ReadableLedger
 
 
 class PartBuffer:
@@ -82,7 +49,7 @@ class PartBuffer:
         if ledger.confirmed < last:
             raise HotLogError(
                 f"ledger {ledger.ledger_id} is readable here up to entry {ledger.confirmed} only, and {last} is "
-                "wanted; the engine has not written it back yet"
+                "wanted; the server has not written it back yet"
             )
         block = self._buffer[self._end : self._end + header.block_bytes]
         body, end = header.header_bytes, header.header_bytes + plan.end - plan.start

@@ -1,4 +1,4 @@
-"""Which ledgers are to be offloaded, and which hot copies may go: pure functions of metadata, policy and time.
+"""Planner of ledger offload: ledgers that are due, and hot copies that may be freed. Pure functions.
 
 A ledger is a candidate once it is closed, unless it is empty, in the tier already, or in segments; and not behind the
 beginning of a segment that is on its way, which may hold entries of it. Of the candidates
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from afterglow.format.offload_context import ledger_uuid
+from afterglow.format.objects import ledger_uuid
 from afterglow.ledger.ledger_list import offloaded_whole
-from afterglow.offload.segments.territory import assigned_from
+from afterglow.offload.segments.uncovered import assigned_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -103,7 +103,7 @@ def kept_bytes(info: ManagedLedgerInfo, writing_to: int | None) -> dict[int, int
 
 
 def given_up(info: ManagedLedgerInfo, *, pursued: Collection[int]) -> tuple[int, ...]:
-    """Ids of the ledgers with an attempt that was not completed, and that nobody will try again by himself.
+    """Ids of the ledgers with an attempt that was not completed, and that will not be retried by itself.
 
     Args:
         info: The topic's list.
@@ -117,7 +117,7 @@ def given_up(info: ManagedLedgerInfo, *, pursued: Collection[int]) -> tuple[int,
 
 
 def freeable(info: ManagedLedgerInfo, *, policy: BrokerConfig, now_ms: int) -> tuple[int, ...]:
-    """Ids of the ledgers whose hot copies may go once their objects have been checked, oldest first."""
+    """Ids of the ledgers whose hot copies may be freed once their objects have been verified, oldest first."""
     found = (
         row.ledgerId for row in info.ledgerInfo if (at_ms := freed_at_ms(policy, row)) is not None and now_ms > at_ms
     )
@@ -125,7 +125,7 @@ def freeable(info: ManagedLedgerInfo, *, policy: BrokerConfig, now_ms: int) -> t
 
 
 def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
-    """The moment after which the hot copy of a ledger may go; None: it stays, or is gone."""
+    """The moment after which the hot copy of a ledger may be freed; None: it stays, or is freed already."""
     context = row.offloadContext
     lag_ms = policy.managed_ledger_offload_deletion_lag_in_millis
     if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not offloaded_whole(row):
@@ -134,8 +134,8 @@ def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int 
     return max(context.timestamp, newest) + lag_ms
 
 
-def next_look_ms(info: ManagedLedgerInfo, *, writing_to: int | None, policy: BrokerConfig, now_ms: int) -> int | None:
-    """The next moment at which time alone makes a ledger due, or lets a hot copy go; None: there is none."""
+def next_poll_ms(info: ManagedLedgerInfo, *, writing_to: int | None, policy: BrokerConfig, now_ms: int) -> int | None:
+    """The next moment at which time alone makes a ledger due, or a hot copy freeable; None: there is none."""
     moments = [
         due_at_ms(policy, row) for row in info.ledgerInfo if is_candidate(row, writing_to)
     ]  # reached when the time is there, a lag only behind it

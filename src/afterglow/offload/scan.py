@@ -1,6 +1,6 @@
-"""What a tier holds of whole ledgers, and whether metadata knows it: one look at every object of that kind.
+"""Scan of a tier for objects of whole ledgers, and whether metadata names them.
 
-A quick look for people, as Pulsar has it. Segments, blocks and orphans are for :mod:`afterglow.verify`.
+A quick report for operators, as Pulsar has it. Segments, blocks and orphans are for :mod:`afterglow.verify`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import InvalidName, TopicMissing
-from afterglow.format.objects import parse_key
-from afterglow.format.offload_context import ledger_uuid
+from afterglow.format.objects import ledger_uuid, parse_key
 from afterglow.ledger.ledger_list import offloaded_whole
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _BAD_UUID: Final = "BAD-UUID"
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a look at a tier found."""
+    """Result of a scan."""
 
     ledgers: tuple[ScannedLedger, ...]
     complete: bool
@@ -65,13 +64,13 @@ def scan_ledgers(
     most: int,
     expired: Callable[[], bool],
 ) -> Scan:
-    """Look at objects that hold a ledger; one request for each.
+    """Scan the objects that hold a ledger; one request for each.
 
     Args:
         store: The tier.
-        cluster: Whose objects are looked for in metadata.
+        cluster: The cluster whose objects are looked up in metadata.
         info_of: A topic's metadata, by managed-ledger name; raises ``TopicMissing``.
-        most: So many are looked at.
+        most: Number of objects at which the scan ends.
         expired: Whether time is up. A tier may hold millions of objects of another kind, which are passed one by one.
 
     Raises:

@@ -1,13 +1,12 @@
-"""Offload of all topics of one engine: told what happens to ledgers, driven by a tick, asked by people.
+"""Offload service of one server: notified of ledger events, driven by a tick, called by the admin API.
 
 The service has no threads of its own, does not sleep, and reads no clock but the one that it is given. A tick never
-waits: work that does goes to the executor, one piece at a time for each topic, so that a slow topic never holds up
-another; tasks of all topics go to the runner together, as one job. What it knows is in metadata; what it holds in
-memory can be lost at any moment.
+waits: work that does goes to the executor, one item at a time for each topic, so that a slow topic never holds up
+another; tasks of all topics go to the runner together, as one job. The durable state is in metadata; what the service
+holds in memory can be lost at any moment.
 
-Topics are looked at for a reason: a ledger was closed, a policy was changed, somebody asked, a time has come, a try is
-to be repeated. Besides that all topics of the metadata are looked at from time to time, open or not, so that a quiet
-one is not forgotten.
+A topic is polled for a reason: a ledger was closed, a policy was changed, an operator asked, a time has come, a retry
+is due. Besides that all topics in metadata are scanned from time to time, open or not, so that no quiet one is missed.
 """
 
 from __future__ import annotations
@@ -15,37 +14,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakSet
 
 from afterglow.errors import AfterglowError, OffloadInProgress, TopicMissing
-from afterglow.format.offload_context import named_uuids
+from afterglow.format.objects import named_uuids
 from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload import planner
-from afterglow.offload.agenda import Agenda
-from afterglow.offload.deletion import Deletions
+from afterglow.offload.backoff import note_result
 from afterglow.offload.dispatch import Dispatcher
-from afterglow.offload.doomed import doomed_attempt, doomed_records, doomed_row, doomed_segments
 from afterglow.offload.drivers import offloader_of
-from afterglow.offload.environment import OffloadEnvironment
-from afterglow.offload.explain import explain
-from afterglow.offload.lanes import Lane
-from afterglow.offload.manual import ManualOffload, check_position, last_entry_before
-from afterglow.offload.outages import note_result
-from afterglow.offload.reach import RouteBytes
+from afterglow.offload.explain import explain_topic
+from afterglow.offload.pending_deletes import (
+    PendingDeletes,
+    pending_delete_of_attempt,
+    pending_delete_of_ledger,
+    pending_deletes_of_segments,
+    pending_deletes_of_topic,
+)
 from afterglow.offload.scan import scan_ledgers
-from afterglow.offload.segments.explaining import explain_streamed, view_stream
 from afterglow.offload.segments.listing import SegmentStatus, list_records, list_segments
 from afterglow.offload.segments.rollback import plan_rollback, roll_back
-from afterglow.offload.segments.territory import assigned_from
-from afterglow.offload.statistics import statistics_of
-from afterglow.offload.topic import TopicOffload
-from afterglow.offload.topics import Topics
-from afterglow.read.places import place_of_policy
+from afterglow.offload.segments.uncovered import assigned_from
+from afterglow.offload.status import ManualOffload, check_position, last_entry_before, statistics_of
+from afterglow.offload.task import RouteBytes
+from afterglow.offload.topic_offload import TopicOffload
+from afterglow.offload.topic_schedule import KnownTopics, Lane, OffloadEnvironment, TopicSchedule
+from afterglow.tier.locations import place_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,25 +52,23 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import SegmentRecord
     from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.ledger.clock import Clock
-    from afterglow.ledger.executor import Executor
+    from afterglow.ledger.environment import Clock, Executor
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.environment import Offloaders
+    from afterglow.offload.dispatch import TaskRunner
     from afterglow.offload.explain import Explanation
-    from afterglow.offload.manual import OffloadStatus
-    from afterglow.offload.policies import Policies
-    from afterglow.offload.runner import TaskRunner
     from afterglow.offload.scan import Scan
-    from afterglow.offload.segments.cutting import Sizes
     from afterglow.offload.segments.listing import SegmentView
+    from afterglow.offload.segments.part_planner import Sizes
     from afterglow.offload.segments.rollback import Rollback
-    from afterglow.offload.statistics import OffloadStatistics
+    from afterglow.offload.status import OffloadStatistics, OffloadStatus
     from afterglow.offload.task import PartResult, Task
-    from afterglow.read.places import TierPlace, Tiers
+    from afterglow.offload.topic_schedule import Offloaders
+    from afterglow.policy.resolver import Policies
     from afterglow.storage.health import Outage
+    from afterglow.tier.locations import TierPlace, Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -83,19 +79,19 @@ class OffloadService:
     """Offloads ledgers; an :class:`~afterglow.ledger.offloading.Offloading`. Thread-safe.
 
     Args:
-        metadata: Where lists and records are.
-        paths: Where in it records are.
-        policies: What holds for each topic.
+        metadata: Holds ledger lists and records.
+        paths: Paths of the records.
+        policies: Give each topic's effective policy.
         tiers: Open stores.
-        own: The engine's own tier, for policies that name no driver.
+        own: The server's own tier, for policies that name no driver.
         runner: Runs tasks. Closing it is left to its owner.
-        executor: Runs pieces of work that wait.
+        executor: Runs work that waits.
         clock: Gives the time.
-        instance: Id of the engine and of its hot log.
-        home: The engine's home directory, where tasks find hot ledgers; empty where they are not to look there.
-        remote: Gives the address at which tasks read topics that do not share the engine's disk; None: they cannot.
+        instance: Id of the server and of its hot log.
+        home: The server's home directory, where tasks find hot ledgers; empty where they are not to look there.
+        remote: Gives the address at which tasks read topics that do not share the server's disk; None: they cannot.
         flush: Lets other processes read all that the hot log has confirmed; called before tasks go out.
-        offloaders: From a policy to whoever copies; by default through the drivers' entry points.
+        offloaders: Make the offloader of a policy; by default through the drivers' entry points.
         new_uuid: Names attempts and segments.
         segment_sizes: How segments are cut under a policy; by default as it says.
     """
@@ -125,10 +121,10 @@ class OffloadService:
         self._paths = paths
         self._clock = clock
         self._lock = threading.RLock()
-        self._scanning = threading.Lock()
-        self._agenda = Agenda()
-        self._dispatcher = Dispatcher(runner, clock, self._lock, self._task_ended)
-        self._deletions = Deletions(
+        self._tier_scan = threading.Lock()
+        self._schedule = TopicSchedule()
+        self._dispatcher = Dispatcher(runner, clock, self._lock, self._on_task_result)
+        self._pending_deletes = PendingDeletes(
             metadata=metadata,
             paths=paths,
             policies=policies,
@@ -145,8 +141,8 @@ class OffloadService:
             tiers=tiers,
             own=own,
             offloaders=offloaders,
-            deletions=self._deletions,
-            agenda=self._agenda,
+            pending_deletes=self._pending_deletes,
+            schedule=self._schedule,
             executor=executor,
             clock=clock,
             lock=self._lock,
@@ -159,129 +155,131 @@ class OffloadService:
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
         )
-        self._everything = Lane("the look at all topics", executor)
-        self._topics = Topics(self._lock, lambda name: TopicOffload(name, self._ready))
-        self._noticed: WeakSet[ManagedLedger] = WeakSet()
+        self._scan_lane = Lane("the scan of all topics", executor)
+        self._topics = KnownTopics(self._lock, lambda name: TopicOffload(name, self._ready))
+        self._seen_open: WeakSet[ManagedLedger] = WeakSet()
         self._env: OffloadEnvironment | None = None
-        self._looking = 0
-        self._to_look_at: set[str] = set()
-        self._walk_at = 0.0
-        self._walking = False
+        self._polls = 0
+        """Polls and scans that are queued or run."""
+        self._queued: set[str] = set()
+        """Topics whose poll has not begun."""
+        self._scan_at = 0.0
+        self._is_scanning = False
         self._started = False
         self._closed = False
         self._read_bytes = RouteBytes()
         self._file_bytes = 0
-        policies.on_change(lambda _namespace: self._walk_soon())
+        policies.on_change(lambda _namespace: self._scan_soon())
 
     def attach(self, store: LedgerStore) -> None:
-        """Say where topics are; before anything else, and after the store was made with this."""
+        """Set the store of topics, which was made with this service; before anything else."""
         self._env = self._environment(store=store)
 
     def start(self) -> None:
-        """Begin: at the next tick intents to delete are replayed, and all topics are looked at. Never waits."""
+        """Begin: at the next tick pending deletes are replayed, and all topics are scanned. Never waits."""
         with self._lock:
             self._started = True
-            self._walk_at = self._clock.monotonic()
+            self._scan_at = self._clock.monotonic()
 
     def close(self) -> None:
-        """Hand out no further task, and begin nothing. What is under way ends or is done over after the next start."""
+        """Hand out no further task, and begin nothing. What is under way ends, or is repeated after the next start."""
         with self._lock:
             self._closed = True
 
     # --- the tick -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Bring everything further that is due. To be called every ``offloadTickIntervalMillis``; never waits."""
+        """Begin everything that is due. To be called every ``offloadTickIntervalMillis``; never waits."""
         with self._lock:
             if self._closed or not self._started:
                 return
-            walk = not self._walking and self._clock.monotonic() >= self._walk_at
-            if walk:
-                self._walking = True
-                self._walk_at = self._clock.monotonic() + self._policies.config.retention_check_interval_in_seconds
-                self._looking += 1
-        if walk:
-            self._everything.submit(self._walk)
+            scan = not self._is_scanning and self._clock.monotonic() >= self._scan_at
+            if scan:
+                self._is_scanning = True
+                self._scan_at = self._clock.monotonic() + self._policies.config.retention_check_interval_in_seconds
+                self._polls += 1
+        if scan:
+            self._scan_lane.submit(self._scan_topics)
         for tier in self._tiers.health.tick():
             for topic in self._topics.all():
                 topic.on_recovery(tier)
-        self._notice_entries()
-        self._look_at(self._agenda.take_due(self._clock.now_ms()))
+        self._schedule_streams()
+        self._poll_topics(self._schedule.take_due(self._clock.now_ms()))
         self._hand_out()
         self._dispatcher.name_stalled(self._topics.busy(), self._policies.config.offload_stall_warning_seconds)
 
-    def _notice_entries(self) -> None:
-        """Have topics looked at that were opened since, and those whose stream has something to do."""
+    def _schedule_streams(self) -> None:
+        """Schedule topics that were opened since the last tick, and those whose stream has something to do."""
         now_ms = self._clock.now_ms()
         for ledger in self._store.all_opened():
             topic = self._topics.known(ledger.name)
-            if ledger not in self._noticed:
-                self._noticed.add(ledger)
+            if ledger not in self._seen_open:
+                self._seen_open.add(ledger)
                 new = topic or self._topics.get(ledger.name)
-                new.lane.submit(partial(self._notice, new))
-            elif topic is not None and topic.stream.due(now_ms):
-                self._agenda.put(ledger.name, 0)
+                new.lane.submit(partial(self._on_open, new))
+            elif topic is not None and topic.is_stream_due(now_ms):
+                self._schedule.put(ledger.name, 0)
 
-    def _notice(self, topic: TopicOffload) -> None:
-        """Have a topic looked at that was opened, if it streams."""
+    def _on_open(self, topic: TopicOffload) -> None:
+        """Schedule a topic that was opened, if it streams."""
         try:
             if self._policies.of(topic.name).streaming_offload_enabled:
-                self._agenda.put(topic.name, 0)
+                self._schedule.put(topic.name, 0)
         except AfterglowError as error:
-            _log.warning("%s is looked at later: %s", topic.name, error)
+            _log.warning("%s is polled later: %s", topic.name, error)
 
-    def _look_at(self, names: Sequence[str]) -> None:
-        """Look at topics; a look that has not begun yet will see all that another would."""
+    def _poll_topics(self, names: Sequence[str]) -> None:
+        """Poll topics; a poll that has not begun yet will see all that another would."""
         with self._lock:
-            new = [name for name in names if name not in self._to_look_at]
-            self._to_look_at.update(new)
-            self._looking += len(new)
-            # Under the lock: a topic that a walk dropped in between would be looked at, and its tasks never handed out.
+            new = [name for name in names if name not in self._queued]
+            self._queued.update(new)
+            self._polls += len(new)
+            # Under the lock: a topic that a scan dropped in between would be polled, and its tasks never handed out.
             for topic in map(self._topics.get, new):
-                topic.lane.submit(partial(self._look, topic))
+                topic.lane.submit(partial(self._poll, topic))
 
-    def _look(self, topic: TopicOffload) -> None:
+    def _poll(self, topic: TopicOffload) -> None:
         with self._lock:
-            self._to_look_at.discard(topic.name)
+            self._queued.discard(topic.name)
         try:
-            topic.look()
+            topic.poll()
         finally:
-            self._looked()
+            self._end_poll()
 
-    def _looked(self) -> None:
-        """Once all looks of a tick are through, what they found goes out as one job; else with the next tick."""
+    def _end_poll(self) -> None:
+        """Once all polls of a tick are through, their tasks go out as one job; else with the next tick."""
         with self._lock:
-            self._looking -= 1
-            if self._looking or self._closed:
+            self._polls -= 1
+            if self._polls or self._closed:
                 return
         self._hand_out()
 
-    def _walk(self) -> None:
-        """Look which topics have a reason to be looked at, open or not, and which have intents on record."""
+    def _scan_topics(self) -> None:
+        """Find topics that need a poll, open or not, and those with pending deletes or uploads on record."""
         try:
-            for name in self._deletions.names():
-                self._topics.get(name).doom()
-            for name in self._deletions.uploading():
-                self._topics.get(name).stream.suspect = True
-            seen = set()
+            for name in self._pending_deletes.names():
+                self._topics.get(name).schedule_deletes()
+            for name in self._pending_deletes.uploading():
+                self._topics.get(name).has_upload_records = True
+            existing = set()
             for topic in self._store.all_topics():
-                seen.add(topic.managed_ledger_name)
-                self._consider(topic.managed_ledger_name)
-            for name in self._topics.forget_others(seen):
+                existing.add(topic.managed_ledger_name)
+                self._scan_topic(topic.managed_ledger_name)
+            for name in self._topics.drop_idle(existing):
                 self._dispatcher.forget(name)
         except AfterglowError as error:
-            _log.warning("not all topics were looked at, which is done again later: %s", error)
+            _log.warning("not all topics were scanned, which is retried later: %s", error)
         finally:
             with self._lock:
-                self._walking = False
-        self._look_at(self._agenda.take_due(self._clock.now_ms()))
-        self._looked()
+                self._is_scanning = False
+        self._poll_topics(self._schedule.take_due(self._clock.now_ms()))
+        self._end_poll()
 
-    def _consider(self, name: str) -> None:
+    def _scan_topic(self, name: str) -> None:
         try:
             policy = self._policies.of(name)
             opened = self._store.opened(name)
-            wanted = self._topics.peek(name).wants_look(
+            wanted = self._topics.peek(name).needs_poll(
                 self._store.info(name),
                 policy,
                 opened=opened is not None,
@@ -290,31 +288,31 @@ class OffloadService:
         except TopicMissing:
             return
         except AfterglowError as error:
-            _log.warning("%s is looked at later: %s", name, error)
+            _log.warning("%s is polled later: %s", name, error)
             return
         if wanted:
-            self._agenda.put(name, 0)
+            self._schedule.put(name, 0)
 
-    def _walk_soon(self) -> None:
+    def _scan_soon(self) -> None:
         with self._lock:
-            self._walk_at = self._clock.monotonic()
+            self._scan_at = self._clock.monotonic()
 
     def _hand_out(self) -> None:
         if not self._closed:
             self._dispatcher.hand_out(self._topics.busy())
 
-    def _task_ended(self, task: Task, result: PartResult) -> None:
+    def _on_task_result(self, task: Task, result: PartResult) -> None:
         note_result(self._tiers.health, task, result)
         with self._lock:
             self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
             self._file_bytes += result.file_bytes
-        if self._topics.get(task.topic).task_ended(task, result) and not self._closed:
-            self._look_at([task.topic])
+        if self._topics.get(task.topic).on_task_result(task, result) and not self._closed:
+            self._poll_topics([task.topic])
 
-    # --- what ledgers tell --------------------------------------------------------------------------------------------
+    # --- ledger events ------------------------------------------------------------------------------------------------
 
     def in_use(self, name: str, ledger_id: int) -> bool:
-        """Whether a ledger is being copied, so that it must stay in the list for now."""
+        """Whether a ledger is being copied, so that it must stay in the ledger list for now."""
         topic = self._topics.known(name)
         opened = self._store.opened(name)
         assigned = None if opened is None else assigned_from(opened.info)
@@ -323,36 +321,36 @@ class OffloadService:
         return topic is not None and topic.window.copies(ledger_id)
 
     def ended(self, name: str) -> None:
-        """A ledger was closed: look at its topic at the next tick."""
-        self._agenda.put(name, 0)
+        """A ledger was closed: poll its topic at the next tick."""
+        self._schedule.put(name, 0)
 
     def leaving(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
-        """Put on record that the copies of these ledgers are to go, and stop what is under way for them.
+        """Record deletes of the copies of these ledgers, and stop what is under way for them.
 
         Raises:
-            MetadataError: Not all is on record.
+            MetadataError: Not all deletes are on record.
         """
         ids = {row.ledgerId for row in rows}
         staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
         kept = named_uuids(ManagedLedgerInfo(ledgerInfo=staying))
-        doomed = [doomed_attempt(attempt) for attempt in self._topics.get(name).leave(ids)]
-        doomed += [found for found in map(doomed_row, rows) if found is not None]
-        doomed += doomed_segments(name, rows, kept, self._metadata, self._paths)
-        if not staying:  # the topic goes, and with it what no list names yet
-            doomed += doomed_records(name, self._metadata, self._paths)
-        doomed.sort(key=lambda each: each.unfinished)  # where two say different things of one, it counts as unfinished
-        for each in {each.uuid: each for each in doomed}.values():
-            self._deletions.record(name, each, _LEAVES)
+        pending = [pending_delete_of_attempt(attempt) for attempt in self._topics.get(name).begin_removal(ids)]
+        pending += [found for found in map(pending_delete_of_ledger, rows) if found is not None]
+        pending += pending_deletes_of_segments(name, rows, kept, self._metadata, self._paths)
+        if not staying:  # the topic is deleted, and with it what no ledger list names yet
+            pending += pending_deletes_of_topic(name, self._metadata, self._paths)
+        pending.sort(key=lambda each: each.unfinished)  # where two say different things of one, it counts as unfinished
+        for each in {each.uuid: each for each in pending}.values():
+            self._pending_deletes.record(name, each, _LEAVES)
 
     def left(self, name: str) -> None:
-        """Ledgers are off the list, or stay after all: carry out what is on record and may be."""
-        self._topics.get(name).left()
+        """Ledgers are off the ledger list, or stay after all: carry out pending deletes."""
+        self._topics.get(name).end_removal()
 
     def _writes(self, name: str, uuid: UUID) -> bool:
         topic = self._topics.known(name)
-        return topic is not None and (topic.window.writes(uuid) or topic.stream.writes(uuid))
+        return topic is not None and topic.writes(uuid)
 
-    # --- what people ask ----------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def offload_prefix(self, name: str, position: Position) -> None:
         """Offload what lies before a position; returns once it is begun. Waits for metadata.
@@ -386,17 +384,17 @@ class OffloadService:
             for row in rows
             if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
         }
-        with self._lock:  # a walk drops topics that have nothing under way
+        with self._lock:  # a scan drops topics that have nothing under way
             topic = self._topics.get(name)
             if streaming:
-                begun = topic.begin_stream_manual(last_entry_before(layout, position), ledger.info)
+                begun = topic.begin_manual_segments(last_entry_before(layout, position), ledger.info)
             else:
                 begun = topic.begin_manual(ManualOffload(position.ledger_id, candidates))
         if not begun:
-            raise OffloadInProgress(f"an offload of {name} by hand is already in progress; wait until it has ended")
+            raise OffloadInProgress(f"a manual offload of {name} is already in progress; wait until it has ended")
 
     def status(self, name: str) -> OffloadStatus:
-        """How the last offload by hand went, in this process. Never waits."""
+        """How the last manual offload went, in this process. Never waits."""
         return self._topics.peek(name).status
 
     def explain(self, name: str) -> tuple[Explanation, ...]:
@@ -406,27 +404,7 @@ class OffloadService:
             TopicMissing: There is no such topic.
             MetadataError: Its metadata cannot be read.
         """
-        env = self._ready
-        opened = env.store.opened(name)
-        policy = self._policies.of(name)
-        obstacle = outage = None
-        try:
-            outage = env.tiers.health.outage(str(env.offloaders(policy, env.own, env.tiers).place))
-        except AfterglowError as error:
-            obstacle = str(error)
-        topic = self._topics.peek(name)
-        work = replace(topic.work, outage=outage)
-        view = view_stream(name, env, topic.stream, policy=policy, obstacle=obstacle, work=work)
-        return explain(
-            name,
-            env.store.info(name),
-            writing_to=None if opened is None else opened.writing_to,
-            policy=policy,
-            obstacle=obstacle,
-            work=work,
-            now_ms=self._clock.now_ms(),
-            streamed=partial(explain_streamed, view),
-        )
+        return explain_topic(self._topics.peek(name), self._ready, self._policies.of(name))
 
     def segments(self, name: str) -> tuple[SegmentView, ...]:
         """The segments of a topic in the order of positions. Waits for metadata.
@@ -436,7 +414,7 @@ class OffloadService:
             CorruptMetadata: A record does not parse.
             MetadataUnavailable: The store cannot be reached.
         """
-        # The records first: one that is in no list any more is about to be deleted, and is nobody's concern.
+        # The records first: one that the ledger list does not name any more is about to be deleted.
         found = list_segments(self._metadata, self._paths, name, self._outage_text)
         named = {str(uuid) for uuid in named_uuids(self._store.info(name))}
         return tuple(view for view in found if view.status is not SegmentStatus.OFFLOADED or view.id in named)
@@ -458,7 +436,7 @@ class OffloadService:
         Args:
             name: The managed-ledger name.
             dry_run: Only say what would go.
-            lose_data: Whether ledgers may leave the list whose hot copy is gone.
+            lose_data: Whether ledgers may be removed whose hot copy is gone.
 
         Raises:
             TopicMissing: There is no such topic.
@@ -484,10 +462,10 @@ class OffloadService:
                 lose_data=lose_data,
                 metadata=self._metadata,
                 paths=self._paths,
-                record=partial(self._deletions.record, name, reason="the topic was taken out of its segments"),
+                record=partial(self._pending_deletes.record, name, reason="the topic was taken out of its segments"),
             )
         finally:
-            self._topics.get(name).doom()
+            self._topics.get(name).schedule_deletes()
 
     def _outage_text(self, place: TierPlace) -> str | None:
         outage = self._tiers.health.outage(str(place))
@@ -514,14 +492,14 @@ class OffloadService:
         """What the tier of a policy holds of whole ledgers: up to so many, found within that time. Waits for the tier.
 
         Raises:
-            OffloadInProgress: Another such look is being made: each holds a thread that reads of topics need.
+            OffloadInProgress: Another scan is running: each holds a thread that reads of topics need.
             ConfigError: The policy names no tier.
             StoreError: The tier cannot be read.
             MetadataError: Metadata cannot be read.
         """
         env = self._ready
         store = env.tiers.store(place_of_policy(policy, env.own), policy)
-        if not self._scanning.acquire(blocking=False):
+        if not self._tier_scan.acquire(blocking=False):
             raise OffloadInProgress("a tier is being scanned for another call: ask again when that has ended")
         ends_s = time.monotonic() + seconds
         try:
@@ -529,7 +507,7 @@ class OffloadService:
                 store, env.cluster, self._store.info, most=most, expired=lambda: time.monotonic() >= ends_s
             )
         finally:
-            self._scanning.release()
+            self._tier_scan.release()
 
     def tiers(self) -> dict[str, Outage | None]:
         """All tiers that this process uses, each with its outage; None: it is available. Never waits."""

@@ -1,4 +1,4 @@
-"""What readers hand over: runs of framed entries, and the tier that they came from.
+"""Copies of a ledger in the hot log and in tiers, and the runs of framed entries that they give to readers.
 
 A run is one buffer and the offsets of the frames in it, whatever the number of entries: no Python object per entry.
 """
@@ -44,7 +44,7 @@ class FrameRun:
         return self.frames.end - int(self.frames.offsets[0])
 
     def entries(self) -> list[memoryview]:
-        """The entries one by one, in a copy of their own: whoever keeps one keeps no more of the buffer than the run.
+        """The entries one by one, in a buffer of their own, so that a kept entry keeps no more alive than its run.
 
         One Python object per entry: not for bulk.
         """
@@ -63,7 +63,7 @@ class ServedRun:
 
 
 class LedgerCopy(Protocol):
-    """One copy of a ledger, or of a stretch of it. Thread-safe."""
+    """One copy of a ledger, or of a range of its entries. Thread-safe."""
 
     def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
         """Entries from ``first`` on, not beyond ``last``: at least one, further ones while within ``max_bytes``.
@@ -82,8 +82,8 @@ class LedgerCopy(Protocol):
         ...
 
 
-class ReadableLedger(Protocol):
-    """What is asked of a ledger of a hot log, in this process or in another."""
+class FrameLedger(Protocol):
+    """The confirmed frames of a ledger of a hot log, in this process or in another."""
 
     @property
     def confirmed(self) -> int:
@@ -101,9 +101,9 @@ class ReadableLedger(Protocol):
 
 
 class HotReader(Protocol):
-    """What is asked of a hot log."""
+    """Opens the ledgers of a hot log for reading."""
 
-    def open(self, ledger_id: int) -> ReadableLedger:
+    def open(self, ledger_id: int) -> FrameLedger:
         """An existing ledger.
 
         Raises:

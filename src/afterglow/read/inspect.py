@@ -1,7 +1,7 @@
-"""What is in one data object and its index, with no metadata at hand.
+"""Inspection of one data object and its index, without metadata.
 
-Damage is collected, never raised, and what can still be read is read: a missing or damaged index leaves the blocks'
-own headers to go by.
+Damage is collected, never raised, and what can still be read is read: where the index is missing or damaged, the
+headers of the blocks are used instead.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class InspectedBlock:
     """One block, read and opened."""
 
     ledger_id: int | None
-    """None in a V1 object whose key does not tell."""
+    """None in a V1 object whose key does not name it."""
     offset: int
     """Of its header in the object."""
     data: memoryview
     block: Block
     statistics: BlockStatistics
-    """As the index tells them, or measured."""
+    """From the index, or measured."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Inspection:
             first = group.blocks[number].first_entry_id
             ledger_id = self.ledger_id if group.ledger_id is None else group.ledger_id
             if not 0 <= start < end <= self.info.size_bytes:
-                continue  # told by index_problems
+                continue  # reported by index_problems
             data = self.store.get(self.key, start, end)
             try:
                 block = open_block(data, first, group.ledger_id)
@@ -85,7 +85,7 @@ class Inspection:
     def messages(self) -> Iterator[pa.RecordBatch]:
         """Each message, in batches with all block columns. Entries' own checksums are verified."""
         for block in self.blocks():
-            # Arrow wants a ledger even where nothing tells it.
+            # The column needs a number even where the ledger is not known.
             ledger_id = -1 if block.ledger_id is None else block.ledger_id
             for messages in decode_messages(block.data, block.block.frames, ledger_id, check=True):
                 self.damage.extend(Damage(block.ledger_id, bad.entry_id, bad.reason) for bad in messages.bad)

@@ -1,4 +1,4 @@
-"""Rows of messages and entries as JSON objects, with the keys of the outside contract."""
+"""JSON objects from rows of messages and entries, with the keys of the outside contract."""
 
 from __future__ import annotations
 

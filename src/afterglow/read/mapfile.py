@@ -85,13 +85,13 @@ def open_mapfile(store: ObjectStore, located: Located, counters: ReadCounters) -
     """Open a MapFile.
 
     Args:
-        store: The store of its place.
+        store: The store of its tier location.
         located: The directory, as if it were an object.
-        counters: Told of every request.
+        counters: Count every request.
 
     Raises:
         ObjectMissing: There is no such MapFile.
-        CorruptBlock: It is none, or its index is damaged.
+        CorruptBlock: It is not a MapFile, or its index is damaged.
         NotSupported: It holds something else, or is compressed by a codec that is not read.
         StorageError: The store does not give it.
     """
@@ -99,7 +99,7 @@ def open_mapfile(store: ObjectStore, located: Located, counters: ReadCounters) -
         size_bytes = store.head(f"{located.key}/{_DATA}").size_bytes
     except ObjectMissing as error:
         raise ObjectMissing(f"MapFile {located.key} in {located.place}: {error}") from error
-    data = _Stretches(store, f"{located.key}/{_DATA}", size_bytes, 1 << 16, counters)
+    data = _BufferedFile(store, f"{located.key}/{_DATA}", size_bytes, 1 << 16, counters)
     try:
         opened = OpenMapFile(located, size_bytes, decode_header(data, BYTES))
         _read_index(store, opened, counters)
@@ -111,10 +111,10 @@ def open_mapfile(store: ObjectStore, located: Located, counters: ReadCounters) -
 
 
 def _read_index(store: ObjectStore, opened: OpenMapFile, counters: ReadCounters) -> None:
-    """Learn what the index tells; without one, entries are found from the beginning on."""
+    """Learn the offsets of the index; without one, entries are searched from the beginning."""
     key = f"{opened.located.key}/{_INDEX}"
     try:
-        source = _Stretches(store, key, store.head(key).size_bytes, 1 << 20, counters)
+        source = _BufferedFile(store, key, store.head(key).size_bytes, 1 << 20, counters)
     except ObjectMissing:
         return
     header = decode_header(source, LONG)
@@ -154,7 +154,7 @@ class MapFileCopy:
 
     def scan(self, first: int, last: int) -> Iterator[FrameRun]:
         """All entries; see the protocol."""
-        source = _Stretches(
+        source = _BufferedFile(
             self.store, f"{self.opened.located.key}/{_DATA}", self.opened.size_bytes, self.buffer_bytes, self.counters
         )
         at = self.opened.nearest(first)
@@ -181,8 +181,8 @@ class MapFileCopy:
         return f"MapFile {self.opened.located.key} in {self.opened.located.place}, of ledger {self.ledger_id}"
 
 
-class _Stretches:
-    """A file, fetched in stretches of which the last one is kept; see :class:`~afterglow.format.sequence_file`."""
+class _BufferedFile:
+    """A :class:`~afterglow.format.sequence_file.ByteSource` over a store, which keeps the last fetched range."""
 
     def __init__(self, store: ObjectStore, key: str, size_bytes: int, least: int, counters: ReadCounters) -> None:
         self.size_bytes = size_bytes

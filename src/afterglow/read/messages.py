@@ -1,8 +1,11 @@
-"""Runs of entries as Arrow batches of messages or of entries, with the columns of the outside contract.
+"""Arrow batches of messages, or of raw entries, from runs of entries, with the columns of the outside contract.
 
-No Python object per message: columns are decoded, filtered and handed on whole. Where entries around a range are at
-hand, messages in chunks are one row at the place of their last chunk, and those of transactions that were not committed
-are left out; stretches that have neither go by as they are. Markers give no row.
+No Python object per message: columns are decoded, filtered and passed on whole. Markers give no row.
+
+Where the entries before and after the runs can be read (:class:`Neighbours`), a chunked message is one row at the
+position of its last chunk, and messages of transactions that were not committed are left out. Chunks and transactions
+are followed through all that is read, but only wanted rows are assembled; a batch is cut where the values assembled for
+it pass ``BATCH_BYTES``. Runs without chunks and transactions take the direct path.
 """
 
 from __future__ import annotations
@@ -15,21 +18,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from afterglow.errors import CorruptEntry
-from afterglow.format.columns import BATCH_BYTES, decode_messages
-from afterglow.format.entry_column import entry_column
+from afterglow.errors import CorruptEntry, IncompleteMessage
+from afterglow.format.columns import BATCH_BYTES, decode_messages, entry_column
 from afterglow.format.position import LATEST
 from afterglow.format.schema import ENTRIES, MESSAGES, TIME, choose
-from afterglow.read.whole_messages import WholeMessages
+from afterglow.read.chunks import ChunkedMessages
+from afterglow.read.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from afterglow.errors import IncompleteMessage
+    from numpy.typing import NDArray
+
+    from afterglow.format.columns import Messages
+    from afterglow.format.compression import BytesLike
     from afterglow.format.position import Position
+    from afterglow.read.chunks import Whole
     from afterglow.read.copies import FrameRun, ServedRun
-    from afterglow.read.transactions import Transactions
     from afterglow.read.window import Window
+
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +48,11 @@ _SHARED_ROWS = 16_384
 """Longest column of one text that is kept, a megabyte or so; 4 MiB of usual messages are fewer."""
 
 
-class Around(Protocol):
-    """The entries of one topic around those that are read, as it was when it was pinned.
+class Neighbours(Protocol):
+    """The entries of one pinned topic before and after those that are read.
 
-    Asked only where a chunked message began before what is read, or a transaction ended behind it. Whoever cannot reach
-    as far as the topic does raises where it ends, and tells the cure: an end without an error is that of the topic.
+    Read only where a chunked message began before what is read, or a transaction ended behind it. An implementation
+    that does not reach to the end of the topic raises there: an end without an error is that of the topic.
     """
 
     def before(self, position: Position) -> Iterator[ServedRun]:
@@ -77,9 +84,9 @@ class MessageBatches:
         topic: Its full name, for the column.
         window: Which messages are wanted.
         columns: Names of columns in the order wanted; all of them for None.
-        report: Told of each entry that cannot be read and is left out; None: such an entry raises.
-        around: The entries around the runs. None: chunks come as they are, and transactions are not looked at.
-        incomplete: Told of each message of which a chunk is missing, and which is left out.
+        report: Called with each entry that cannot be read and is left out; None: such an entry raises.
+        around: The entries around the runs. None: chunks come as they are, and transactions are ignored.
+        incomplete: Called with each message that lacks a chunk and is left out.
         transactions: Of the topic, as all its readers know them; None: this one by itself.
         batch_bytes: Stored bytes of a batch, unless a single entry is larger.
 
@@ -93,7 +100,7 @@ class MessageBatches:
         window: Window,
         columns: Iterable[str] | None = None,
         report: Callable[[CorruptEntry], None] | None = None,
-        around: Around | None = None,
+        around: Neighbours | None = None,
         *,
         incomplete: Callable[[IncompleteMessage], None] = warn,
         transactions: Transactions | None = None,
@@ -154,7 +161,7 @@ class MessageBatches:
                 yield self._chosen(batch, tier)
 
     def end(self) -> None:
-        """Tell of messages whose last chunk has not come. To be called behind the topic's last run, if at all."""
+        """Report messages whose last chunk has not come. To be called after the topic's last run, if at all."""
         if self._whole is not None and self._window.end == LATEST and not self._window.timed:
             self._whole.end()
 
@@ -275,3 +282,132 @@ def _batch(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
 
 def _moment(time_ms: int) -> pa.Scalar:
     return pa.scalar(time_ms * 1000, pa.int64()).cast(TIME)
+
+
+class WholeMessages:
+    """Follows one topic that is read forwards. Not thread-safe.
+
+    Args:
+        around: The entries around what is read.
+        report: Called with each message whose payload does not expand; None: such a message raises.
+        incomplete: Called with each message that lacks a chunk.
+        values: Whether values are wanted.
+        transactions: Of the topic, as all its readers know them; None: this one by itself.
+    """
+
+    def __init__(
+        self,
+        around: Neighbours,
+        *,
+        report: Callable[[CorruptEntry], None] | None,
+        incomplete: Callable[[IncompleteMessage], None],
+        values: bool,
+        transactions: Transactions | None = None,
+    ) -> None:
+        self._report = report
+        self._incomplete = incomplete
+        self._chunks = ChunkedMessages(around, payloads=values)
+        self._transactions = transactions or Transactions(around)
+
+    def enter(self, run: FrameRun) -> None:
+        """Go on to a run, in the order of the topic.
+
+        Raises:
+            AfterglowError: Entries before it are needed and cannot be read.
+        """
+        self._chunks.enter(run)
+
+    def of(self, run: FrameRun, messages: Messages, wanted: Any) -> Iterator[pa.RecordBatch]:
+        """The messages of some entries of the run that was entered last.
+
+        Args:
+            run: The run.
+            messages: Of these entries, with their marks and the column ``entry_id``.
+            wanted: Which of their rows are; None: all.
+
+        Raises:
+            CorruptEntry: A payload does not expand, and nobody takes the report.
+            AfterglowError: Entries around it are needed and cannot be read.
+        """
+        marks, batch, first = messages.marks, messages.batch, messages.first_entry_id
+        assert marks is not None
+        counts = np.ones(messages.end_entry_id - first, bool)
+        ends = self._chunks.take(run, marks)
+        counts[marks.chunk_entries() - first] = False
+        counts[np.fromiter(ends, np.int64) - first] = True
+        counts[self._transactions.left_out(run, marks) - first] = False
+        if not counts.all():
+            of_entries = pa.array(counts[batch.column("entry_id").to_numpy() - first])
+            wanted = of_entries if wanted is None else pc.and_(wanted, of_entries)
+        if wanted is not None:
+            batch = batch.filter(wanted)
+        if ends:
+            yield from self._with_values(batch, ends, run.ledger_id)
+        elif batch.num_rows:
+            yield batch
+
+    def end(self) -> None:
+        """Report messages whose last chunk has not come."""
+        for error in self._chunks.left_open():
+            self._incomplete(error)
+
+    def _with_values(
+        self, batch: pa.RecordBatch, ends: dict[int, Whole | IncompleteMessage], ledger_id: int
+    ) -> Iterator[pa.RecordBatch]:
+        """A batch with the values of messages that were put together, in as many as their size makes of it."""
+        entries = batch.column("entry_id").to_numpy()
+        at = batch.schema.get_field_index("value")
+        values: Any = None if at < 0 else batch.column(at)
+        kept = np.ones(batch.num_rows, bool)
+        pieces: list[pa.Array] = []
+        begin = done = size_bytes = 0
+        for place in np.flatnonzero(np.isin(entries, np.fromiter(ends, np.int64))).tolist():
+            end = ends[int(entries[place])]
+            wanted = values is not None and values[place].is_valid
+            value = self._value(end, f"entry {ledger_id}:{entries[place]}", wanted=wanted)
+            kept[place] = value is not None
+            if value is not None and wanted:
+                pieces += [values.slice(done, place - done), _lone(value)]
+                done = place + 1
+                size_bytes += len(value)
+            if size_bytes >= BATCH_BYTES:
+                yield from _replaced(batch.slice(begin, done - begin), at, pieces, kept[begin:done])
+                pieces, begin, size_bytes = [], done, 0
+        if pieces:
+            pieces.append(values.slice(done))
+        yield from _replaced(batch.slice(begin), at, pieces, kept[begin:])
+
+    def _value(self, end: Whole | IncompleteMessage, where: str, *, wanted: bool) -> BytesLike | None:
+        """The value of a message, where it is wanted; None: it is left out, which was reported."""
+        if isinstance(end, IncompleteMessage):
+            self._incomplete(end)
+            return None
+        try:
+            return end.value() if wanted else b""
+        except IncompleteMessage as error:
+            self._incomplete(IncompleteMessage(f"{where}: {error}"))
+        except CorruptEntry as error:
+            bad = CorruptEntry(f"{where}: {error}")
+            if self._report is None:
+                raise bad from error
+            self._report(bad)
+        return None
+
+
+def _lone(value: BytesLike) -> pa.Array:
+    """A column of one value, without a copy."""
+    offsets = pa.py_buffer(np.array([0, len(value)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
+
+
+def _replaced(
+    batch: pa.RecordBatch, at: int, pieces: list[pa.Array], kept: NDArray[np.bool_]
+) -> Iterator[pa.RecordBatch]:
+    """A batch with another column, if there are pieces of one, and the rows that are kept, if there are any."""
+    filled = [piece for piece in pieces if len(piece)]
+    if filled:
+        batch = batch.set_column(at, "value", filled[0] if len(filled) == 1 else pa.concat_arrays(filled))
+    if not kept.all():
+        batch = batch.filter(pa.array(kept))
+    if batch.num_rows:
+        yield batch

@@ -1,8 +1,9 @@
-"""What stands before and behind a split, for messages that do not end where they begin.
+"""Entries before and after those that are read, for messages that do not end where they begin.
 
-A message in chunks may begin before the split that holds its last chunk, and what became of a transaction is told
-behind its messages. Who reads a split far from any metadata looks there: so a split brings a list of the stretches
-around it, bounded, packed, and the same for the splits near each other, so that they cost little together.
+A chunked message may begin before the split that holds its last chunk, and the outcome of a transaction stands behind
+its messages. In one process the whole pinned view can be read. The reader of a split has no metadata, so a split brings
+a list of the ranges around it: bounded, packed, and the same object for adjacent splits, so that they cost little
+together.
 """
 
 from __future__ import annotations
@@ -10,24 +11,36 @@ from __future__ import annotations
 import json
 import zlib
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from afterglow.errors import OutOfReach
+from afterglow.format.position import LATEST, Position
 from afterglow.read.objects import Located
-from afterglow.read.places import TierPlace
+from afterglow.tier.locations import TierPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeAlias
 
-    from afterglow.format.position import Position
-    from afterglow.read.hot_places import HotPlace
+    from afterglow.config.choices import ReadPriority
+    from afterglow.read.copies import ServedRun
+    from afterglow.read.hot_readers import HotPlace
+    from afterglow.read.split_reader import SplitReader
+    from afterglow.read.splits import Split
+    from afterglow.read.topic_reader import TopicReader
+
+    Read: TypeAlias = Callable[[int, int], Iterator[ServedRun]]
+    """Entries of a ledger from one to another, both inclusive, in order."""
 
 BEFORE: Final = 64
-"""Stretches listed before a split: chunks of one message follow each other within minutes."""
+"""Ranges listed before a split: chunks of one message follow each other within minutes."""
 BEHIND: Final = 256
-"""Stretches listed behind it: a transaction may stay open for hours."""
+"""Ranges listed behind it: a transaction may stay open for hours."""
 GROUP: Final = 16
-"""Stretches whose splits share one list."""
+"""Ranges whose splits share one list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """The stretches around some splits. Travels with them."""
+    """The ranges around some splits. Travels with them."""
 
     packed: bytes
     """Of :meth:`neighbours`."""
@@ -60,7 +73,7 @@ class Neighbourhood:
 
     @classmethod
     def of(cls, neighbours: Sequence[Neighbour], hot: HotPlace | None, *, first: bool, last: bool) -> Neighbourhood:
-        """Pack stretches, which are in order."""
+        """Pack ranges, which are in order."""
         places: dict[TierPlace, int] = {}
         rows = [
             [
@@ -76,7 +89,7 @@ class Neighbourhood:
         return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, first, last)
 
     def neighbours(self) -> tuple[Neighbour, ...]:
-        """The stretches, in order."""
+        """The ranges, in order."""
         named, rows = json.loads(zlib.decompress(self.packed))
         places = [TierPlace(*fields) for fields in named]
         return tuple(
@@ -86,6 +99,146 @@ class Neighbourhood:
 
 
 def at_or_before(neighbours: Sequence[Neighbour], position: Position) -> int:
-    """Index of the last stretch that begins at or before a position; -1 where none does."""
+    """Index of the last range that begins at or before a position; -1 where none does."""
     key = (position.ledger_id, position.entry_id)
     return bisect_right(neighbours, key, key=lambda each: (each.ledger_id, each.first)) - 1
+
+
+_STEP: Final = 4
+"""Entries of the first step back: a chunk has some 5 MB, and as a rule the one before it is close."""
+_STEP_BYTES: Final = 8 << 20
+"""About of a further step."""
+_HELD_BYTES: Final = 16 << 20
+"""Of a step that turns out to be larger."""
+_NEAR_BYTES: Final = 16 << 20
+"""Of entries ahead that are read as they are needed: behind them, entries are read ahead too."""
+
+
+class ViewNeighbours:
+    """The :class:`~afterglow.read.messages.Neighbours` in a whole pinned view.
+
+    Args:
+        reader: Of the view.
+        priority: Which copy serves while both exist; None: what the policy says.
+    """
+
+    def __init__(self, reader: TopicReader, priority: ReadPriority | None = None) -> None:
+        self._reader = reader
+        self._priority = priority
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        """The entries before a position; see :class:`~afterglow.read.messages.Neighbours`."""
+        layout = self._reader.view.layout
+        for ledger_id in reversed(layout.ids):
+            if ledger_id > position.ledger_id:
+                continue
+            last = (layout.entries_of(ledger_id) or 0) - 1
+            if ledger_id == position.ledger_id:
+                last = min(last, position.entry_id - 1)
+            yield from _backwards(partial(self._read, ledger_id), 0, last)
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        """The entries from a position on; see :class:`~afterglow.read.messages.Neighbours`."""
+        size_bytes = 0
+        for served in self._reader.read(position, LATEST, priority=self._priority, scan=False):
+            yield served
+            size_bytes += served.run.frame_bytes
+            if size_bytes > _NEAR_BYTES:
+                position = Position(served.run.ledger_id, served.run.frames.end_entry_id)
+                yield from self._reader.read(position, LATEST, priority=self._priority)
+                return
+
+    def _read(self, ledger_id: int, first: int, last: int) -> Iterator[ServedRun]:
+        start, end = Position(ledger_id, first), Position(ledger_id, last + 1)
+        return self._reader.read(start, end, priority=self._priority, scan=False)
+
+
+class SplitNeighbours:
+    """The :class:`~afterglow.read.messages.Neighbours` that a split brings with it.
+
+    Args:
+        split: The split.
+        reader: Reads it.
+    """
+
+    def __init__(self, split: Split, reader: SplitReader) -> None:
+        self._split = split
+        self._reader = reader
+        self._neighbours: tuple[Neighbour, ...] | None = None
+
+    def before(self, position: Position) -> Iterator[ServedRun]:
+        """The entries before a position; see :class:`~afterglow.read.messages.Neighbours`.
+
+        Raises:
+            OutOfReach: The topic goes further back than the split's neighbours.
+        """
+        neighbours = self._known()
+        for at in range(at_or_before(neighbours, position.previous()), -1, -1):
+            each = neighbours[at]
+            same = each.ledger_id == position.ledger_id
+            last = min(each.last, position.entry_id - 1) if same else each.last
+            yield from _backwards(partial(self._read, each), each.first, last)
+        if not self._split.around.first:
+            raise self._ends("before", position)
+
+    def after(self, position: Position) -> Iterator[ServedRun]:
+        """The entries from a position on; see :class:`~afterglow.read.messages.Neighbours`.
+
+        Raises:
+            OutOfReach: The topic goes on behind the split's neighbours.
+        """
+        neighbours = self._known()
+        for each in neighbours[max(at_or_before(neighbours, position), 0) :]:
+            first = max(each.first, position.entry_id) if each.ledger_id == position.ledger_id else each.first
+            if each.ledger_id >= position.ledger_id and first <= each.last:
+                yield from self._read(each, first, each.last)
+        if not self._split.around.last:
+            raise self._ends("behind", position)
+
+    def _known(self) -> tuple[Neighbour, ...]:
+        if self._neighbours is None:
+            self._neighbours = self._split.around.neighbours()
+        return self._neighbours
+
+    def _read(self, each: Neighbour, first: int, last: int) -> Iterator[ServedRun]:
+        around = self._split.around
+        split = replace(
+            self._split,
+            ledger_id=each.ledger_id,
+            first=first,
+            last=last,
+            located=each.located,
+            hot=around.hot if each.hot else None,
+        )
+        return self._reader.read(split, scan=False)
+
+    def _ends(self, where: str, position: Position) -> OutOfReach:
+        return OutOfReach(
+            f"{self._split.topic}: a message near {position} needs entries {where} it that are further away than the "
+            f"{len(self._known())} stretches that its part of the job knows: read this topic in one process, with "
+            "afterglow.connect(…).topic(…).scan()"
+        )
+
+
+def _backwards(read: Read, first: int, last: int) -> Iterator[ServedRun]:
+    """Entries of a ledger from ``last`` back to ``first``: the nearest run first.
+
+    A step is read forwards. Where it is larger than those before it made expect, its nearest runs are kept, and the
+    others are read again.
+    """
+    count = _STEP
+    while last >= first:
+        low = max(first, last - count + 1)
+        held: deque[ServedRun] = deque()
+        size_bytes = 0
+        for served in read(low, last):
+            held.append(served)
+            size_bytes += served.run.frame_bytes
+            while size_bytes > _HELD_BYTES and len(held) > 1:
+                size_bytes -= held.popleft().run.frame_bytes
+                low = held[0].run.frames.first_entry_id
+        seen = last - low + 1
+        last = low - 1
+        while held:
+            yield held.pop()
+        count = min(max(_STEP_BYTES * seen // max(size_bytes, 1), 1), 4 * count)

@@ -1,7 +1,7 @@
-"""Work on several cores whose results come in the order of the tasks, with no more of them in memory than allowed.
+"""Parallel work whose results come in the order of the tasks, with a bound on the results in memory.
 
-A thread takes one task at a time and hands over what comes of it piece by piece: the first task's results can be used
-while it is still at work. Threads run ahead of whoever takes the results by a number of tasks, and rest then.
+A thread takes one task at a time and hands over its results one by one: the first task's results can be used while it
+is still running. Threads run ahead of the consumer of the results by a number of tasks, and wait then.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ def in_order(
 ) -> Iterator[R]:
     """The results of all tasks, in the order of the tasks.
 
-    Whoever stops taking results, by closing the iterator or by dropping it, ends the threads: each finishes the piece
-    that it is at.
+    Closing or dropping the iterator ends the threads: each finishes the result that it is at.
 
     Args:
-        tasks: Asked for the next one, by whoever takes the results, when a thread may begin with it.
+        tasks: The next one is taken, in the thread that consumes the results, when a thread may begin with it.
         work: Does a task, in any thread.
-        threads: Tasks at work at a time. A lone task is done by whoever takes the results.
+        threads: Tasks at work at a time. A lone task is done in the thread that consumes the results.
         ahead: Tasks begun or done and not yet taken, beside the one that is being taken.
         name: Of the threads.
 

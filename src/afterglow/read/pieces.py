@@ -1,4 +1,4 @@
-"""How the blocks of a ledger in an object are cut into pieces, and where in them entries begin. Arithmetic, no I/O.
+"""Pieces of the blocks of a ledger in an object, and the offsets of entries in them. Arithmetic, no I/O.
 
 A piece is what is fetched, checked and cached as one:
 
@@ -11,7 +11,7 @@ block statistics                 a whole block    its CRC32C             reading
 nothing (Apache Pulsar wrote it) a read buffer    the framing alone      reading the block from its start
 ===============================  ===============  =====================  =================================
 
-Pieces are numbered through all blocks of the ledger. Where the index does not tell in which piece an entry begins,
+Pieces are numbered through all blocks of the ledger. Where the index does not have the piece in which an entry begins,
 what reading the block has shown is kept in a :class:`FrameTable`, so that the next reader need not begin at its start.
 """
 

@@ -1,11 +1,11 @@
-"""What need not be read for a window of time, since no message of it can be inside.
+"""Pruning by time: ranges and blocks that cannot hold a message of a window are not read.
 
-Nothing that might match is left out:
+Nothing that might match is pruned:
 
-* Statistics tell the least and the greatest time of a segment, in its record, or of a block, in the index. Where every
-  entry of a ledger has a broker time, as the list of ledgers tells, these bounds are compared; else those of broker
-  time and publish time together.
-* Where nothing was measured (Apache Pulsar wrote the object, or the entries are in the hot log) entries are looked at,
+* Statistics have the least and the greatest time of a segment, in its record, or of a block, in the index. Where every
+  entry of a ledger has a broker time, by the ledger list, these bounds are compared; else those of broker time and
+  publish time together.
+* Where there are no statistics (Apache Pulsar wrote the object, or the entries are in the hot log) entries are probed,
   by bisection: broker time never goes back. Publish time follows no order; entries without broker time are all read.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from afterglow.errors import CorruptEntry
 from afterglow.format.frames import iter_entries
 from afterglow.format.position import Position
-from afterglow.ledger.timestamps import entry_time
+from afterglow.ledger.time_search import entry_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from afterglow.config.choices import ReadPriority
-    from afterglow.read.handle import TopicReader
     from afterglow.read.pieces import LedgerPieces
+    from afterglow.read.topic_reader import TopicReader
     from afterglow.read.window import Window
 
 _NONE: Final = -1
 _PROBED: Final = (1, 16)
-"""Entries that one look takes: Pulsar leaves a few without broker time, its markers, among those that have one."""
+"""Entries that one probe reads: Pulsar leaves a few without broker time, its markers, among those that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _matching(times: NDArray[np.int64], window: Window, *, stamped: bool) -> NDA
 
 
 class TimeProbe:
-    """Looks at the broker times of single entries.
+    """Reads the broker times of single entries.
 
     Args:
         reader: Of the pinned view.
@@ -170,7 +170,7 @@ class _Unstamped(Exception):
 
 
 class _Stamps:
-    """Broker times of some entries of a ledger, looked at when asked for."""
+    """Broker times of some entries of a ledger, read when asked for."""
 
     def __init__(self, probe: TimeProbe, ledger_id: int, entries: Sequence[int]) -> None:
         self._probe = probe

@@ -1,10 +1,10 @@
-"""The range of positions that a topic retains, and what of a range asked for is missing from it.
+"""The range of positions that a topic retains, and the part of a requested range that is missing from it.
 
-Ledgers leave a topic from its front, and no list tells which have left. So every position before the first ledger that
-is left counts as missing, also where the topic never had an entry there. Between two ledgers that are left nothing is
-missing, whatever their ids: a ledger that stayed empty leaves no trace, and other topics take ids too.
+Ledgers are trimmed from the front of a topic, and no list names those that were trimmed. So every position before the
+first remaining ledger counts as missing, also where the topic never had an entry there. Between two remaining ledgers
+nothing is missing, whatever their ids: an empty ledger leaves no trace, and other topics take ids too.
 
-Times are no part of this: what was written before the first entry that is left, nobody can tell.
+Times are not considered: the times of trimmed entries are not known.
 """
 
 from __future__ import annotations

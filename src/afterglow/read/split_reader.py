@@ -1,7 +1,7 @@
-"""Reading splits in any process: what tasks of a Spark job and threads of a scan call.
+"""Reader of splits in any process, used by the tasks of a Spark job and the threads of a scan.
 
-Who reads a split from a tier needs the way there and credentials from its own environment: no metadata, no engine and
-no home. Where the copy that a split wants does not serve, the other one that it names does, as for any other read.
+The process needs network access to the tier and credentials from its own environment: no metadata, no server and no
+home directory. Where the preferred copy does not serve, the other one does, as for any other read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from afterglow.errors import (
     ObjectMissing,
     TopicChanged,
 )
-from afterglow.read.around import SplitAround
 from afterglow.read.copies import HotCopy, Tier
 from afterglow.read.counters import ReadCounters
-from afterglow.read.fall_through import Choice, FallThrough
-from afterglow.read.handle import READ_BYTES
+from afterglow.read.fallback import Copies, FallbackReader
 from afterglow.read.messages import EntryBatches, MessageBatches, warn
-from afterglow.read.places import Tiers
+from afterglow.read.neighbours import SplitNeighbours
 from afterglow.read.tier_source import TierSource
+from afterglow.read.topic_reader import READ_BYTES
+from afterglow.tier.locations import Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,8 +75,8 @@ class SplitReader:
             split: What to read.
             columns: Names of columns in the order wanted; all of them for None. No other is decoded.
             include: One row per message, or one per raw entry.
-            report: Told of each message that lacks chunks, and of each entry that is no readable message, where the
-                topic leaves such out; None: logged.
+            report: Called with each message that lacks chunks, and with each entry that is not a readable message,
+                where the topic leaves such entries out; None: they are logged.
 
         Raises:
             ConfigError: A column or ``include`` is unknown.
@@ -90,10 +90,10 @@ class SplitReader:
         if include == "entries":
             rows = EntryBatches(split.topic, split.window, columns)
         else:
-            told = report or warn
-            bad = told if split.skips_damage else None
-            around = SplitAround(split, self)
-            rows = MessageBatches(split.topic, split.window, columns, bad, around, incomplete=told)
+            report = report or warn
+            bad = report if split.skips_damage else None
+            around = SplitNeighbours(split, self)
+            rows = MessageBatches(split.topic, split.window, columns, bad, around, incomplete=report)
         return (batch for served in self.read(split) for batch in rows.of(served))
 
     def read(self, split: Split, *, scan: bool = True) -> Iterator[ServedRun]:
@@ -113,13 +113,13 @@ class SplitReader:
                 f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are in a hot log that cannot "
                 "be reached from here"
             )
-        through = FallThrough(split.topic, self.counters)
-        choice = self._choice(split)
+        through = FallbackReader(split.topic, self.counters)
+        copies = self._copies(split)
         try:
             if scan:
-                yield from through.scan(lambda _: choice, split.first, split.last)
+                yield from through.scan(lambda _: copies, split.first, split.last)
             else:
-                yield from through.walk(lambda _: choice, split.first, split.last, READ_BYTES)
+                yield from through.walk(lambda _: copies, split.first, split.last, READ_BYTES)
         except (LedgerMissing, EntriesMissing, ObjectMissing) as error:
             raise TopicChanged(
                 f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are not there any more: "
@@ -131,8 +131,8 @@ class SplitReader:
         """Stop reading ahead, and wait for what is under way."""
         self._tiers.close()
 
-    def _choice(self, split: Split) -> Choice:
-        return Choice(
+    def _copies(self, split: Split) -> Copies:
+        return Copies(
             split.ledger_id,
             split.last,
             split.order,

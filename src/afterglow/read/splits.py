@@ -1,7 +1,7 @@
-"""A topic cut into splits: stretches that are read by themselves, many at a time, by threads or by other processes.
+"""Splits of a topic: ranges that are read independently, many at a time, by threads or by other processes.
 
-A split names the copy that is wanted and, where there is one, the other copy: an object by its place and key, the hot
-log by the way there. :mod:`~afterglow.read.cutter` makes them, :mod:`~afterglow.read.split_reader` reads them.
+A split names the copies that hold its entries: an object by its tier location and key, the hot log by its address.
+:mod:`~afterglow.read.split_planner` plans them, :mod:`~afterglow.read.split_reader` reads them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.format.position import Position
-from afterglow.read.copies import Tier
+from afterglow.read.priority import copy_order
 
 if TYPE_CHECKING:
-    from afterglow.read.hot_places import HotPlace
+    from afterglow.config.choices import ReadPriority
+    from afterglow.read.copies import Tier
+    from afterglow.read.hot_readers import HotPlace
     from afterglow.read.neighbours import Neighbourhood
     from afterglow.read.objects import Located
-    from afterglow.read.stretches import Stretch
+    from afterglow.read.ranges import OffloadedRange
     from afterglow.read.window import Window
 
 SPLIT_BYTES: Final = 32 << 20
 """Of blocks in one split, unless a single block is larger: some tenths of a second of work."""
 WHOLE: Final = 1 << 62
-"""Bytes in a split of what is not to be cut."""
+"""Bytes in a split of what is not to be divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Split:
     """Last entry, inclusive."""
     window: Window
     """Which messages of these entries are wanted."""
-    wanted: Tier
-    """The copy that is read; where it does not serve, the other one does if there is one."""
+    priority: ReadPriority
+    """Which copy is preferred while both exist; where it does not serve, the other one does."""
     located: Located | None
     """The object that holds them; None: no tier does."""
     hot: HotPlace | None
@@ -58,13 +60,12 @@ class Split:
 
     @property
     def order(self) -> tuple[Tier, ...]:
-        """The copies to try, the wanted one first."""
-        both = (self.wanted, Tier.TIERED if self.wanted is Tier.HOT else Tier.HOT)
-        return tuple(tier for tier in both if (self.located if tier is Tier.TIERED else self.hot) is not None)
+        """The copies to try, the preferred one first."""
+        return copy_order(self.priority, has_hot=self.hot is not None, has_tiered=self.located is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PlannedRange:
     """Consecutive entries of one ledger that are worth reading as one."""
 
     ledger_id: int
@@ -72,7 +73,7 @@ class Range:
     """First entry, inclusive."""
     last: int
     """Last entry, inclusive."""
-    stretch: Stretch | None
+    offloaded: OffloadedRange | None
     """Where a tier has them; None: no tier does."""
     wanted: Tier
     """The copy that is to serve."""

@@ -1,11 +1,11 @@
-"""All reading from tiers in one process: objects opened once, pieces fetched once, memory bounded for all together.
+"""Opens copies in tiers for all readers of a process: objects are opened once, pieces fetched once, memory bounded.
 
 Copies of external drivers are opened through the driver, and a few of them are kept open.
 
-Three caches, each with a bound of its own: opened objects (``offloadIndexCacheMaxBytes``), pieces of data
-(``offloadReadMaxBytes``), and where frames begin in blocks whose index does not tell
-(``offloadEntryOffsetCacheMaxBytes``). What is not used for a while is dropped. Object names are never used twice, so
-nothing here grows stale.
+Three caches, each with its own limit: opened objects (``offloadIndexCacheMaxBytes``), pieces of data
+(``offloadReadMaxBytes``), and offsets of frames in blocks whose index does not have them
+(``offloadEntryOffsetCacheMaxBytes``). What has not been used for some time is evicted. Object keys are never reused, so
+that no cached value becomes stale.
 """
 
 from __future__ import annotations
@@ -15,38 +15,35 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from afterglow.errors import AfterglowError, DamagedPiece, StoreUnavailable
-from afterglow.ledger.clock import SystemClock
-from afterglow.read.caching import ByteCache
-from afterglow.read.drivers import open_driver_copy
-from afterglow.read.fetch import LedgerObject
+from afterglow.ledger.environment import SystemClock
+from afterglow.read.cache import ByteCache, CachedPieces, PieceCache
+from afterglow.read.driver_copies import open_driver_copy
 from afterglow.read.mapfile import MapFileCopy, open_mapfile
-from afterglow.read.objects import open_object
-from afterglow.read.piece_cache import CachedPieces, PieceCache
-from afterglow.read.places import MAPFILES, driver_setting, is_built_in
-from afterglow.read.scan import ReadAhead
-from afterglow.read.stretches import Locator
-from afterglow.read.tier_copy import TierCopy
+from afterglow.read.objects import LedgerObject, open_object
+from afterglow.read.ranges import Locator
+from afterglow.read.tier_copy import ReadAhead, TierCopy
+from afterglow.tier.locations import MAPFILES, driver_setting, is_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.config import BrokerConfig
-    from afterglow.ledger.clock import Clock
+    from afterglow.ledger.environment import Clock
     from afterglow.read.copies import LedgerCopy
     from afterglow.read.counters import ReadCounters
     from afterglow.read.mapfile import OpenMapFile
     from afterglow.read.objects import Located, OpenObject
-    from afterglow.read.places import TierPlace, Tiers
     from afterglow.read.pruning import TimeBounds
-    from afterglow.read.stretches import Stretch
+    from afterglow.read.ranges import OffloadedRange
+    from afterglow.tier.locations import TierPlace, Tiers
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 10.0
-"""After an object or its store failed, readers that have another copy leave it alone for so long: what would they do
-with two minutes of retries, or a request in vain at every read?"""
-_MAX_TROUBLES: Final = 1_000
-"""Objects and places that are left alone; when there are more, all are tried again."""
+_BACKOFF_S: Final = 10.0
+"""Backoff of an object or store that failed, for readers that have another copy: neither two minutes of retries nor a
+failing request at every read would help them."""
+_MAX_FAILURES: Final = 1_000
+"""Objects and stores in backoff; when there are more, all are tried again."""
 _MAX_EXTERNAL: Final = 64
 """Copies of external drivers that are kept open: what each of them costs, only its driver knows."""
 
@@ -57,8 +54,8 @@ class TierSource:
     Args:
         tiers: Opens stores.
         config: The broker's settings: the budgets above, and the number of threads that read ahead.
-        locator: Finds the places of objects.
-        clock: Tells how long something was not used.
+        locator: Finds the tier locations of objects.
+        clock: For the eviction of what is not used.
     """
 
     def __init__(
@@ -93,7 +90,7 @@ class TierSource:
         )
         self._cache = PieceCache(config, self._monotonic)
         self._lock = Lock()
-        self._troubles: dict[Located | TierPlace, tuple[float, AfterglowError]] = {}
+        self._failures: dict[Located | TierPlace, tuple[float, AfterglowError]] = {}
 
     # --- copies ---
 
@@ -107,30 +104,30 @@ class TierSource:
         lenient: bool = False,
         impatient: bool = False,
     ) -> LedgerCopy:
-        """The copy of a ledger, or of a stretch of it, in an object.
+        """The copy of a ledger, or of a range of it, in an object.
 
         Args:
             located: The object.
             ledger_id: The ledger.
             policy: The topic's, for credentials and read buffers.
-            counters: Told of every request.
+            counters: Count every request.
             lenient: Give also a copy that is shorter than its index says; what is missing will be found damaged.
             impatient: Give up at once on an object or a store that failed a moment ago: there is another copy.
 
         Raises:
-            ObjectMissing: There is no such object.
+            ObjectMissing: It does not exist.
             IndexMissing: The object has no index.
             WrongLength: It is not as long as its index says.
             WrongVersion: A newer release wrote it.
             CorruptIndex: Its index is damaged, or does not name the ledger.
-            CorruptBlock: It is a MapFile, and no sound one.
+            CorruptBlock: It is a MapFile, and damaged.
             StorageError: The store does not give it.
-            ConfigError: Its place cannot be opened, or its driver is not installed.
-            NotSupported: Its place is of a kind that cannot be opened.
-            MissingDependency: The SDK for its place, or the package of its driver, cannot be imported.
+            ConfigError: Its tier location cannot be opened, or its driver is not installed.
+            NotSupported: Its tier location is of a kind that cannot be opened.
+            MissingDependency: The SDK for its tier location, or the package of its driver, cannot be imported.
         """
         if impatient:
-            self._check_troubles(located)
+            self._check_failures(located)
         if located.place.driver != MAPFILES and not is_built_in(located.place.driver):
             return self._external.get(
                 (located, ledger_id),
@@ -155,24 +152,24 @@ class TierSource:
             ReadAhead(self._cache.executor, rounds),
         )
 
-    def locate(self, name: str, stretch: Stretch, policy: BrokerConfig) -> Located:
-        """Where the object of a stretch of a topic is.
+    def locate(self, name: str, offloaded: OffloadedRange, policy: BrokerConfig) -> Located:
+        """Location of the object that holds a range of a topic.
 
         Raises:
-            AfterglowError: See :meth:`~afterglow.read.stretches.Locator.locate`.
+            AfterglowError: See :meth:`~afterglow.read.ranges.Locator.locate`.
         """
-        return self._locator.locate(name, stretch, policy)
+        return self._locator.locate(name, offloaded, policy)
 
-    def times(self, name: str, stretch: Stretch) -> TimeBounds | None:
-        """Which times the entries of a stretch's object have, where a record tells.
+    def times(self, name: str, offloaded: OffloadedRange) -> TimeBounds | None:
+        """Times of the entries in a range's object, where its record has them.
 
         Raises:
-            AfterglowError: See :meth:`~afterglow.read.stretches.Locator.times`.
+            AfterglowError: See :meth:`~afterglow.read.ranges.Locator.times`.
         """
-        return self._locator.times(name, stretch)
+        return self._locator.times(name, offloaded)
 
     def failed(self, located: Located, error: AfterglowError) -> None:
-        """A copy could not be read. Who has another leaves it alone for a while; others look at it anew."""
+        """A copy could not be read. Readers that have another copy avoid it for a while; others open it again."""
         if isinstance(error, DamagedPiece):
             return  # the rest of it may be good
         self._objects.drop(located)
@@ -180,18 +177,18 @@ class TierSource:
         if not is_built_in(located.place.driver):
             self._external.clear()  # few are kept, and which of them hold on to what is broken only the driver knows
         with self._lock:
-            if len(self._troubles) >= _MAX_TROUBLES:
-                self._troubles.clear()
+            if len(self._failures) >= _MAX_FAILURES:
+                self._failures.clear()
             whose = located.place if isinstance(error, StoreUnavailable) else located
-            self._troubles.setdefault(whose, (self._monotonic() + _PATIENCE_S, error))
+            self._failures.setdefault(whose, (self._monotonic() + _BACKOFF_S, error))
 
-    def _check_troubles(self, located: Located) -> None:
+    def _check_failures(self, located: Located) -> None:
         with self._lock:
             for whose in (located, located.place):
-                until, error = self._troubles.get(whose, (0.0, None))
+                until, error = self._failures.get(whose, (0.0, None))
                 if error is not None and self._monotonic() < until:
                     raise error.with_traceback(None)
-                self._troubles.pop(whose, None)
+                self._failures.pop(whose, None)
 
     # --- upkeep ---
 
@@ -207,11 +204,11 @@ class TierSource:
 
     @property
     def table_bytes(self) -> int:
-        """Memory that learned places of frames take."""
+        """Memory that learned offsets of frames take."""
         return self._cache.tables.size_bytes
 
     def drop_idle(self) -> None:
-        """Let go of what was not used for ``managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds``."""
+        """Evict what was not used for ``managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds``."""
         for cache in (self._objects, self._mapfiles, self._external, self._cache.pieces, self._cache.tables):
             cache.drop_idle()
 

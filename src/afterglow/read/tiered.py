@@ -1,14 +1,13 @@
-"""Which copy of an entry serves a read: the choice of PIP-73.
+"""Entry source of a topic over hot log and tiers, used by consumers and topic readers.
 
-For every read the stretch of the ledger is looked up in the newest list, and the policy is asked anew: a change takes
-effect on readers that are open. Hot first falls to the tier where the hot copy is gone or damaged; tiered first falls
-to the hot log where the object is missing, damaged, or cannot be reached. How, and what is told of it, is the matter of
-:mod:`~afterglow.read.fall_through`.
+For every run the ledger's newest list entry gives the offloaded range, and the policy gives the read priority, so that
+a change of either takes effect on open readers. :mod:`~afterglow.read.priority` decides which copy is preferred,
+:mod:`~afterglow.read.fallback` reads from it or from the other one.
 
-The read priority is about entries that consumers get. A search by time gives a consumer no entry, so it takes the
-cheapest copy whatever the priority: the hot log on this machine as long as it has the ledger, then the tier by its
-:mod:`~afterglow.read.time_index`. A hot log behind brokers, where each probe is a round trip, is asked only for what no
-tier has. What a search looks at is not counted as read; its requests to tiers are counted like all others.
+The read priority concerns entries that consumers receive. A search by time delivers no entry, so it takes the cheapest
+copy whatever the priority: the hot log on this machine as long as it has the ledger, then the tier by its
+:mod:`~afterglow.read.time_index`. A hot log behind brokers, where each probe is a round trip, is used only for entries
+that no tier has. Entries read by a search are not counted as read; its requests to tiers are counted like all others.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from afterglow.errors import AfterglowError, LedgerMissing
 from afterglow.ledger.source import EntryRun
 from afterglow.read.copies import HotCopy, Tier
 from afterglow.read.counters import ReadCounters
-from afterglow.read.fall_through import Choice, FallThrough
-from afterglow.read.remote_hot import RemoteHot
-from afterglow.read.stretches import stretch_at
+from afterglow.read.fallback import Copies, FallbackReader
+from afterglow.read.hot_readers import RemoteHot
+from afterglow.read.priority import copy_order
+from afterglow.read.ranges import offloaded_range_at
 from afterglow.read.time_index import TimeIndex
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.read.copies import HotReader, LedgerCopy, ServedRun
-    from afterglow.read.stretches import Stretch
+    from afterglow.read.ranges import OffloadedRange
     from afterglow.read.tier_source import TierSource
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One read: what is wanted, and from where."""
+    """One read: its ledger, range, policy and order of copies."""
 
     row: ManagedLedgerInfo.LedgerInfo
-    stretch: Stretch | None
+    offloaded: OffloadedRange | None
     policy: BrokerConfig
     order: tuple[Tier, ...]
 
@@ -63,8 +63,8 @@ class TieredSource:
         name: The topic's managed-ledger name.
         hot: The hot log.
         tiers: Opens copies in tiers.
-        policy: Gives the topic's policy of now.
-        counters: Told what was served, and from where.
+        policy: Gives the topic's current policy.
+        counters: Count what was served, and from where.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class TieredSource:
         self._hot = hot
         self._tiers = tiers
         self._policy = policy
-        self._through = FallThrough(name, counters)
-        self._searches = FallThrough(name, ReadCounters())
+        self._through = FallbackReader(name, counters)
+        self._searches = FallbackReader(name, ReadCounters())
         self._probes_hot = not isinstance(hot, RemoteHot)
 
     def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
@@ -91,8 +91,8 @@ class TieredSource:
     def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
         """Entries of one ledger for a search; see the protocol."""
         priority = ReadPriority.BOOKKEEPER_FIRST if self._probes_hot else ReadPriority.TIERED_STORAGE_FIRST
-        choose = partial(self._choose, row, last, priority)
-        return _first_run(self._searches.walk(choose, first, last, max_bytes), last)
+        find_copies = partial(self._find_copies, row, last, priority)
+        return _first_run(self._searches.walk(find_copies, first, last, max_bytes), last)
 
     def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
         """Where in a ledger to search for a moment; see the protocol."""
@@ -133,37 +133,37 @@ class TieredSource:
             LedgerMissing: No copy can be read.
             AfterglowError: They cannot be read.
         """
-        return self._through.walk(partial(self._choose, row, last, priority), first, last, max_bytes)
+        return self._through.walk(partial(self._find_copies, row, last, priority), first, last, max_bytes)
 
     def scan(
         self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, priority: ReadPriority | None = None
     ) -> Iterator[ServedRun]:
-        """The same in bulk: large runs, read ahead, past the cache.
+        """The same in bulk: large runs, prefetched, without the cache.
 
         Raises:
             LedgerMissing: No copy can be read.
             AfterglowError: They cannot be read; runs before that are good.
         """
-        return self._through.scan(partial(self._choose, row, last, priority), first, last)
+        return self._through.scan(partial(self._find_copies, row, last, priority), first, last)
 
-    def _choose(
+    def _find_copies(
         self, row: ManagedLedgerInfo.LedgerInfo, last: int, priority: ReadPriority | None, first: int
-    ) -> Choice:
+    ) -> Copies:
         policy = self._policy()
-        stretch = stretch_at(row, first)
-        order: tuple[Tier, ...] = (Tier.HOT,)
-        if stretch is not None:
-            last = min(last, stretch.last)
-            wanted = priority or policy.managed_ledger_offloaded_read_priority
-            hot_first = wanted is ReadPriority.BOOKKEEPER_FIRST
-            order = (Tier.HOT, Tier.TIERED) if hot_first else (Tier.TIERED, Tier.HOT)
-        read = _Read(row, stretch, policy, order)
-        return Choice(
+        offloaded = offloaded_range_at(row, first)
+        if offloaded is not None:
+            last = min(last, offloaded.last)
+        # A hot copy that was deleted stays in the order, so that reading the other one counts as a fallback.
+        order = copy_order(
+            priority or policy.managed_ledger_offloaded_read_priority, has_hot=True, has_tiered=offloaded is not None
+        )
+        read = _Read(row, offloaded, policy, order)
+        return Copies(
             row.ledgerId,
             last,
             order,
             read.skips,
-            stretch and stretch.uuid,
+            offloaded and offloaded.uuid,
             partial(self._copy, read),
             partial(self._failed, read),
         )
@@ -174,9 +174,9 @@ class TieredSource:
             if read.hot_gone:
                 raise LedgerMissing(f"{self._name}: the hot copy of ledger {ledger_id} is gone")
             return HotCopy(self._hot, ledger_id)
-        assert read.stretch is not None
+        assert read.offloaded is not None
         return self._tiers.copy(
-            self._tiers.locate(self._name, read.stretch, read.policy),
+            self._tiers.locate(self._name, read.offloaded, read.policy),
             ledger_id,
             read.policy,
             self.counters,
@@ -185,9 +185,9 @@ class TieredSource:
         )
 
     def _failed(self, read: _Read, tier: Tier, error: AfterglowError) -> None:
-        if tier is Tier.TIERED and read.stretch is not None:
-            with suppress(AfterglowError):  # what cannot be located needs no patience
-                self._tiers.failed(self._tiers.locate(self._name, read.stretch, read.policy), error)
+        if tier is Tier.TIERED and read.offloaded is not None:
+            with suppress(AfterglowError):  # an object that cannot be located is not tried again anyway
+                self._tiers.failed(self._tiers.locate(self._name, read.offloaded, read.policy), error)
 
 
 def _first_run(served: Iterator[ServedRun], last: int) -> EntryRun:

@@ -1,15 +1,15 @@
-"""Time index of a tier: where in a ledger to look for a moment, by segment records, by an object's index, by a block.
+"""Time index of the tier: narrows a search by time in a ledger, by segment records, object indexes and blocks.
 
-Records of segments tell up to which time each goes, and are in metadata; the one that holds the moment is found by
-bisection. Its index tells the same of each block, and that block is fetched. So a search costs one index and one ranged
-get, however many segments there are. Blocks of whole ledgers are large: of these a piece or two is fetched, as a rule
-the right one at once. Where no times are known, as of objects that Apache Pulsar wrote, the first entries of blocks are
-looked at, by bisection again.
+Records of segments, which are in metadata, have the greatest time of each; the segment of the time is found by
+bisection. Its index has the same of each block, and that block is fetched. So a search costs one index and one ranged
+get, however many segments there are. Blocks of whole ledgers are large: of these a piece or two is fetched, usually the
+right one at once. Where no times are recorded, as in objects that Apache Pulsar wrote, the first entries of blocks are
+read, by bisection again.
 
-Entries without broker times follow no order, so that nothing can be bisected there. But their greatest time is known of
-each segment and of each block: the first that reaches the moment is the one to scan.
+Entries without broker times follow no order, so that bisection is impossible. But the greatest time of each segment and
+of each block is known: the first that reaches the time is the one to scan.
 
-A search need not know any of this: it is told less to look at, and what it finds is the same. Fetched blocks stay in
+The result of a search is the same without this index, which only reduces the entries to read. Fetched blocks stay in
 the cache of pieces: a consumer that sought reads on from there.
 """
 
@@ -23,9 +23,9 @@ import numpy as np
 
 from afterglow.errors import AfterglowError, CorruptEntry, StoreUnavailable
 from afterglow.format.frames import FRAME_BYTES
-from afterglow.ledger.timestamps import entry_time
-from afterglow.read.fetch import cut_frames
-from afterglow.read.stretches import stretch_at, stretches_from
+from afterglow.ledger.time_search import entry_time
+from afterglow.read.objects import cut_frames
+from afterglow.read.ranges import offloaded_range_at, offloaded_ranges_from
 from afterglow.read.tier_copy import TierCopy
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.read.counters import ReadCounters
     from afterglow.read.pieces import BlockSpan, LedgerPieces
-    from afterglow.read.stretches import Stretch
+    from afterglow.read.ranges import OffloadedRange
     from afterglow.read.tier_source import TierSource
 
 _GUESSES: Final = 3
 """At where entries are if they came evenly; then halves, which end soon whatever came."""
 _TOGETHER: Final = 2
-"""Pieces that one look fetches: an entry that ends behind the first of them is seen whole."""
+"""Pieces that one probe fetches: an entry that ends behind the first of them is seen whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class TimeIndex:
     policy: BrokerConfig
     """The topic's."""
     counters: ReadCounters
-    """Told of every request."""
+    """Count every request."""
 
     def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
         """Some of the entries of a ledger; see :meth:`afterglow.ledger.source.EntrySource.narrow`.
 
-        Where an object cannot be read, these are all: whoever reads them will find out what is wrong.
+        Where an object cannot be read, these are all: reading them will show what is wrong.
 
         Raises:
             StoreUnavailable: The tier has the only copy and cannot be reached.
@@ -71,10 +71,10 @@ class TimeIndex:
         with suppress(AfterglowError):
             entries = self._by_records(row, entries, time_ms)
         with _only_narrowing(row):
-            stretch = stretch_at(row, entries.start)
-            if stretch is None or stretch.last < entries.stop - 1:
+            offloaded = offloaded_range_at(row, entries.start)
+            if offloaded is None or offloaded.last < entries.stop - 1:
                 return entries
-            copy = self._copy(row, stretch)
+            copy = self._copy(row, offloaded)
             if copy is not None:
                 entries = _by_blocks(copy, entries, time_ms)
                 entries = _in_block(copy, entries, time_ms)
@@ -83,17 +83,17 @@ class TimeIndex:
     def _reaching(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int) -> range:
         """What the first segment or block holds of them whose greatest time is at or after the moment."""
         start = entries.start
-        for stretch in stretches_from(row, start):
+        for offloaded in offloaded_ranges_from(row, start):
             if start >= entries.stop:
                 break
-            within = range(start, min(stretch.last + 1, entries.stop))
+            within = range(start, min(offloaded.last + 1, entries.stop))
             start = within.stop
             with suppress(AfterglowError):
-                times = self.tiers.times(self.name, stretch)
+                times = self.tiers.times(self.name, offloaded)
                 if times is not None and times.is_before(time_ms):
                     continue
             with _only_narrowing(row):
-                copy = self._copy(row, stretch)
+                copy = self._copy(row, offloaded)
                 if copy is not None and copy.ledger.pieces.times is not None:
                     within = _reaching_block(copy.ledger.pieces, within, time_ms)
             if within:
@@ -101,21 +101,21 @@ class TimeIndex:
         return range(start, entries.stop)
 
     def _by_records(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int) -> range:
-        """What one segment holds of them, where records tell the times of segments."""
+        """What one segment holds of them, where records have the times of segments."""
         low, end, stop = entries.start, entries.stop, entries.stop
         while low < end:
-            stretch = stretch_at(row, (low + end) // 2)
-            times = None if stretch is None else self.tiers.times(self.name, stretch)
-            if stretch is None or times is None or times.max_broker is None:
+            offloaded = offloaded_range_at(row, (low + end) // 2)
+            times = None if offloaded is None else self.tiers.times(self.name, offloaded)
+            if offloaded is None or times is None or times.max_broker is None:
                 break
             if times.max_broker < time_ms:
-                low = stretch.last + 1
+                low = offloaded.last + 1
             else:
-                end, stop = stretch.first, min(stretch.last + 1, stop)
+                end, stop = offloaded.first, min(offloaded.last + 1, stop)
         return range(low, stop) if low < stop else entries
 
-    def _copy(self, row: ManagedLedgerInfo.LedgerInfo, stretch: Stretch) -> TierCopy | None:
-        located = self.tiers.locate(self.name, stretch, self.policy)
+    def _copy(self, row: ManagedLedgerInfo.LedgerInfo, offloaded: OffloadedRange) -> TierCopy | None:
+        located = self.tiers.locate(self.name, offloaded, self.policy)
         impatient = not row.offloadContext.bookkeeperDeleted
         copy = self.tiers.copy(located, row.ledgerId, self.policy, self.counters, lenient=True, impatient=impatient)
         return copy if isinstance(copy, TierCopy) else None
@@ -168,7 +168,7 @@ def _by_blocks(copy: TierCopy, entries: range, time_ms: int) -> range:
 
 
 def _by_first_entries(copy: TierCopy, entries: range, blocks: range, time_ms: int) -> range:
-    """The same where the index tells no times: the first entry of a block that has one is looked at."""
+    """The same where the index has no times: the first entry of a block that has one is read."""
     start, stop = entries.start, entries.stop
     low, high = blocks.start, blocks.stop - 1
     while low < high:
@@ -186,7 +186,7 @@ def _by_first_entries(copy: TierCopy, entries: range, blocks: range, time_ms: in
 
 
 def _in_block(copy: TierCopy, entries: range, time_ms: int) -> range:
-    """The entry itself, where they are in one block whose index tells in which piece each of them begins.
+    """The entry itself, where they are in one block whose index has the piece in which each of them begins.
 
     Blocks of segments are fetched as one. Of larger ones the piece is fetched in which the moment would be if entries
     came evenly, and the one behind it; where they did not, the rest is guessed at again, then halved.
@@ -273,7 +273,7 @@ class _Frames:
 
     def _stamps(self, numbers: range) -> Iterator[tuple[int, int]]:
         for number in numbers:
-            with suppress(CorruptEntry):  # what is no message has no time
+            with suppress(CorruptEntry):  # an entry that is not a message has no time
                 found = entry_time(self.data[self.offsets[number] + FRAME_BYTES : self.offsets[number + 1]])
                 if found.by_broker:
                     yield self.first_entry_id + number, found.time_ms

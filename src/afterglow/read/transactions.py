@@ -1,8 +1,8 @@
-"""What became of transactions: told by markers that stand behind their messages, also behind the end of a range.
+"""Outcomes of transactions, from the markers that stand behind their messages, also behind the end of a range.
 
-A message of a transaction counts once a marker says that it was committed. One that was aborted, and one of which the
-topic does not tell yet, does not. Entries are looked through ahead of those that are read, and only where there are
-transactions: as far as the markers of those, and each stretch once, whoever needs it first.
+A message of a transaction counts once a marker says that it was committed; messages of aborted transactions, and of
+those without a marker yet, do not. Entries ahead of those that are read are searched for markers only where there are
+transactions, only as far as needed, and each range once for all readers that share the object.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from afterglow.format.marks import Marks
     from afterglow.read.copies import FrameRun, ServedRun
-    from afterglow.read.messages import Around
+    from afterglow.read.messages import Neighbours
 
 MOST_KNOWN: Final = 1 << 17
-"""Transactions whose end is remembered: some 40 MB. What is forgotten is looked for again."""
+"""Transactions whose end is cached: some 40 MB. Evicted ones are searched for again."""
 
 _COMMITTED: Final = 1
 _UNDECIDED: Final = -1
@@ -43,14 +43,14 @@ class Transactions:
         most_known: Transactions whose end is remembered.
     """
 
-    def __init__(self, around: Around, most_known: int = MOST_KNOWN) -> None:
+    def __init__(self, around: Neighbours, most_known: int = MOST_KNOWN) -> None:
         self._around = around
         self._most = most_known
         self._lock = Lock()
         self._known: OrderedDict[int, tuple[bool, Position]] = OrderedDict()
         """Whether a transaction was committed, and where its marker stands; the newest last."""
         self._undecided: set[int] = set()
-        """Of these the topic does not tell."""
+        """The topic has no marker of these."""
         self._from = self._until = Position(-1, -1)
         """All markers between these are known."""
         self._runs: Iterator[ServedRun] | None = None
@@ -66,20 +66,20 @@ class Transactions:
             marks: Of some of its entries.
 
         Raises:
-            AfterglowError: An entry that may tell cannot be read.
+            AfterglowError: An entry that may be the marker cannot be read.
         """
         committed, entries, which = self._looked_up(run, marks)
         return np.extract((committed != _COMMITTED)[which], entries)
 
     def undecided(self, run: FrameRun, marks: Marks) -> NDArray[np.int64]:
-        """The entries of a run that hold messages of transactions of which the topic does not tell how they ended.
+        """The entries of a run that hold messages of transactions without a marker.
 
         Args:
             run: What is read.
             marks: Of some of its entries.
 
         Raises:
-            AfterglowError: An entry that may tell cannot be read.
+            AfterglowError: An entry that may be the marker cannot be read.
         """
         committed, entries, which = self._looked_up(run, marks)
         return np.extract((committed == _UNDECIDED)[which], entries)
@@ -122,7 +122,7 @@ class Transactions:
         self._undecided |= wanted
 
     def _look_before(self, at: Position, wanted: set[int], found: dict[int, bool]) -> None:
-        """Look through what stands before the stretch that is known, as far as is needed."""
+        """Search the entries before the range that is known, as far as is needed."""
         for served in self._around.after(at):
             if Position(served.run.ledger_id, served.run.frames.first_entry_id) >= self._from:
                 return

@@ -1,22 +1,24 @@
-"""Which messages are wanted: from a position to another, from a moment to another, both half-open."""
+"""Windows of messages: from a position to another, from a time to another, both half-open; and the parsing of times."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Self
 
+from afterglow.config.kinds import duration
+from afterglow.errors import ConfigError
 from afterglow.format.position import EARLIEST, LATEST, Position, parse_position
-from afterglow.read.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
     from typing import TypeAlias
 
     from afterglow.ledger.ledger_list import LedgerRecord
 
-    Place: TypeAlias = Position | str | None
-    Moment: TypeAlias = datetime | str | int | None
+    PositionLike: TypeAlias = Position | str | None
+    TimeLike: TypeAlias = datetime | str | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,12 @@ class Window:
     """The same of what is published later."""
 
     @classmethod
-    def of(cls, start: Place, end: Place, since: Moment, until: Moment, now_ms: int) -> Self:
-        """A window as programs and people give it; None is no bound.
+    def of(cls, start: PositionLike, end: PositionLike, since: TimeLike, until: TimeLike, now_ms: int) -> Self:
+        """A window as programs and people give it; None is unbounded.
 
         Raises:
-            InvalidName: A position is none.
-            ConfigError: A moment is none.
+            InvalidName: A position is not valid.
+            ConfigError: A time is not valid.
         """
         first, first_batch = _position(start, EARLIEST)
         last, last_batch = _position(end, LATEST)
@@ -80,7 +82,7 @@ class Window:
 
     @property
     def prunes(self) -> bool:
-        """Whether times tell that something need not be read."""
+        """Whether times may show that something need not be read."""
         return self.timed or self.published_from_ms is not None or self.published_to_ms is not None
 
     @property
@@ -88,8 +90,8 @@ class Window:
         """Position behind the last entry that holds a wanted message."""
         return self.end.next() if self.end_batch else self.end
 
-    def stretches(self, ledgers: Iterable[LedgerRecord]) -> list[tuple[Position, Position]]:
-        """What reading must look at, in order: first position, inclusive, and end, exclusive, of each stretch.
+    def ranges(self, ledgers: Iterable[LedgerRecord]) -> list[tuple[Position, Position]]:
+        """The ranges of positions to read, in order: first position, inclusive, and end, exclusive.
 
         Ledgers are passed over where the list shows that all their entries are too old or too young: the broker time of
         the last entry is recorded where all entries have one, and it never goes back, also from ledger to ledger.
@@ -115,10 +117,47 @@ class Window:
         return found
 
 
-def _position(given: Place, default: Position) -> tuple[Position, int]:
+def _position(given: PositionLike, default: Position) -> tuple[Position, int]:
     if given is None:
         return default, 0
     if isinstance(given, Position):
         return given, 0
     position, batch = parse_position(given)
     return position, max(batch, 0)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_AGE: Final = duration(1)
+
+
+def parse_time(given: str | int | datetime, now_ms: int) -> int:
+    """A moment in epoch milliseconds; fractions of one are dropped.
+
+    Args:
+        given: RFC 3339, epoch milliseconds, an age such as ``15m``, or a datetime with a time zone.
+        now_ms: What ages count from.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(given, int):
+        return given
+    try:
+        if isinstance(given, datetime):
+            return (given - _EPOCH) // _MILLISECOND
+        text = given.strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+        if _RFC_3339.fullmatch(text):
+            return (datetime.fromisoformat(text.upper()) - _EPOCH) // _MILLISECOND
+        age_ms = _AGE.parse(text)
+        if age_ms >= 0:
+            return now_ms - age_ms
+    except (TypeError, ValueError):  # a datetime without a zone cannot be compared
+        pass
+    raise ConfigError(
+        f"{str(given)!r} is no time; write RFC 3339 with a zone (2026-11-15T20:00:00Z), epoch milliseconds, or an age "
+        "(15m, 4h, 2d)"
+    )

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from pyspark import daemon
 
 from afterglow.format._kernels.native import kernels
-from afterglow.offload import runner
+from afterglow.offload import task
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-assert runner  # what tasks call; imported for the workers
+assert task  # what tasks call; imported for the workers
 
 
 def work(worker: Callable[[socket.socket, bool], int], connection: socket.socket, *authenticated: bool) -> int:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from pyspark.accumulators import AccumulatorParam
 
 from afterglow.errors import AfterglowError
-from afterglow.offload.runner import run_task
-from afterglow.offload.task import failed
+from afterglow.offload.task import failed, run_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable

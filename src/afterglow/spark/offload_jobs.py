@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from afterglow.errors import AfterglowError, MissingDependency
-from afterglow.offload.job_counts import JobCounters
+from afterglow.offload.dispatch import JobCounters
 from afterglow.offload.task import failed
 from afterglow.spark.master import is_local
 from afterglow.spark.session import cancel_start, local_session
@@ -30,7 +30,7 @@ from afterglow.spark.session import cancel_start, local_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from afterglow.offload.job_counts import JobCounts
+    from afterglow.offload.dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
     from afterglow.spark.handover import Landed
 
@@ -83,7 +83,7 @@ class _Running:
 
 
 class SparkRunner:
-    """A :class:`~afterglow.offload.runner.TaskRunner` on Spark. ``done`` is always called on one and the same thread.
+    """A :class:`~afterglow.offload.dispatch.TaskRunner` on Spark. ``done`` is always called on one and the same thread.
 
     Args:
         master: Where tasks run. With one that is not local, tasks must say how they are read from afar.
@@ -203,7 +203,7 @@ class SparkRunner:
         """
         with self._lock:
             if self._closed:
-                raise AfterglowError("the engine is shutting down")
+                raise AfterglowError("the server is shutting down")
             if self._running is None:
                 with ExitStack() as stack:
                     context = stack.enter_context(local_session(self._master, **self._properties)).sparkContext

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from afterglow.config.broker import BrokerConfig
+
 _LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _EXIT_TIMEOUT_SECONDS: Final = 20.0  # the JVM's own shutdown hooks take about one
@@ -449,3 +451,15 @@ def _end_jvm() -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def spark_properties(config: BrokerConfig) -> dict[str, str]:
+    """Further properties of Spark by their full names.
+
+    Raises:
+        ConfigError: One of them is a setting of ours.
+    """
+    properties = {f"spark.{name}": value for name, value in config.spark_properties}
+    if "spark.master" in properties:
+        raise ConfigError("spark.master is given as --master (sparkMaster), since more than Spark depends on it")
+    return properties

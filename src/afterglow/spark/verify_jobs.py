@@ -18,8 +18,8 @@ from uuid import uuid4
 from afterglow.errors import AfterglowError, NotSupported
 from afterglow.spark.reasons import reason
 from afterglow.verify.deep import merge, portions, read_portion
-from afterglow.verify.driver_copies import DriverCopies
 from afterglow.verify.findings import Kind
+from afterglow.verify.objects import DriverCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From a tier's address to a store.
+"""Opens the store that a tier's address names.
 
 ============================  =========================================================
 ``file:///path``              a directory
@@ -22,10 +22,10 @@ from urllib.parse import unquote
 from afterglow.errors import ConfigError, NotSupported
 from afterglow.storage.local import LocalStore
 from afterglow.storage.memory import MemoryStore
-from afterglow.storage.prefix import PrefixedStore
 from afterglow.storage.retry import RetryingStore, RetryPolicy
 from afterglow.storage.s3 import S3Store
-from afterglow.storage.s3_options import S3Options
+from afterglow.storage.s3_client import S3Options
+from afterglow.storage.wrapper import PrefixedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ def open_store(url: str, wrap: Wrap | None = None, /, **options: str | float | N
     Args:
         url: The address.
         wrap: Put around the store itself, inside of what repeats its requests.
-        **options: ``create`` for a directory; those of :class:`~afterglow.storage.s3_options.S3Options` and
+        **options: ``create`` for a directory; those of :class:`~afterglow.storage.s3_client.S3Options` and
             ``retry_deadline_s`` (seconds, 0 for none) for a bucket.
 
     Raises:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from afterglow.errors import AccessDenied, BucketMissing, StorageError, StoreTimeout, StoreUnavailable
-from afterglow.storage.cures import cure_for
+from afterglow.storage.doctor import cure_for
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:

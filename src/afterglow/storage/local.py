@@ -1,4 +1,4 @@
-"""Objects in a directory: the tier of the embedded engine, and a reader of any directory that holds objects.
+"""Objects in a directory: the tier of the embedded server, and a reader of any directory that holds objects.
 
 The layout is public: key ``K`` is the file ``K``, its user metadata the file ``K.meta.json``. ``.uploads/`` is reserved
 for unfinished work. Listing shows neither; a directory without any of these files is readable too, and nothing is
@@ -34,11 +34,27 @@ from afterglow.errors import (
     UploadMissing,
 )
 from afterglow.storage import durable
-from afterglow.storage.local_metadata import metadata_path, read_metadata, write_metadata
-from afterglow.storage.local_uploads import LocalUploads
-from afterglow.storage.local_walk import RESERVED, info_of, object_path, walk
-from afterglow.storage.names import check_part_number, check_parts, check_range, normal_metadata
-from afterglow.storage.store import PAGE_SIZE, ObjectPage, ObjectStore, StoreLimits, as_view
+from afterglow.storage.local_files import (
+    RESERVED,
+    LocalUploads,
+    info_of,
+    metadata_path,
+    object_path,
+    read_metadata,
+    walk,
+    write_metadata,
+)
+from afterglow.storage.store import (
+    PAGE_SIZE,
+    ObjectPage,
+    ObjectStore,
+    StoreLimits,
+    as_view,
+    check_part_number,
+    check_parts,
+    check_range,
+    normal_metadata,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -189,7 +205,7 @@ class LocalStore(ObjectStore):
             return tuple(upload for upload in self._uploads.all() if upload.key.startswith(prefix))
 
     def _publish(self, key: str, staged: Path, metadata: dict[str, str], *, if_absent: bool) -> None:
-        """Make a synced temporary file the object; :mod:`~afterglow.storage.local_metadata` has the table of steps."""
+        """Make a synced temporary file the object; :mod:`~afterglow.storage.local_files` has the table of steps."""
         target, aside = self._path(key), self._aside_path(key)
         durable.make_directories(target.parent, self._root)
         with durable.exclusive(self._lock_path(key)):

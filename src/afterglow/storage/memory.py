@@ -17,8 +17,21 @@ from weakref import WeakValueDictionary
 from crc32c import crc32c
 
 from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, UploadMissing
-from afterglow.storage.names import check_key, check_part_number, check_parts, check_range, normal_metadata
-from afterglow.storage.store import PAGE_SIZE, ObjectInfo, ObjectPage, ObjectStore, Part, StoreLimits, Upload, as_view
+from afterglow.storage.store import (
+    PAGE_SIZE,
+    ObjectInfo,
+    ObjectPage,
+    ObjectStore,
+    Part,
+    StoreLimits,
+    Upload,
+    as_view,
+    check_key,
+    check_part_number,
+    check_parts,
+    check_range,
+    normal_metadata,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Tries again what is worth trying again, within a deadline.
+"""A store that retries failed requests, with backoff, within a deadline.
 
-Only ``StoreUnavailable`` and its kinds, and ``ChecksumMismatch`` (bytes damaged on their way), are tried again. Any of
+Only ``StoreUnavailable`` and its kinds, and ``ChecksumMismatch`` (bytes damaged on their way), are retried. Any of
 them but ``StoreThrottled`` leaves open whether the request had its effect. Then:
 
 * ``put``, ``upload_part``, ``delete``, ``abort_upload`` and all reads are repeated: twice does what once does.
@@ -28,8 +28,8 @@ from afterglow.errors import (
     StoreUnavailable,
     UploadMissing,
 )
-from afterglow.storage.names import normal_metadata
-from afterglow.storage.store import as_view
+from afterglow.pacing import Backoff
+from afterglow.storage.store import as_view, normal_metadata
 from afterglow.storage.wrapper import Call, StoreWrapper
 
 if TYPE_CHECKING:
@@ -126,10 +126,9 @@ class RetryingStore(StoreWrapper):
                 unknown = unknown or not isinstance(error, StoreThrottled | ChecksumMismatch)
                 if unknown and call.operation == "create_upload":
                     raise
-                # 2**20 first pauses pass every maximum; the power must not overflow.
                 throttled = isinstance(error, StoreThrottled)
-                most = self.policy.max_throttled_delay_s if throttled else self.policy.max_delay_s
-                pause = self._rng.uniform(0, min(most, self.policy.first_delay_s * 2 ** min(number, 20)))
+                longest_s = self.policy.max_throttled_delay_s if throttled else self.policy.max_delay_s
+                pause = Backoff(self.policy.first_delay_s, longest_s).jittered(number + 1, self._rng)
                 elapsed = self._clock() - began
                 if elapsed + pause >= self.policy.deadline_s:
                     if not unknown:

@@ -16,18 +16,37 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from crc32c import crc32c
 
 from afterglow.errors import RangeInvalid, StoreUnavailable, UploadMissing
-from afterglow.storage.names import check_key, check_part_number, check_parts, check_range, normal_metadata
-from afterglow.storage.s3_body import body_of
-from afterglow.storage.s3_clients import open_clients, require_sdks
-from afterglow.storage.s3_errors import Refusal, boto_errors, error_for, obstore_errors
-from afterglow.storage.s3_options import S3Options
-from afterglow.storage.store import PAGE_SIZE, ObjectInfo, ObjectPage, ObjectStore, Part, StoreLimits, Upload, as_view
+from afterglow.storage.s3_client import (
+    Refusal,
+    S3Options,
+    body_of,
+    boto_errors,
+    error_for,
+    obstore_errors,
+    open_clients,
+    require_sdks,
+)
+from afterglow.storage.store import (
+    PAGE_SIZE,
+    ObjectInfo,
+    ObjectPage,
+    ObjectStore,
+    Part,
+    StoreLimits,
+    Upload,
+    as_view,
+    check_key,
+    check_part_number,
+    check_parts,
+    check_range,
+    normal_metadata,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from afterglow.storage.s3_clients import S3Clients
+    from afterglow.storage.s3_client import S3Clients
     from afterglow.storage.store import Data
 
 __all__ = ["S3_LIMITS", "S3Store"]

@@ -1,4 +1,4 @@
-"""The base of stores that stand before another store.
+"""Stores that stand before another store: their base, one that counts requests, one that adds a prefix to keys.
 
 Every request passes through :meth:`StoreWrapper._call`, so a wrapper that counts, delays or fails requests overrides
 that one method. Listing goes page by page through it too.
@@ -6,17 +6,18 @@ that one method. Listing goes page by page through it too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
 
-from afterglow.storage.store import PAGE_SIZE, ObjectStore, as_view
+from afterglow.storage.store import PAGE_SIZE, ObjectPage, ObjectStore, as_view, check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from afterglow.storage.store import Data, ObjectInfo, ObjectPage, Part, StoreLimits, Upload
-
-__all__ = ["OPERATIONS", "Call", "Operation", "StoreWrapper"]
+    from afterglow.storage.store import Data, ObjectInfo, Part, StoreLimits, Upload
 
 T = TypeVar("T")
 
@@ -118,3 +119,176 @@ class StoreWrapper(ObjectStore):
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
         """Pass ``list_uploads`` on."""
         return self._call(Call("list_uploads", prefix), lambda: self.inner.list_uploads(prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCount:
+    """What one operation has done since the store was wrapped. A page of a listing is one request."""
+
+    requests: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    """Bytes of objects that ``get`` has handed back."""
+    seconds: float = 0.0
+    """Time spent waiting for the store, over all threads."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Requests that raised, by the name of the error's class."""
+
+
+class RequestCounters:
+    """Counts of one store, or of several together. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._sums: Counter[tuple[str, str]] = Counter()
+        self._seconds: dict[str, float] = {}
+        self._errors: Counter[tuple[str, str]] = Counter()
+
+    def add(self, call: Call, *, received_bytes: int, seconds: float, error: str) -> None:
+        """Count a request that has ended; ``error`` is empty where it succeeded."""
+        with self._lock:
+            self._sums[call.operation, "requests"] += 1
+            self._sums[call.operation, "sent"] += call.sent_bytes
+            self._sums[call.operation, "received"] += received_bytes
+            self._seconds[call.operation] = self._seconds.get(call.operation, 0.0) + seconds
+            if error:
+                self._errors[call.operation, error] += 1
+
+    def counts(self) -> dict[str, OperationCount]:
+        """Tell the counts of every operation that was asked for so far."""
+        with self._lock:
+            return {
+                operation: OperationCount(
+                    requests=self._sums[operation, "requests"],
+                    sent_bytes=self._sums[operation, "sent"],
+                    received_bytes=self._sums[operation, "received"],
+                    seconds=seconds,
+                    errors={kind: count for (name, kind), count in self._errors.items() if name == operation},
+                )
+                for operation, seconds in self._seconds.items()
+            }
+
+
+class CountingStore(StoreWrapper):
+    """A store that counts its requests. A pickled copy counts from zero.
+
+    Args:
+        inner: The store.
+        clock: Seconds from any origin.
+        counters: Where requests are counted; by default counters of its own.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        counters: RequestCounters | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._counters = RequestCounters() if counters is None else counters
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.inner,)
+
+    def counts(self) -> dict[str, OperationCount]:
+        """Tell the counts of every operation that was asked for so far."""
+        return self._counters.counts()
+
+    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+        began = self._clock()
+        received_bytes = 0
+        error = ""
+        try:
+            result = perform()
+            if isinstance(result, memoryview):
+                received_bytes = result.nbytes
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            self._counters.add(call, received_bytes=received_bytes, seconds=self._clock() - began, error=error)
+        return result
+
+
+class PrefixedStore(ObjectStore):
+    """The objects of a store whose keys lie below ``prefix/``.
+
+    Args:
+        inner: The store.
+        prefix: Components joined by slashes; slashes at its ends do not matter.
+    """
+
+    def __init__(self, inner: ObjectStore, prefix: str) -> None:
+        self.inner = inner
+        self._prefix = check_key(prefix.strip("/")) + "/"
+
+    def __repr__(self) -> str:
+        return f"PrefixedStore({self.inner!r}, {self._prefix!r})"
+
+    @property
+    def url(self) -> str:
+        """The inner store's address with the prefix."""
+        return f"{self.inner.url}/{self._prefix.removesuffix('/')}"
+
+    @property
+    def limits(self) -> StoreLimits:
+        """The inner store's limits."""
+        return self.inner.limits
+
+    def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        """Write an object below the prefix."""
+        self.inner.put(self._inside(key), data, metadata=metadata, if_absent=if_absent)
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
+        """Read an object below the prefix."""
+        return self.inner.get(self._inside(key), start, end)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Tell about an object below the prefix."""
+        return replace(self.inner.head(self._inside(key)), key=key)
+
+    def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
+        """List objects below the prefix."""
+        after = self._prefix + start_after if start_after else ""
+        page = self.inner.list_page(self._prefix + prefix, after, limit)
+        return ObjectPage(tuple(replace(info, key=self._outside(info.key)) for info in page.objects), page.complete)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects below the prefix."""
+        self.inner.delete([self._inside(key) for key in keys])
+
+    def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
+        """Begin an upload of an object below the prefix."""
+        return replace(self.inner.create_upload(self._inside(key), metadata=metadata), key=key)
+
+    def upload_part(self, upload: Upload, number: int, data: Data) -> Part:
+        """Store one part."""
+        return self.inner.upload_part(self._inner_upload(upload), number, data)
+
+    def list_parts(self, upload: Upload) -> tuple[Part, ...]:
+        """Tell the parts that have arrived."""
+        return self.inner.list_parts(self._inner_upload(upload))
+
+    def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
+        """Join the parts into the object."""
+        self.inner.complete_upload(self._inner_upload(upload), parts)
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Discard an upload."""
+        self.inner.abort_upload(self._inner_upload(upload))
+
+    def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
+        """Tell the unfinished uploads below the prefix."""
+        uploads = self.inner.list_uploads(self._prefix + prefix)
+        return tuple(replace(upload, key=self._outside(upload.key)) for upload in uploads)
+
+    def _inside(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    def _outside(self, key: str) -> str:
+        return key.removeprefix(self._prefix)
+
+    def _inner_upload(self, upload: Upload) -> Upload:
+        return replace(upload, key=self._inside(upload.key))

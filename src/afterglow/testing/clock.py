@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ManualClock:
-    """A :class:`~afterglow.ledger.clock.Clock` that stands still until told otherwise.
+    """A :class:`~afterglow.ledger.environment.Clock` that stands still until told otherwise.
 
     Args:
         now_ms: The time of day it begins with, epoch milliseconds.
@@ -39,7 +39,7 @@ class ManualClock:
 
 
 class ManualExecutor:
-    """An :class:`~afterglow.ledger.executor.Executor` that runs a task when it is told to, on the caller's thread."""
+    """An :class:`~afterglow.ledger.environment.Executor` that runs a task on request, on the caller's thread."""
 
     def __init__(self) -> None:
         self._tasks: deque[Callable[[], None]] = deque()
@@ -71,7 +71,7 @@ class ManualExecutor:
 
 
 class InlineExecutor:
-    """An :class:`~afterglow.ledger.executor.Executor` that runs a task at once, one after the other."""
+    """An :class:`~afterglow.ledger.environment.Executor` that runs a task at once, one after the other."""
 
     def __init__(self) -> None:
         self._inner = ManualExecutor()

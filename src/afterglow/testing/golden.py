@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from afterglow.format.offload_context import set_uuid
+from afterglow.format.objects import set_uuid
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""An engine's home without the engine's process: topics in ledgers on disk, and some of them in a tier."""
+"""A server's home without the server's process: topics in ledgers on disk, and some of them in a tier."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
+from afterglow.catalog.catalog import Catalog
 from afterglow.errors import AfterglowError
-from afterglow.format.assemble import assemble_blocks, index_v2
+from afterglow.format.blocks import plan_v2
 from afterglow.format.entry import encode_batch, encode_entry
 from afterglow.format.frames import frame_entries, scan_frames
-from afterglow.format.index import encode_index
-from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, user_metadata
-from afterglow.format.offload_context import set_uuid
-from afterglow.format.plan import plan_v2
+from afterglow.format.index import encode_index, index_v2
+from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, set_uuid, user_metadata
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 from afterglow.hot.local import LocalLog
-from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.ledger_list import drop_ledgers
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.names import TopicName
@@ -28,9 +26,10 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.read.places import Tiers, driver_metadata, place_of_url, place_record
+from afterglow.testing.assemble import assemble_blocks
 from afterglow.testing.clock import ManualClock
 from afterglow.testing.ledgers import settings
+from afterglow.tier.locations import Tiers, driver_metadata, place_of_url, place_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,16 +52,16 @@ def batch(payloads: Sequence[bytes], publish_time_ms: int = 0) -> bytes:
 
 
 class EngineHome:
-    """A home and what an engine does to it, for the time of a ``with``.
+    """A home and what a server does to it, for the time of a ``with``.
 
     Args:
         path: The directory; must exist.
-        changes: Of the engine's settings, by attribute.
+        changes: Of the server's settings, by attribute.
 
     Attributes:
         clock: Gives the broker times; moves by ``APART_MS`` with every entry.
         place: The tier in the home.
-        metadata: Of the engine.
+        metadata: Of the server.
         catalog: Of its topics.
     """
 
@@ -98,7 +97,7 @@ class EngineHome:
         self.stop()
 
     def stop(self) -> None:
-        """Stop as an engine does."""
+        """Stop as a server does."""
         self._stack.close()
 
     def open(self, topic: str) -> ManagedLedger:

@@ -11,7 +11,7 @@ from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.testing.clock import ManualClock, ManualExecutor
-from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
     from afterglow.format.position import Position
@@ -83,7 +83,7 @@ class World:
     ) -> None:
         self.config = config or settings()
         self.metadata: MetadataStore = metadata or MemoryMetadataStore()
-        self.hot = ManualHotLog()
+        self.hot = MemoryLog()
         self.clock = ManualClock()
         self.sources = sources
         self.offloading = offloading
@@ -109,7 +109,7 @@ class World:
         """Make what the ledgers are given; for worlds that build on this one."""
 
     def crash(self, survivors: int = 0) -> None:
-        """Kill the process and start another; see :meth:`ManualHotLog.crash`."""
+        """Kill the process and start another; see :meth:`MemoryLog.crash`."""
         self.hot = self.hot.crash(survivors)
         self.boot()
 

@@ -26,8 +26,7 @@ from afterglow.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from afterglow.metadata.checks import MAX_PATH_BYTES
-from afterglow.metadata.store import FIRST_VERSION, MUST_NOT_EXIST
+from afterglow.metadata.store import FIRST_VERSION, MAX_PATH_BYTES, MUST_NOT_EXIST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

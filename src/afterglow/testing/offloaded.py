@@ -1,6 +1,6 @@
-"""A topic whose ledgers lie in a tier, written by the production writers of the formats, without an engine.
+"""A topic whose ledgers lie in a tier, written by the production writers of the formats, without a server.
 
-For tests of whoever reads, checks or sweeps: each step puts bytes and metadata where the engine would, and a test
+For tests of whoever reads, checks or sweeps: each step puts bytes and metadata where the server would, and a test
 spoils what it wants spoilt. The topic's list is written whenever it changes.
 """
 
@@ -13,21 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from afterglow.format.assemble import assemble_blocks, index_v1, index_v2
+from afterglow.format.blocks import V1_BLOCK_BYTES, V2_BLOCK_BYTES, plan_v1, plan_v2
 from afterglow.format.frames import frame_entries, scan_frames
-from afterglow.format.index import encode_index
-from afterglow.format.ledger_metadata import ClosedLedger
+from afterglow.format.index import ClosedLedger, encode_index, index_v1, index_v2
 from afterglow.format.metadata_envelope import parse_managed_ledger, serialize_managed_ledger
-from afterglow.format.objects import ObjectKey, user_metadata
-from afterglow.format.offload_context import set_uuid
-from afterglow.format.plan import V1_BLOCK_BYTES, V2_BLOCK_BYTES, plan_v1, plan_v2
+from afterglow.format.objects import ObjectKey, set_uuid, user_metadata
 from afterglow.format.proto import afterglow_pb2 as records
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.read.places import driver_metadata, place_of_url, place_record
 from afterglow.storage.memory import MemoryStore
+from afterglow.testing.assemble import assemble_blocks
+from afterglow.tier.locations import driver_metadata, place_of_url, place_record
 from afterglow.verify import sweep, verify
 
 if TYPE_CHECKING:
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from afterglow.metadata.store import MetadataStore
-    from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore
+    from afterglow.tier.locations import TierPlace
     from afterglow.verify import Finding, Place, Swept
 
 TOPIC: Final = "public/default/persistent/t"
@@ -59,7 +57,7 @@ class OffloadedTopic:
     hot: set[int] = field(default_factory=set)
     """Ledgers that the hot log has."""
     instance: str = INSTANCE
-    """Of the engine that the objects are written for."""
+    """Of the server that the objects are written for."""
 
     @property
     def paths(self) -> AfterglowPaths:
@@ -151,7 +149,7 @@ class OffloadedTopic:
         self.tier.put(f"{key}-index", index, metadata=self.object_metadata("index", instance))
 
     def object_metadata(self, role: str = "data", instance: str | None = None) -> Mapping[str, str]:
-        """User metadata as the engine puts it."""
+        """User metadata as the server puts it."""
         return user_metadata(
             role, self.topic, cluster="standalone", instance=instance or self.instance, software_version="0"
         )

@@ -23,8 +23,9 @@ import pytest
 from afterglow.errors import AfterglowError, HandleClosed, InvalidPosition, ObjectMissing
 from afterglow.format.frames import FRAME_BYTES, frame_entries, scan_frames
 from afterglow.format.position import Position
-from afterglow.offload.offloader import LedgerOffloader, OffloadedLedger, OffloadResult, can_stream, extra_metadata
-from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.offload.offloader import LedgerOffloader, OffloadedLedger, OffloadResult, extra_metadata
+from afterglow.testing.memory_hot import MemoryLog
+from afterglow.tier.drivers import can_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from afterglow.offload.offloader import LedgerCopy, OffloadHandle
-    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.memory_hot import MemoryLedger
 
     Make: TypeAlias = Callable[[], LedgerOffloader]
 
@@ -261,8 +262,8 @@ def _entries(count: int) -> list[bytes]:
     return [choose.randbytes(choose.choice(_SIZES)) for _ in range(count)]
 
 
-def _sealed(entries: Iterable[bytes]) -> ManualLedger:
-    ledger = ManualHotLog().create()
+def _sealed(entries: Iterable[bytes]) -> MemoryLedger:
+    ledger = MemoryLog().create()
     for entry in entries:
         ledger.append((entry,), lambda _error: None)
     ledger.close()

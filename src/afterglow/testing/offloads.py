@@ -10,28 +10,27 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from afterglow.engine.checking import ExternalCopies
+from afterglow.catalog.catalog import Catalog
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.ledger.catalog import Catalog
-from afterglow.metadata.clock import wall_clock_ms
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths, managed_ledger_path
+from afterglow.metadata.store import wall_clock_ms
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.drivers import offloader_of
-from afterglow.offload.policies import Policies
-from afterglow.offload.runner import run_task
-from afterglow.offload.segments.cutting import Sizes
+from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.service import OffloadService
-from afterglow.offload.task import failed
+from afterglow.offload.task import failed, run_task
+from afterglow.pipeline.tier_verifier import ExternalCopies
+from afterglow.policy.resolver import Policies
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import MEMORY, TierPlace, Tiers, external_place, is_built_in
-from afterglow.read.stretches import Locator
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.storage.health import TierHealth
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.ledgers import TOPIC, World, settings
+from afterglow.tier.locations import MEMORY, TierPlace, Tiers, external_place, is_built_in
 from afterglow.verify import verify
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ INSTANCE: Final = "offload-world"
 
 
 class ManualRunner:
-    """A :class:`~afterglow.offload.runner.TaskRunner` that runs a task when it is told to, in this process.
+    """A :class:`~afterglow.offload.dispatch.TaskRunner` that runs a task when it is told to, in this process.
 
     Args:
         open_ledger: Where tasks read entries.
@@ -108,8 +107,8 @@ class OffloadWorld(World):
     Args:
         config: The broker's settings; by default those of :func:`~afterglow.testing.ledgers.settings`.
         metadata: By default in memory.
-        wrap: Put around the tier's store, for the engine and for tasks.
-        block_bytes: Size of blocks in the engine's own tier.
+        wrap: Put around the tier's store, for the server and for tasks.
+        block_bytes: Size of blocks in the server's own tier.
         part_bytes: Most bytes of a part there; of a segment the least of all parts but the last.
         new_uuid: Names attempts; by default at random.
     """

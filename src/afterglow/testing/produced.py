@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Ledger:
-    """One ledger of a topic, as the engine was told to treat it."""
+    """One ledger of a topic, as the server was told to treat it."""
 
     ledger_id: int
     entries: int = 0

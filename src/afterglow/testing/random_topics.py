@@ -1,4 +1,4 @@
-"""Random topics in the home of an engine that writes, rolls, offloads, frees, trims and restarts.
+"""Random topics in the home of a server that writes, rolls, offloads, frees, trims and restarts.
 
 Bytes and metadata come about by the production writers; what was produced is kept as a plain list beside them.
 """
@@ -305,7 +305,7 @@ class RandomTopics:
         return f"{part.name}: ledgers {gone} trimmed"
 
     def _restart(self) -> str | None:
-        """Stop the engine and start another, which stamps otherwise."""
+        """Stop the server and start another, which stamps otherwise."""
         if self._restarted:
             return None
         self._restarted = True

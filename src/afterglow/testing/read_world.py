@@ -9,32 +9,30 @@ from uuid import uuid4
 import numpy as np
 
 from afterglow.config import BrokerConfig
-from afterglow.format.assemble import assemble_blocks, index_v1, index_v2
+from afterglow.format.blocks import plan_v1, plan_v2
 from afterglow.format.frames import frame_entries, scan_frames
-from afterglow.format.index import encode_index
-from afterglow.format.ledger_metadata import ClosedLedger
-from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, user_metadata
-from afterglow.format.offload_context import set_uuid
-from afterglow.format.plan import plan_v1, plan_v2
+from afterglow.format.index import ClosedLedger, encode_index, index_v1, index_v2
+from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, set_uuid, user_metadata
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadDriverMetadata
-from afterglow.hot.memory import MemoryLog
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.counters import ReadCounters
-from afterglow.read.places import Tiers, driver_metadata, place_of_url, place_record
-from afterglow.read.stretches import Locator
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.storage import CountingStore, MemoryStore
+from afterglow.testing.assemble import assemble_blocks
 from afterglow.testing.clock import ManualClock
+from afterglow.testing.memory_hot import MemoryLog
+from afterglow.tier.locations import Tiers, driver_metadata, place_of_url, place_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from afterglow.format.plan import BlockPlan
+    from afterglow.format.blocks import BlockPlan
     from afterglow.storage import ObjectStore
 
 TOPIC = "public/default/persistent/t"

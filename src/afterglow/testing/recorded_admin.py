@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import get_uuid
 from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:

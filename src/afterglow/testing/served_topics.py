@@ -1,4 +1,4 @@
-"""What a test wants to know of the topics of an engine that runs in another process: from its files, and by asking."""
+"""What a test wants to know of the topics of a server that runs in another process: from its files, and by asking."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from afterglow.format.metadata_envelope import parse_managed_ledger
+from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
@@ -42,22 +43,26 @@ def eventually(holds: Callable[[], bool], what: Callable[[], object], patience_s
 
 
 def rows_of(home: Path, topic: str) -> list[ManagedLedgerInfo.LedgerInfo]:
-    """The list of a topic's ledgers as the engine's metadata has it."""
+    """The list of a topic's ledgers as the server's metadata has it."""
     with closing(open_metadata(f"sqlite:{home / 'metadata.db'}")) as metadata:
         found = metadata.get(managed_ledger_path(TopicName.parse(topic).managed_ledger_name))
         return [] if found is None else list(parse_managed_ledger(found.value).ledgerInfo)
 
 
 def on_record(home: Path, topic: str) -> list[str]:
-    """Uploads that are under way, and intents to delete that are not carried out, of a topic."""
+    """Uploads that are under way, and pending deletes of committed objects, of a topic.
+
+    A pending delete of an object that was never committed is left out: it stays for ten minutes after its object is
+    gone, in case that the store carries out a late request.
+    """
     name = TopicName.parse(topic).managed_ledger_name
     paths = AfterglowPaths()
     with closing(open_metadata(f"sqlite:{home / 'metadata.db'}")) as metadata:
-        return [
-            f"{node}/{child}"
-            for node in (paths.uploads(name), paths.deletes(name))
-            for child in metadata.children(node)
-        ]
+        uploads, deletes = (
+            [f"{node}/{child}" for child in metadata.children(node)] for node in (paths.uploads(name), paths.deletes(name))
+        )
+        intents = {path: found for path in deletes if (found := metadata.get(path)) is not None}
+    return uploads + [path for path, found in intents.items() if not DeleteRecord.FromString(found.value).unfinished]
 
 
 def hot_ledgers(home: Path) -> set[int]:

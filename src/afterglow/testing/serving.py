@@ -37,7 +37,7 @@ class TierRequests(NamedTuple):
 
 @dataclass(slots=True)
 class Served:
-    """A running engine."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     service_url: str
@@ -80,7 +80,7 @@ class Served:
 
 
 def start(home: Path, *options: str, environ: dict[str, str] | None = None, plain: bool = True) -> Served:
-    """Start an engine on free ports and wait until it is ready.
+    """Start a server on free ports and wait until it is ready.
 
     Args:
         home: Its directory.
@@ -124,7 +124,7 @@ def start(home: Path, *options: str, environ: dict[str, str] | None = None, plai
 
 @contextlib.contextmanager
 def serving(home: Path, *options: str, plain: bool = True) -> Iterator[Served]:
-    """An engine for the time of a ``with``; see :func:`start`. A failure in it gets the engine's output as a note."""
+    """A server for the time of a ``with``; see :func:`start`. A failure in it gets the server's output as a note."""
     served = start(home, *options, plain=plain)
     try:
         yield served

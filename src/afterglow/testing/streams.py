@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import get_uuid
 from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.offload.runner import run_task
-from afterglow.offload.segments.cutting import Sizes
-from afterglow.offload.segments.stream import TopicStream, run_between
-from afterglow.offload.segments.upload import SegmentRoom
-from afterglow.read.places import TierPlace
+from afterglow.offload.segments.environment import SegmentEnvironment
+from afterglow.offload.segments.part_planner import Sizes
+from afterglow.offload.segments.stream import TopicStream
+from afterglow.offload.task import run_task
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.ledgers import World, settings
+from afterglow.tier.locations import TierPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,13 +62,7 @@ class StreamWorld:
     def open(self) -> None:
         """Open the topic, as its owner."""
         self.ledger: ManagedLedger = self.world.open()
-        self.stream = TopicStream(
-            self.room(self.ledger),
-            lambda: self.policy,
-            lambda: PLACE,
-            self.ledgers_given_up.append,
-            lambda _policy: self.sizes,
-        )
+        self.stream = TopicStream(self.environment(self.ledger))
 
     def crash(self) -> None:
         """Kill the process and start another; tasks that were handed out are forgotten."""
@@ -76,24 +70,27 @@ class StreamWorld:
         self.tasks = []
         self.open()
 
-    def room(self, ledger: ManagedLedger) -> SegmentRoom:
+    def environment(self, ledger: ManagedLedger) -> SegmentEnvironment:
         """What the topic's segments share."""
         hot = self.world.hot
-        return SegmentRoom(
+        return SegmentEnvironment(
             ledger=ledger,
             metadata=self.world.metadata,
             paths=self.paths,
             clock=self.world.clock,
             instance="us",
             home="",
+            policy=lambda: self.policy,
+            place=lambda: PLACE,
+            sizes=lambda _policy: self.sizes,
             offsets=lambda ledger_id, first, last: hot.open(ledger_id).offsets(first, last),
-            run_between=lambda begin, end: run_between(ledger.layout, begin, end),
             open_store=lambda _place: self.store,
             store_options=lambda _place: {},
             driver_task=_no_external_driver,
             open_copy=_no_external_driver,
             user_metadata=_metadata,
             give_up=lambda uuid, _place, reason: self.given_up.update({uuid: reason}),
+            give_up_ledger=self.ledgers_given_up.append,
         )
 
     def change(self, **changes: object) -> None:
@@ -120,7 +117,7 @@ class StreamWorld:
                 open_ledger=lambda ledger_id: nullcontext(self.world.hot.open(ledger_id)),
                 open_store=lambda _url, _options: self.store,
             )
-            self.stream.told(UUID(task.key), task.number, result)
+            self.stream.on_part_result(UUID(task.key), task.number, result)
         return len(running)
 
     def settle(self) -> None:

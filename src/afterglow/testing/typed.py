@@ -12,13 +12,13 @@ from avro.io import BinaryEncoder, DatumWriter
 from avro.schema import parse
 
 from afterglow.format.schema import MESSAGES
-from afterglow.read.typed.columns import TypedColumns
+from afterglow.read.typed import TypedColumns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from afterglow.format.schema_version import SchemaVersion
+    from afterglow.format.schema import SchemaVersion
 
 TOPIC = "persistent://public/default/typed"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

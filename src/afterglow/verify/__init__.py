@@ -1,4 +1,8 @@
-"""The independent checker: reads metadata and tiers with parsers of its own, and shares no code with the writers."""
+"""The independent verifier: reads metadata and tiers with parsers of its own, and shares no code with the writers.
+
+:func:`verify` reports findings, :func:`sweep` deletes orphans. Both are in :mod:`~afterglow.verify.checker` and
+:mod:`~afterglow.verify.sweep`; one object is verified in :mod:`~afterglow.verify.objects`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from afterglow.verify.checker import verify
 from afterglow.verify.deep import ObjectChecker
 from afterglow.verify.findings import Finding, Kind
 from afterglow.verify.objects import ObjectCheck, Stretch, check_object
-from afterglow.verify.places import Place
 from afterglow.verify.sweep import Swept, sweep
+from afterglow.verify.topic_metadata import Place
 
 __all__ = [
     "Finding",

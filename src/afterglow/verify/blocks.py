@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import FormatError
-from afterglow.verify.entries import EntryChecks
+from afterglow.verify.entries import BlockWalk, EntryChecks
 from afterglow.verify.findings import Finding, Kind, position_text
-from afterglow.verify.frames import BlockWalk
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify.index import Block, Group, Index
-    from afterglow.verify.statistics import Statistics, Stripe
+    from afterglow.verify.index import Block, Group, Index, Statistics, Stripe
 
 WINDOW_BYTES: Final = 8 << 20
 """Fetched at once: large enough for a store's bandwidth, small enough for a worker's memory."""

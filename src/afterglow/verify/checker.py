@@ -1,38 +1,41 @@
-"""The checker: holds what metadata says against what is in the tiers.
+"""Verification of all topics and tiers: compares what metadata says with what is in the tiers.
 
-It reads only. It may run beside an engine: a fault is told only if metadata, read again after it was seen, still says
-what makes it one.
+It reads only. It may run beside a server: a fault is reported only if metadata, read again after it was seen, still
+says what makes it one.
+
+Coverage, whether all entries of a topic are in some copy, is pure arithmetic over what metadata says: each ledger's own
+object holds all of it; segments hold it in the order of the list, each from behind the one before; work in progress
+holds nothing yet.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import ConfigError, MissingDependency, NotSupported
 from afterglow.metadata.paths import STANDALONE
-from afterglow.verify.coverage import check_coverage, committed_objects
 from afterglow.verify.deep import CheckHere
-from afterglow.verify.findings import Finding, Kind
-from afterglow.verify.names import add_names
-from afterglow.verify.state import StateReader
-from afterglow.verify.strays import Strays
+from afterglow.verify.findings import Finding, Kind, position_text, topic_text
+from afterglow.verify.objects import ObjectCheck, Stretch
+from afterglow.verify.state import StateReader, add_names, copy_key
+from afterglow.verify.sweep import Strays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.storage.store import ObjectStore
     from afterglow.verify.deep import ObjectChecker
-    from afterglow.verify.driver_copies import DriverCopies
-    from afterglow.verify.names import Naming
-    from afterglow.verify.objects import ObjectCheck
-    from afterglow.verify.places import Place
-    from afterglow.verify.state import TopicState
+    from afterglow.verify.objects import DriverCopies
+    from afterglow.verify.state import Naming, TopicState
+    from afterglow.verify.topic_metadata import Ledger, Place, SegmentRecord
 
 _SETTLING: Final = 10
-"""How often a topic that changes under the checker's eyes is looked at again before it is judged as it is."""
+"""How often a topic that changes meanwhile is read again before it is judged as it is."""
 _AT_ONCE: Final = 10_000
-"""Objects that are checked together: enough work for many machines, and some megabytes of memory."""
+"""Objects that are verified together: enough work for many machines, and some megabytes of memory."""
 
 
 def verify(
@@ -117,14 +120,6 @@ def _unchecked(checks: Sequence[ObjectCheck], obstacles: Mapping[Place, str | No
         yield Finding(Kind.UNCHECKED, found[0].topic, found[0].key, None, detail)
 
 
-def read_naming(reader: StateReader) -> Naming:
-    """What the metadata of all topics names."""
-    naming: Naming = {}
-    for name in reader.names():
-        add_names(naming, reader.topic(name))
-    return naming
-
-
 def _check_objects(reader: StateReader, checker: ObjectChecker, due: dict[ObjectCheck, str]) -> Iterator[Finding]:
     """Check objects, each with the managed-ledger name of the topic that names it."""
     if not due:
@@ -147,3 +142,147 @@ def _settled_coverage(reader: StateReader, state: TopicState, hot: Callable[[int
         state = now
         found = list(check_coverage(state, hot))
     return found
+
+
+def committed_objects(state: TopicState) -> tuple[ObjectCheck, ...]:
+    """Every object that a topic's metadata says is complete, each once per list that names it."""
+    topic = topic_text(state.name)
+    records = {record.uuid: record for record in state.segments}
+    found: dict[ObjectCheck, None] = {}
+    for ledgers in state.lists:
+        for ledger in ledgers:
+            if ledger.copy is not None and ledger.complete:
+                last = None if ledger.entries is None else ledger.entries - 1
+                key = copy_key(ledger.copy, ledger.ledger_id)
+                held = (Stretch(ledger.ledger_id, 0, last),)
+                found[ObjectCheck(topic, ledger.place, key, 1, held, size_bytes=ledger.size_bytes)] = None
+        for uuid, (place, stretches) in _segments(ledgers).items():
+            found[_segment_check(topic, uuid, place, stretches, records.get(uuid))] = None
+    return tuple(found)
+
+
+def check_coverage(state: TopicState, hot: Callable[[int], bool] | None = None) -> Iterator[Finding]:
+    """Holes and overlaps in what metadata says.
+
+    Args:
+        state: The topic.
+        hot: Whether the hot log has a ledger; None where nobody can tell.
+    """
+    topic = topic_text(state.name)
+    records = {record.uuid: record for record in state.segments}
+    for ledgers in state.lists:
+        streamed = [ledger.ledger_id for ledger in ledgers if any(stub.complete for stub in ledger.stubs)]
+        told: set[int] = set()
+        for ledger in ledgers:
+            between = bool(streamed) and streamed[0] <= ledger.ledger_id < streamed[-1]
+            for finding in _check_ledger(topic, ledger, hot, between=between):
+                told.add(ledger.ledger_id)
+                yield finding
+        untold = {ledger.ledger_id for ledger in ledgers} - told
+        yield from _check_records(topic, ledgers, records, untold)
+
+
+def _check_ledger(topic: str, ledger: Ledger, hot: Callable[[int], bool] | None, *, between: bool) -> Iterator[Finding]:
+    def at(kind: Kind, entry_id: int, detail: str, key: str | None = None) -> Finding:
+        return Finding(kind, topic, key, position_text(ledger.ledger_id, entry_id), detail)
+
+    end = 0  # behind the last entry that committed copies hold
+    waiting: int | None = None  # where a segment on its way begins
+    for stub in ledger.stubs:
+        if not stub.complete:
+            waiting = end if waiting is None else waiting
+            continue
+        if waiting is not None:
+            yield at(Kind.HOLE, waiting, "a segment was committed before the one in front of it", str(stub.uuid))
+            waiting = None
+        if stub.end_entry_id is None:
+            yield at(Kind.HOLE, end, "the list does not say where the segment ends", str(stub.uuid))
+        elif stub.end_entry_id < end:
+            detail = f"the segment ends with entry {stub.end_entry_id}, before its beginning at {end}"
+            yield at(Kind.OVERLAP, stub.end_entry_id, detail, str(stub.uuid))
+        else:
+            end = stub.end_entry_id + 1
+    if ledger.copy is not None and ledger.complete:
+        end = ledger.entries or 0
+    if ledger.entries is not None and end > ledger.entries:
+        yield at(Kind.OVERLAP, ledger.entries, f"segments hold {end} entries of a ledger that has {ledger.entries}")
+    if ledger.entries is not None and end >= ledger.entries:
+        return
+    if ledger.hot_deleted:
+        yield at(Kind.HOLE, end, f"the hot copy is gone, and committed copies hold only the {end} entries before")
+    elif between:
+        yield at(Kind.HOLE, end, "later ledgers are in segments, but the rest of this one is not")
+    elif hot is not None and not hot(ledger.ledger_id):
+        yield at(Kind.HOLE, end, f"the hot log has no such ledger, and committed copies only the {end} entries before")
+
+
+def _check_records(
+    topic: str, ledgers: Sequence[Ledger], records: Mapping[UUID, SegmentRecord], untold: Container[int]
+) -> Iterator[Finding]:
+    """Hold each segment's own record against what the list says of it.
+
+    Args:
+        topic: For the findings.
+        ledgers: The list.
+        records: The segments' records.
+        untold: Ledgers of the list that nothing was found about yet. One that has left the list is not missed.
+    """
+    for uuid, (_, stretches) in _segments(ledgers).items():
+        record = records.get(uuid)
+        if record is None:
+            continue
+        first, last = stretches[0], stretches[-1]
+        begin = (first.ledger_id, first.first)
+        end = (last.ledger_id, record.end[1] if last.last is None else last.last)
+        detail = (
+            f"the segment's record says {position_text(*record.begin)} to {position_text(*record.end)}, "
+            f"the list {position_text(*begin)} to {position_text(*end)}"
+        )
+        for kind, position in _differences(record, begin, end, untold):
+            yield Finding(kind, topic, record.key, position_text(*position), detail)
+
+
+def _differences(
+    record: SegmentRecord, begin: tuple[int, int], end: tuple[int, int], untold: Container[int]
+) -> Iterator[tuple[Kind, tuple[int, int]]]:
+    if record.begin > begin:
+        yield Kind.HOLE, begin
+    elif record.begin[0] == begin[0] and record.begin < begin:
+        yield Kind.OVERLAP, record.begin
+    elif record.begin[0] < begin[0] and record.begin[0] in untold:
+        yield Kind.HOLE, record.begin  # the list does not name the segment there
+    if record.end < end:
+        yield Kind.HOLE, (record.end[0], record.end[1] + 1)
+    elif record.end[0] == end[0] and record.end > end:
+        yield Kind.OVERLAP, (end[0], end[1] + 1)
+    elif record.end[0] > end[0] and record.end[0] in untold:
+        yield Kind.HOLE, (record.end[0], 0)
+
+
+def _segments(ledgers: Sequence[Ledger]) -> dict[UUID, tuple[Place, list[Stretch]]]:
+    """The committed segments of a list: where the list says they are, and the entries that each holds."""
+    found: dict[UUID, tuple[Place, list[Stretch]]] = {}
+    for ledger in ledgers:
+        begin = 0
+        for stub in ledger.stubs:
+            if not stub.complete:
+                continue
+            last = stub.end_entry_id
+            _, stretches = found.setdefault(stub.uuid, (stub.place or ledger.place, []))
+            stretches.append(Stretch(ledger.ledger_id, begin, last))
+            begin = begin if last is None else max(last + 1, begin)
+    return found
+
+
+def _segment_check(
+    topic: str, uuid: UUID, place: Place, stretches: list[Stretch], record: SegmentRecord | None
+) -> ObjectCheck:
+    if record is None:
+        return ObjectCheck(topic, place, str(uuid), 2, tuple(stretches))
+    # Where record and list disagree, that is told once, by them: the object is held against its own record.
+    held = list(stretches)
+    if held[0].ledger_id == record.begin[0]:
+        held[0] = replace(held[0], first=record.begin[1])
+    if held[-1].ledger_id == record.end[0]:
+        held[-1] = replace(held[-1], last=record.end[1])
+    return ObjectCheck(topic, record.place, record.key, 2, tuple(held), record, record.bytes)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify.driver_copies import DriverCopies
-    from afterglow.verify.objects import ObjectCheck
-    from afterglow.verify.places import Place
+    from afterglow.verify.objects import DriverCopies, ObjectCheck
+    from afterglow.verify.topic_metadata import Place
 
 PORTION_BYTES: Final = 128 << 20
 """About half a second of reading and checking: little to do over, and much beside what a task costs."""

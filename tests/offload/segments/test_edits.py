@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from afterglow.errors import OffloadConflict
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload.segments.edits import add_stub, commit_segment, replace_stub

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.format.position import LATEST
 from afterglow.offload.segments.stream import MOST_AT_ONCE
-from afterglow.offload.topic import TopicOffload
+from afterglow.offload.topic_offload import TopicOffload
 from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.streams import StreamWorld, streaming
 
@@ -86,7 +86,7 @@ def test_tasks_of_further_segments_go_out_before_one_is_finished() -> None:
     assert len(world.covered()) == 10
 
 
-def test_results_that_come_before_a_look_are_seen_by_one(
+def test_results_that_come_before_a_poll_are_seen_by_one(
     new_world: Callable[..., OffloadWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = new_world(settings(streaming_offload_enabled=True, max_offload_segment_size_in_bytes=1 << 20))
@@ -97,13 +97,13 @@ def test_results_that_come_before_a_look_are_seen_by_one(
     world.service.tick()
     world.settle()
     looks: list[str] = []
-    look = TopicOffload.look
+    look = TopicOffload.poll
 
     def counted(topic: TopicOffload) -> None:
         looks.append(topic.name)
         look(topic)
 
-    monkeypatch.setattr(TopicOffload, "look", counted)
+    monkeypatch.setattr(TopicOffload, "poll", counted)
     assert world.runner.run_all() > 2
     world.settle()
     assert looks == [TOPIC]

@@ -8,10 +8,10 @@ from uuid import uuid4
 from afterglow.format.position import Position
 from afterglow.format.proto.afterglow_pb2 import PlannedPart as PlannedPartRecord
 from afterglow.offload.segments import records
-from afterglow.offload.segments.cutting import PlannedPart, Sizes
+from afterglow.offload.segments.part_planner import PlannedPart, Sizes
 from afterglow.offload.task import PartResult
-from afterglow.read.places import TierPlace
 from afterglow.storage.store import Part
+from afterglow.tier.locations import TierPlace
 
 if TYPE_CHECKING:
     from afterglow.format.proto.afterglow_pb2 import UploadRecord

@@ -241,13 +241,13 @@ def test_what_changes_between_plan_and_commit_is_noticed(monkeypatch: pytest.Mon
     ledger = world.open()
     world.clock.advance(2)
     free = ledger.free
-    record = world.service._deletions.record
+    record = world.service._pending_deletes.record
 
     def then_free(*args: object, **kwargs: object) -> None:
         record(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they are
         free([1])
 
-    monkeypatch.setattr(world.service._deletions, "record", then_free)
+    monkeypatch.setattr(world.service._pending_deletes, "record", then_free)
     before = life.entries()
     with pytest.raises(OffloadInProgress, match="ledger 1 was deleted meanwhile"):
         world.service.delete_segments(TOPIC, dry_run=False)

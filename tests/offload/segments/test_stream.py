@@ -7,28 +7,36 @@ from uuid import UUID
 
 import pytest
 
-from afterglow.errors import CorruptIndex, Fenced, MetadataUnavailable, PartMismatch, StoreUnavailable, WrongLength
+from afterglow.errors import (
+    CommitUnknown,
+    CorruptIndex,
+    Fenced,
+    MetadataUnavailable,
+    OffloadConflict,
+    PartMismatch,
+    StoreUnavailable,
+    WrongLength,
+)
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import Position
 from afterglow.format.proto import afterglow_pb2 as proto
-from afterglow.metadata.faults import Fault as MetadataFault
-from afterglow.metadata.faults import FaultRule as MetadataRule
-from afterglow.metadata.faults import FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.offload.segments import records
-from afterglow.offload.segments.cutting import Sizes
-from afterglow.offload.segments.node import UploadNode
-from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream, run_between
+from afterglow.offload.segments import edits, records
+from afterglow.offload.segments.part_planner import Sizes
+from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream
+from afterglow.offload.segments.uncovered import range_between
 from afterglow.offload.segments.upload import SegmentUpload
+from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.read.inspect import inspect_object
-from afterglow.storage.faults import Fault, FaultRule, FaultyStore
 from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashPoint
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
 from afterglow.testing.ledgers import World
 from afterglow.testing.streams import PLACE, StreamWorld, streaming
 
 if TYPE_CHECKING:
+    from afterglow.metadata.store import MetadataStore
     from afterglow.storage.store import Upload
 
 
@@ -270,7 +278,7 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     assert len(upload.record.done) == 1
     world.world.clock.advance(0.1)
     assert not world.stream.due(world.world.clock.now_ms())
-    looks_at = world.stream.next_look_ms
+    looks_at = world.stream.next_poll_ms
     assert looks_at is not None
     assert looks_at > world.world.clock.now_ms(), "not before it may be tried again, though the segment is old"
     world.store = good
@@ -306,16 +314,14 @@ def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_
     world.append(*map(payload, range(20)))
     world.settle()
     world.change(max_offload_segment_size_in_bytes=1500)
-    unheard = FaultyMetadataStore(
-        faulty.inner,
+    faulty.set_rules(
         [
-            MetadataRule(MetadataFault.ERROR_AFTER, frozenset({"put"}), "*/uploads/*"),
-            MetadataRule(MetadataFault.ERROR_BEFORE, frozenset({"get"}), "*/uploads/*"),
-        ],
+            FaultRule(Fault.ERROR_AFTER, frozenset({"put"}), "*/uploads/*"),
+            FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), "*/uploads/*"),
+        ]
     )
-    faulty._choose = unheard._choose  # type: ignore[method-assign]  # from now on
     world.advance()
-    assert len(unheard.injected) == 2
+    assert len(faulty.injected) == 2
     assert world.stream.uploads[0].end is None, "as far as was heard"
     world.change(max_offload_segment_size_in_bytes=10_000)
     world.world.clock.advance(60)
@@ -330,16 +336,14 @@ def test_an_assignment_that_was_not_heard_of_counts() -> None:
     config = streaming(max_offload_segment_size_in_bytes=1000)
     world = StreamWorld(config, World(config, faulty))
     world.append(*map(payload, range(20)))
-    unheard = FaultyMetadataStore(
-        faulty.inner,
+    faulty.set_rules(
         [
-            MetadataRule(MetadataFault.ERROR_AFTER, frozenset({"put"}), "/managed-ledgers/*"),
-            MetadataRule(MetadataFault.ERROR_BEFORE, frozenset({"get"}), "/managed-ledgers/*"),
-        ],
+            FaultRule(Fault.ERROR_AFTER, frozenset({"put"}), "/managed-ledgers/*"),
+            FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), "/managed-ledgers/*"),
+        ]
     )
-    faulty._choose = unheard._choose  # type: ignore[method-assign]  # from now on
     world.advance()
-    assert len(unheard.injected) == 2
+    assert len(faulty.injected) == 2
     world.world.clock.advance(60)
     world.stream.close_at(world.ledger.last_confirmed)
     world.settle()
@@ -400,27 +404,24 @@ def uploaded(world: StreamWorld, *entries: bytes) -> Upload:
 
 def test_a_commit_of_unknown_outcome_gives_nothing_up_and_is_settled_later() -> None:
     """What the list may name already must not be deleted."""
-    for fault in (MetadataFault.LOST, MetadataFault.ERROR_AFTER):
+    for fault in (Fault.LOST, Fault.ERROR_AFTER):
         faulty = FaultyMetadataStore(MemoryMetadataStore())
         config = streaming(max_offload_segment_size_in_bytes=10_000)
         world = StreamWorld(config, World(config, faulty))
         key = uploaded(world, *map(payload, range(20))).key
-        sound = faulty._choose
         path = "/managed-ledgers/*"
         rules = [
-            MetadataRule(fault, frozenset({"put"}), path),
-            MetadataRule(MetadataFault.LOST, frozenset({"put"}), path, times=None),
-            MetadataRule(
-                MetadataFault.ERROR_BEFORE, frozenset({"get"}), path, times=fault is MetadataFault.ERROR_AFTER
-            ),
+            FaultRule(fault, frozenset({"put"}), path),
+            FaultRule(Fault.LOST, frozenset({"put"}), path, times=None),
+            FaultRule(Fault.ERROR_BEFORE, frozenset({"get"}), path, times=fault is Fault.ERROR_AFTER),
         ]
-        faulty._choose = FaultyMetadataStore(faulty.inner, rules)._choose  # type: ignore[method-assign]  # from now on
+        faulty.set_rules(rules)
         world.advance()
         assert world.stream.error is not None
         assert world.given_up == {}
         assert [found.key for found in world.store.list()] == [key, key + INDEX_SUFFIX]
         assert world.world.metadata.children(world.paths.uploads(world.ledger.name)) == (key,)
-        faulty._choose = sound  # type: ignore[method-assign]  # from now on
+        faulty.set_rules(())
         world.world.clock.advance(60)
         world.settle()
         assert world.covered() == ["1:19"]
@@ -438,10 +439,10 @@ def test_a_segment_is_forgotten_only_once_it_is_on_record_that_its_objects_are_t
     def unavailable(*_: object) -> None:
         raise MetadataUnavailable("no connection")
 
-    node = UploadNode(world.world.metadata, path, world.ledger.owner_epoch)
+    node = UploadRecordNode(world.world.metadata, path, world.ledger.owner_epoch)
     assert node.take_over(world.ledger.check_owner)
     with pytest.raises(MetadataUnavailable):
-        SegmentUpload(replace(world.room(world.ledger), give_up=unavailable), node).give_up("for a test")
+        SegmentUpload(replace(world.environment(world.ledger), give_up=unavailable), node).give_up("for a test")
     assert world.world.metadata.get(path) is not None
 
 
@@ -492,8 +493,8 @@ def test_the_entries_of_a_part_are_found_again_in_every_ledger_that_it_touches()
     for _ in range(3):
         world.append(b"a", b"b", b"c")
         world.ledger.roll()
-    run = run_between(world.ledger.layout, Position(1, 1), Position(3, 1))
-    assert [(each.ledger_id, each.first, each.last) for each in run.stretches] == [(1, 1, 2), (2, 0, 2), (3, 0, 1)]
+    run = range_between(world.ledger.layout, Position(1, 1), Position(3, 1))
+    assert [(each.ledger_id, each.first, each.last) for each in run.ranges] == [(1, 1, 2), (2, 0, 2), (3, 0, 1)]
 
 
 def test_a_segment_whose_index_another_wrote_is_not_committed() -> None:
@@ -566,10 +567,10 @@ def test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segme
         if upload.key in first_two:
             world.store.abort_upload(upload)
     world.run()
-    out = MetadataRule(MetadataFault.ERROR_BEFORE, times=None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "_choose", FaultyMetadataStore(metadata.inner, [out])._choose)
-        world.advance()
+    out = FaultRule(Fault.ERROR_BEFORE, times=None)
+    metadata.set_rules([out])
+    world.advance()
+    metadata.set_rules(())
     assert [upload.in_flight for upload in begun] == [0] * MOST_AT_ONCE, "no task runs any more"
     for _ in range(3):  # one lost upload is found at a time
         world.world.clock.advance(60)
@@ -630,10 +631,10 @@ def test_a_committed_segment_whose_record_stays_for_a_while_is_not_written_again
     world.append(*map(payload, range(3)))
     world.stream.close_at(world.ledger.last_confirmed)
 
-    def fail(_node: UploadNode) -> None:
+    def fail(_node: UploadRecordNode) -> None:
         raise MetadataUnavailable("not now")
 
-    monkeypatch.setattr(UploadNode, "delete", fail)
+    monkeypatch.setattr(UploadRecordNode, "delete", fail)
     world.advance()
     world.run()
     world.advance()
@@ -645,6 +646,70 @@ def test_a_committed_segment_whose_record_stays_for_a_while_is_not_written_again
     world.advance()
     assert world.stream.idle
     assert key not in [found.key for found in world.store.list()]
+
+
+class LostAnswer:
+    """A store whose next deletion of a node takes effect and is not answered, nor is the read that follows it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, metadata: MetadataStore) -> None:
+        self._patch, self._metadata, self._delete = monkeypatch, metadata, metadata.delete
+        monkeypatch.setattr(metadata, "delete", self._lose)
+
+    def _lose(self, path: str, version: int) -> None:
+        self._delete(path, version)
+        self._patch.undo()
+        self._patch.setattr(self._metadata, "get", self._fail)
+        raise CommitUnknown(path)
+
+    def _fail(self, path: str) -> None:
+        self._patch.undo()
+        raise MetadataUnavailable(path)
+
+
+def test_a_record_whose_deletion_had_an_unknown_outcome_is_not_taken_for_another_owners_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promises 3 and 9: the rightful owner goes on after a commit."""
+    world = StreamWorld()
+    world.append(*map(payload, range(3)))
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.advance()
+    world.run()
+    LostAnswer(monkeypatch, world.world.metadata)
+    world.advance()
+    assert isinstance(world.stream.error, MetadataUnavailable)
+    world.world.clock.advance(60)
+    world.append(payload(3))
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.settle()
+    assert world.stream.idle
+    assert all(entry.endswith(payload(number)) for number, entry in enumerate(world.entries()))
+    assert len(world.entries()) == 4
+
+
+def test_a_segment_that_was_given_up_is_not_finished_again_where_its_record_was_not_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promises 3, 4 and 9: what is deleted as given up is not written again."""
+    world = StreamWorld()
+    world.append(*map(payload, range(3)))
+    world.stream.close_at(world.ledger.last_confirmed)
+    world.advance()
+    world.run()
+
+    def leave(*_args: object, **_kwargs: object) -> None:
+        monkeypatch.undo()
+        LostAnswer(monkeypatch, world.world.metadata)
+        raise OffloadConflict("its ledgers have left the list")
+
+    monkeypatch.setattr(edits, "commit_segment", leave)
+    world.advance()
+    assert isinstance(world.stream.error, MetadataUnavailable)
+    written = {found.key for found in world.store.list()}
+    world.store.delete(sorted(written))  # as the intent to delete says
+    world.world.clock.advance(60)
+    world.advance()
+    assert not written & {found.key for found in world.store.list()}
 
 
 def script(world: StreamWorld) -> None:
@@ -743,7 +808,7 @@ def test_looking_at_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.Mo
     world = StreamWorld()
     world.append(b"a")
     world.settle()
-    monkeypatch.setattr(TopicStream, "_runs", None)
+    monkeypatch.setattr(TopicStream, "_uncovered", None)
     assert not world.stream.due(world.world.clock.now_ms())
 
 

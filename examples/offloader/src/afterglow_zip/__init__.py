@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from afterglow.config import BrokerConfig
+    from afterglow.hot.log import ReadableLedger
     from afterglow.offload.offloader import FrameRun, OffloadedLedger
-    from afterglow.offload.parts import ReadableLedger
-    from afterglow.read.places import Tiers
+    from afterglow.tier.locations import Tiers
 
 DRIVER = "zip"
 """As ``pyproject.toml`` registers it."""

@@ -21,13 +21,22 @@ from afterglow.format._kernels.cells import (
     put_wide,
     text_room,
 )  # fmt: skip
-from afterglow.format._kernels.floats import double_bits, double_of_float, float_bits
-from afterglow.format._kernels.memory import be32, be64, get, put, put8, u8, u64
-from afterglow.format._kernels.text import is_utf8
-from afterglow.format._kernels.varint import varint
+from afterglow.format._kernels.primitives import (
+    be32,
+    be64,
+    double_bits,
+    double_of_float,
+    float_bits,
+    get,
+    is_utf8,
+    put,
+    put8,
+    u8,
+    u64,
+    varint,
+)
 
 _MOST = np.int64(2**63 - 1)
-_LEAST = np.int64(-(2**63))
 _HEX = np.int64(0x27)
 _DAY_NANOS = np.int64(v.DAY_NANOS)
 _DAYS = np.int64(2**31)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SOURCES = {
-    "kernels": ("frames", "values", "entries", "expand", "rows", "gather", "marks", "messages"),
+    "kernels": ("frames", "entries", "expand", "rows"),
     "typed": ("typed_rows",),
 }
 """By image what its kernels are defined in; an image is compiled and loaded when it is first needed."""

@@ -1,6 +1,6 @@
-"""The kernels as Python calls them: with arrays, whose addresses and sizes they are given.
+"""Python's interface to the kernels: functions that take arrays, and pass on their addresses and sizes.
 
-An address outlives nothing: every array is held by the caller's frame while its kernel runs.
+The caller's frame holds every array while its kernel runs: an address alone would keep nothing alive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from afterglow.format._kernels import layout
+from afterglow.format._kernels import typed_layout as v
 from afterglow.format._kernels.native import kernels
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def fill_rows(data: Bytes, arena: Bytes, rows: Longs, first_id: int, outputs: Lo
 
 
 def gather(data: Bytes, arena: Bytes, places: Longs, offsets: Ints, out: Bytes) -> None:
-    """Copy every noted stretch to its offset in ``out``."""
+    """Copy every noted text to its offset in ``out``."""
     kernels().gather(
         _at(data, np.uint8),
         data.size,
@@ -164,3 +165,49 @@ def note_properties(
 def text_kind(text: Bytes, offsets: Ints) -> int:
     """ASCII, UTF8 or BROKEN: what the texts at ``offsets`` are, each for itself."""
     return kernels().text_kind(_at(text, np.uint8), _at(offsets, np.int32), offsets.size - 1)
+
+
+def decode_values(
+    data: Bytes,
+    places: Longs,
+    lengths: Longs,
+    which: Longs,
+    row: int,
+    words: Longs,
+    texts: Bytes,
+    columns: Longs,
+    state: Longs,
+    nulls: tuple[int, int],
+    wrong: Longs,
+) -> int:
+    """Append rows from ``row`` on; returns the one that a column had no room for, or their number."""
+    stack = np.empty(v.FRAME * (v.DEEPEST + 1), np.int64)
+    return kernels("typed").decode_values(
+        _at(data, np.uint8),
+        _at(places, np.int64),
+        _at(lengths, np.int64),
+        _at(which, np.int64),
+        row,
+        places.size,
+        _at(words, np.int64),
+        _at(texts, np.uint8),
+        _at(columns, np.int64),
+        len(columns),
+        _at(stack, np.int64),
+        _at(state, np.int64),
+        *nulls,
+        _at(wrong, np.int64),
+    )
+
+
+def split_pairs(data: Bytes, places: Longs, lengths: Longs) -> Longs:
+    """Places and lengths of the keys, then those of the values; the place of the key is -1 where a row is damaged."""
+    found = np.empty((4, places.size), np.int64)
+    kernels("typed").split_pairs(
+        _at(data, np.uint8),
+        _at(places, np.int64),
+        _at(lengths, np.int64),
+        places.size,
+        *(_at(row, np.int64) for row in found),
+    )
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from afterglow.format._kernels import typed_layout as v
-from afterglow.format._kernels.memory import copy, get, put, put8, put32, put_bit
+from afterglow.format._kernels.primitives import copy, get, put, put8, put32, put_bit
 
 
 @njit(forceinline=True)

@@ -1,10 +1,10 @@
-"""CRC32C over a stretch of memory, inside kernels.
+"""CRC32C of bytes in memory, inside kernels.
 
 x86-64 has an instruction for it (SSE 4.2, in every processor since 2008). Elsewhere eight bytes at a time go through
 eight tables ("slicing-by-8"), at about a third of the speed.
 
-The instruction takes three cycles and can begin anew in each: three stretches that follow each other are done beside
-each other, and their checksums joined by tables that tell what as many bytes of zeros make of a checksum.
+The instruction takes three cycles and can begin anew in each: three adjacent ranges of bytes are processed in
+parallel, and their checksums combined by tables of what as many bytes of zeros make of a checksum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from afterglow.format._kernels.memory import u8, u64
+from afterglow.format._kernels.primitives import u8, u64
 
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli's polynomial, reflected."""
@@ -41,7 +41,7 @@ def _tables() -> np.ndarray[Any, Any]:
 _TABLES = _tables()
 
 _LONG = 4096
-"""Bytes of each of three stretches, for batches."""
+"""Bytes of each of three ranges, for batches."""
 _SHORT = 336
 """The same for messages: three of them are a bit less than 1 KiB."""
 
@@ -102,7 +102,7 @@ def _behind(zeros, crc):
 
 @njit(forceinline=True)
 def _three(data, at, size, zeros, crc):
-    """Go on over three stretches of ``size`` bytes."""
+    """Go on over three ranges of ``size`` bytes."""
     second = third = np.uint64(0)
     for i in range(at, at + size, 8):
         crc = _step8(crc, u64(data, i))

@@ -1,4 +1,8 @@
-"""From parsed entries to readable payloads: how many messages there are, and where their bytes will stand."""
+"""Planning and expanding of payloads: the number of messages, the offset of each payload in the arena, LZ4 blocks.
+
+LZ4 payloads are raw blocks, as Pulsar's clients write them; each is measured, and expanded into exactly the size that
+its entry claims. Other codecs are left to their libraries.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,123 @@ from numba import njit
 
 from afterglow.format._kernels import layout
 from afterglow.format._kernels.build import kernel
-from afterglow.format._kernels.lz4 import lz4_expand, lz4_size
-from afterglow.format._kernels.memory import get, put
+from afterglow.format._kernels.primitives import copy, copy16, get, put, put8, u8, u16
 from afterglow.format.compression import MAX_EXPANSION, Codec
+
+
+@njit
+def lz4_size(source, start, end, limit):
+    """Size of the block from ``start`` to ``end`` at an address when expanded; -1 if it is damaged or passes ``limit``.
+
+    It makes a large claim worthless to an attacker: nothing is allocated that the block itself does not account for.
+    """
+    at = start
+    size = 0
+    while at < end:
+        token = u8(source, at)
+        at += 1
+        literals = token >> 4
+        if literals == 15:
+            while True:
+                if at >= end:
+                    return -1
+                more = u8(source, at)
+                at += 1
+                literals += more
+                if more != 255:
+                    break
+        at += literals
+        size += literals
+        if at > end or size > limit:
+            return -1
+        if at == end:
+            return size
+        if at + 2 > end:
+            return -1
+        at += 2
+        match = (token & 15) + 4
+        if match == 19:
+            while True:
+                if at >= end:
+                    return -1
+                more = u8(source, at)
+                at += 1
+                match += more
+                if more != 255:
+                    break
+        size += match
+        if size > limit:
+            return -1
+    return -1
+
+
+@njit
+def lz4_expand(source, start, end, readable, target, size):
+    """Expand the block from ``start`` to ``end`` at ``source`` into ``size`` bytes at ``target``.
+
+    ``source`` can be read up to ``readable``. ``target`` must reach ``layout.SLACK`` bytes further: they may be
+    overwritten.
+
+    Returns:
+        Whether the block fills ``size`` exactly.
+    """
+    at = start
+    to = 0
+    stop = size
+    while at < end:
+        token = u8(source, at)
+        at += 1
+        literals = token >> 4
+        if literals == 15:
+            while True:
+                if at >= end:
+                    return False
+                more = u8(source, at)
+                at += 1
+                literals += more
+                if more != 255:
+                    break
+        if at + literals > end or to + literals > stop:
+            return False
+        if literals <= 16 and at + 16 <= readable:
+            copy16(target + to, source + at)
+        else:
+            copy(target + to, source + at, literals)
+        at += literals
+        to += literals
+        if at == end:
+            return to == stop
+        if at + 2 > end:
+            return False
+        distance = u16(source, at)
+        at += 2
+        if distance == 0 or distance > to:
+            return False
+        match = (token & 15) + 4
+        if match == 19:
+            while True:
+                if at >= end:
+                    return False
+                more = u8(source, at)
+                at += 1
+                match += more
+                if more != 255:
+                    break
+        if to + match > stop:
+            return False
+        origin = to - distance
+        if distance >= 16:
+            # At most 15 bytes past the match are touched: inside the slack, and overwritten by what follows.
+            done = 0
+            while done < match:
+                copy16(target + to + done, target + origin + done)
+                done += 16
+        else:
+            for k in range(match):
+                put8(target, to + k, u8(target, origin + k))
+        to += match
+    return False
+
 
 _LAST_CODEC = int(max(Codec))
 _EXPANSION = tuple(MAX_EXPANSION.get(codec, 1) for codec in Codec)
@@ -18,8 +136,8 @@ _EXPANSION = tuple(MAX_EXPANSION.get(codec, 1) for codec in Codec)
 _PLAUSIBLE = 16
 """Above so many times its stored size an LZ4 payload is measured before anything is set aside for it.
 
-A block does not tell its size, and the claim may be anything. Measuring costs as much as expanding, except where it is
-needed: what expands so far has few tokens.
+A block does not contain its size, and the claim may be anything. Measuring costs as much as expanding, except where it
+is needed: what expands so far has few tokens.
 """
 
 _REPEATS = 64

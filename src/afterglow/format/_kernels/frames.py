@@ -1,12 +1,20 @@
-"""Walking the entry frames of a block: ``length:int32 · id:int64 · length bytes``, ended by padding or its end."""
+"""Framing of entries, ``length:int32 · id:int64 · length bytes``: finding the frames of a block, and writing frames.
+
+Frames are written from the values of a MapFile, each ``length:int32 · length bytes``, into a second buffer; and from
+the MESSAGE commands of a broker in place. A MESSAGE is ``total:u32 · size:u32 · BaseCommand · entry``. The bytes before
+the entry are at least twenty (the sizes, and twelve of a command that names consumer, ledger and entry), while the
+header of a frame has twelve: frames only overwrite bytes that have been parsed already.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from afterglow.format._kernels import layout
 from afterglow.format._kernels.build import kernel
-from afterglow.format._kernels.memory import be32, be64, put, u8
+from afterglow.format._kernels.entries import parse_entry
+from afterglow.format._kernels.primitives import be32, be64, copy, get, move, put, put_be32, put_be64, skip, u8, varint
 
 _FRAME_BYTES = 12
 # FE DC DE AD, repeated from the first byte of padding.
@@ -26,7 +34,7 @@ def _padding(data, start, end):
 def find_frames(data, start, end, first_id, offsets, room):
     """Write the offset of each frame between ``start`` and ``end`` into ``offsets``, which has ``room`` numbers.
 
-    Behind the frames' offsets stand the offset behind the last one, and the code that tells what ended them.
+    Behind the frames' offsets stand the offset behind the last one, and the code of what ended them.
 
     Returns:
         The number of frames, or -1 if the room does not suffice.
@@ -54,3 +62,148 @@ def find_frames(data, start, end, first_id, offsets, room):
     put(offsets, count, at)
     put(offsets, count + 1, code)
     return count
+
+
+_LENGTH_BYTES = 4
+
+
+@kernel(6)
+def frame_values(data, start, end, first_id, count, out):
+    """Write ``count`` values of ``data[start:end]`` to ``out`` as frames with ids from ``first_id`` on.
+
+    ``out`` has room for all bytes of the values and 8 more for each.
+
+    Returns:
+        How many bytes were written, or -1 where the values are not that many or do not end there.
+    """
+    at = start
+    to = 0
+    for number in range(count):
+        length = be32(data, at) if at + _LENGTH_BYTES <= end else -1
+        if length < 0 or at + _LENGTH_BYTES + length > end:
+            return -1
+        put_be32(out, to, length)
+        put_be64(out, to + _LENGTH_BYTES, first_id + number)
+        copy(out + to + _FRAME_BYTES, data + at + _LENGTH_BYTES, length)
+        at += _LENGTH_BYTES + length
+        to += _FRAME_BYTES + length
+    return to if at == end else -1
+
+
+_HEAD_BYTES = 8
+_MESSAGE = 9  # the type of the command, and the number of its field
+
+
+@njit(forceinline=True)
+def _numbers(data, at, end):
+    """The first two fields of a message where they are numbers, -1 where they are absent; True unless it is torn."""
+    first = second = np.int64(-1)
+    while at < end:
+        tag, at = varint(data, at, end)
+        if at < 0:
+            return first, second, False
+        if tag == 8 or tag == 16:
+            value, at = varint(data, at, end)
+            if tag == 8:
+                first = value
+            else:
+                second = value
+        else:
+            at = skip(data, at, end, tag & 7)
+        if at < 0:
+            return first, second, False
+    return first, second, True
+
+
+@njit(forceinline=True)
+def _stretch(data, at, end, wanted):
+    """Where the message in field ``wanted`` stands, from and to; -1 where it is absent or something is torn."""
+    start = stop = np.int64(-1)
+    while at < end:
+        tag, at = varint(data, at, end)
+        if at < 0:
+            return at, at
+        if tag == (wanted << 3 | 2):
+            length, at = varint(data, at, end)
+            if at < 0 or length < 0 or length > end - at:
+                return np.int64(-1), np.int64(-1)
+            start = at
+            stop = at + length
+            at = stop
+        else:
+            at = skip(data, at, end, tag & 7)
+            if at < 0:
+                return at, at
+    return start, stop
+
+
+@njit(forceinline=True)
+def _is_entry(data, at, end, consumer, ledger, entry):
+    """Whether the command is the MESSAGE that brings this entry to this consumer."""
+    kind, _, whole = _numbers(data, at, end)
+    if not whole or kind != _MESSAGE:
+        return False
+    at, end = _stretch(data, at, end, _MESSAGE)
+    if at < 0:
+        return False
+    to, _, whole = _numbers(data, at, end)
+    if not whole or to != consumer:
+        return False
+    at, end = _stretch(data, at, end, 2)
+    if at < 0:
+        return False
+    ledger_id, entry_id, whole = _numbers(data, at, end)
+    return whole and ledger_id == ledger and entry_id == entry
+
+
+@kernel(9)
+def take_messages(data, start, end, limit, consumer, ledger, last, row, found):
+    """Turn the MESSAGEs in ``data[start:end]`` that bring one entry after the other into frames.
+
+    ``found`` holds, before and after: the offset behind the frames, the id of the next entry, and sums to be added to:
+    messages, entries with broker metadata. ``row`` is scratch. ``last`` is the last entry wanted, ``limit`` the largest
+    ``total``. The offset of what was not taken stands behind the others.
+
+    Returns:
+        What stands there: ENOUGH, TORN_FRAME, OTHER_FRAME or BAD_FRAME.
+    """
+    at = start
+    to = get(found, 0)
+    entry = get(found, 1)
+    messages = get(found, 2)
+    stamped = get(found, 3)
+    code = layout.ENOUGH
+    while entry <= last:
+        if end - at < _HEAD_BYTES:
+            code = layout.TORN_FRAME
+            break
+        total = be32(data, at) & 0xFFFFFFFF
+        size = be32(data, at + 4) & 0xFFFFFFFF
+        if total < 4 or total > limit or size > total - 4:
+            code = layout.BAD_FRAME
+            break
+        behind = at + 4 + total
+        if behind > end:
+            code = layout.TORN_FRAME
+            break
+        payload = at + _HEAD_BYTES + size
+        if not _is_entry(data, at + _HEAD_BYTES, payload, consumer, ledger, entry):
+            code = layout.OTHER_FRAME
+            break
+        length = behind - payload
+        good = parse_entry(data, payload, behind, row, False) == layout.GOOD
+        messages += max(get(row, layout.MESSAGES), 1) if good else 1
+        if length >= 2 and u8(data, payload) == 0x0E and u8(data, payload + 1) == 0x02:
+            stamped += 1
+        put_be32(data, to, length)
+        put_be64(data, to + 4, entry)
+        move(data + to + _FRAME_BYTES, data + payload, length)
+        to += _FRAME_BYTES + length
+        entry += 1
+        at = behind
+    put(found, 0, to)
+    put(found, 1, entry)
+    put(found, 2, messages)
+    put(found, 3, stamped)
+    put(found, 4, at)
+    return code

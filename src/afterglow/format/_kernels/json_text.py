@@ -1,6 +1,6 @@
 """Decoding the text of one JSON value into the columns of a type.
 
-JSON tells by itself what it holds, so nodes follow the type that comes out: fields are found by their names, what the
+JSON is self-describing, so nodes follow the type that comes out: fields are found by their names, what the
 type does not have is passed over, and what a record lacks is null. The text is checked as strictly as JSON's own rules
 say, with two liberties that producers take: ``NaN`` and ``Infinity`` where a floating-point number is due, also quoted.
 """
@@ -12,9 +12,20 @@ from numba import njit
 
 from afterglow.format._kernels import typed_layout as v
 from afterglow.format._kernels.cells import put_list, put_nulls, put_number, put_struct, put_text
-from afterglow.format._kernels.json_numbers import boolean_end, is_word, note_slow, put_float, read_number, read_special
-from afterglow.format._kernels.json_strings import find_field, is_sound, put_base64, put_string, string_end
-from afterglow.format._kernels.memory import get, put, u8
+from afterglow.format._kernels.json_scalars import (
+    boolean_end,
+    find_field,
+    is_sound,
+    is_word,
+    note_slow,
+    put_base64,
+    put_float,
+    put_string,
+    read_number,
+    read_special,
+    string_end,
+)
+from afterglow.format._kernels.primitives import get, put, u8
 
 _QUOTE = 34
 _POWERS = tuple(float(10**n) for n in range(23))

@@ -1,4 +1,4 @@
-"""What kernels and their callers agree on: columns, codes and bounds."""
+"""Constants shared by kernels and their callers: columns, codes and bounds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ BAD_PROPERTY = 14
 SMALLEST_MESSAGE = 6
 """Bytes of the smallest message in a batch: its metadata's size (4) and the required payload size (2)."""
 
-# The table of outputs: the address of each buffer, 0 where nobody asked for it.
+# The table of outputs: the address of each buffer, 0 where it is not wanted.
 OUT_ENTRY_ID = 0
 OUT_BATCH_INDEX = 1
 OUT_SEQUENCE_ID = 2
@@ -115,9 +115,9 @@ TOO_LONG = -1
 
 # What ends a walk over frames.
 WHOLE = 0
-"""The stretch ends with the last frame, or with proper padding."""
+"""The bytes end with the last frame, or with proper padding."""
 TORN_FRAME = 1
-"""A frame reaches beyond the stretch."""
+"""A frame reaches beyond the end of the bytes."""
 WRONG_ID = 2
 """A frame carries an id that does not follow the one before."""
 BAD_PADDING = 3
@@ -140,7 +140,7 @@ LZ4 = 1
 """The one codec that kernels expand themselves."""
 
 SLACK = 64
-"""Bytes that must exist behind the end of every expanded stretch: copies go in steps of sixteen."""
+"""Bytes that must exist behind the end of every expanded payload: copies go in steps of sixteen."""
 
 MOST_MESSAGES = 1 << 21
 """Messages that one entry may claim, and that one record batch holds.

@@ -1,4 +1,4 @@
-"""Numbers that typed values are decoded by: columns that grow, programs of definitions, and what may be wrong."""
+"""Constants of the typed kernels: layout of growing columns, instructions of programs, and error codes."""
 
 from __future__ import annotations
 

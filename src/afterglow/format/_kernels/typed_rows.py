@@ -9,7 +9,7 @@ from afterglow.format._kernels.avro import avro_value
 from afterglow.format._kernels.build import kernel
 from afterglow.format._kernels.cells import keep, put_nulls, take_back
 from afterglow.format._kernels.json_text import json_value
-from afterglow.format._kernels.memory import be32, get, put
+from afterglow.format._kernels.primitives import be32, get, put
 
 
 @njit(forceinline=True)

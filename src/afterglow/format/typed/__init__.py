@@ -1,6 +1,6 @@
-"""Values as typed columns: what a schema's definition says, and how values become columns by it.
+"""Typed columns from the values of messages.
 
-``definitions`` reads Avro's definitions, which schemas of JSON have too, and ``plain`` knows Pulsar's plain types; both
-give ``nodes``. ``merging`` makes one type of several versions, ``programs`` compiles how each version's values become
-that type, and ``columns`` runs what was compiled.
+``definitions.read_definition`` parses the Avro definition of an Avro or JSON schema into ``nodes``, which also have the
+trees of Pulsar's plain schemas and ``merge``, the one type for several versions. ``programs.Compiler`` compiles how
+values of each version become that type, and ``columns.decode`` runs the compiled program.
 """

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from afterglow.format._kernels import calls, typed_calls
+from afterglow.format._kernels import calls
 from afterglow.format._kernels import typed_layout as v
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The bytes of values, one stretch per row."""
+    """The bytes of values, one range per row."""
 
     data: NDArray[np.uint8]
     places: NDArray[np.int64]
@@ -152,7 +152,7 @@ class Values:
 
     def pairs(self) -> tuple[Values, Values, NDArray[np.bool_]]:
         """Keys and values where each value holds both, and which rows are damaged: both are null there."""
-        found = typed_calls.split_pairs(self.data, self.places, self.lengths)
+        found = calls.split_pairs(self.data, self.places, self.lengths)
         damaged = found[0] < 0
         found[0][damaged] = 0
         return Values(self.data, found[0], found[1]), Values(self.data, found[2], found[3]), damaged
@@ -222,7 +222,7 @@ class _Run:
         wrong = np.zeros(count, np.int64)
         row = 0
         while row < count:
-            row = typed_calls.decode_values(
+            row = calls.decode_values(
                 self._values.data,
                 self._values.places,
                 self._values.lengths,

@@ -1,10 +1,15 @@
-"""What a schema says of its values, as a tree."""
+"""Trees that describe the values of a schema, the trees of Pulsar's plain schemas, and the merging of versions.
+
+A value of a plain schema is nothing but the bytes of one number, text or time. ``DATE``, ``TIME`` and ``TIMESTAMP`` are
+Java's old classes, which all hold a moment in milliseconds; ``TIME`` too, of the first day of 1970 in the producer's
+own time zone, which the value does not carry.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -195,3 +200,64 @@ def arrow_type(node: Node) -> pa.DataType:
         case Pairs():
             return pa.map_(pa.string(), arrow_type(node.item))
     raise AssertionError("neither null nor a union as it is written is a column")
+
+
+_MOMENT: Final = Leaf(Kind.MOMENT, Wire.PLAIN_TIME, size=8, times=1_000)
+
+BYTES: Final = Leaf(Kind.BYTES, Wire.PLAIN_BYTES)
+"""Bytes as they are: also of types that are not decoded."""
+
+PLAIN: Final = {
+    "BYTES": BYTES,
+    "NONE": BYTES,
+    "STRING": Leaf(Kind.STRING, Wire.PLAIN_STRING),
+    "BOOLEAN": Leaf(Kind.BOOLEAN, Wire.PLAIN_BOOLEAN, size=1),
+    "INT8": Leaf(Kind.INT8, Wire.PLAIN_NUMBER, size=1),
+    "INT16": Leaf(Kind.INT16, Wire.PLAIN_NUMBER, size=2),
+    "INT32": Leaf(Kind.INT, Wire.PLAIN_NUMBER, size=4),
+    "INT64": Leaf(Kind.LONG, Wire.PLAIN_NUMBER, size=8),
+    "FLOAT": Leaf(Kind.FLOAT, Wire.PLAIN_FLOAT, size=4),
+    "DOUBLE": Leaf(Kind.DOUBLE, Wire.PLAIN_DOUBLE, size=8),
+    "DATE": _MOMENT,
+    "TIME": _MOMENT,
+    "TIMESTAMP": _MOMENT,
+    "INSTANT": Leaf(Kind.MOMENT, Wire.PLAIN_INSTANT, size=12),
+    "LOCAL_DATE": Leaf(Kind.DATE, Wire.PLAIN_DATE, size=8),
+    "LOCAL_TIME": Leaf(Kind.TIME, Wire.PLAIN_TIME, size=8),
+    "LOCAL_DATE_TIME": Leaf(Kind.LOCAL, Wire.PLAIN_LOCAL, size=16),
+}
+"""By the type's name."""
+
+
+_WIDTHS: Final = (Kind.INT8, Kind.INT16, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE)
+
+
+def merge(older: Node, newer: Node) -> Node:
+    """The column form that takes both, as far as there is one; else the newer."""
+    match older, newer:
+        case Record(), Record():
+            return Record(_by_name(older.fields, newer.fields))
+        case Items(), Items():
+            return Items(merge(older.item, newer.item))
+        case Pairs(), Pairs():
+            return Pairs(merge(older.item, newer.item))
+        case Choice(), Choice():
+            return Choice(_by_name(older.members, newer.members))
+        case Leaf(), Leaf():
+            return _merge_leaves(older, newer)
+    return newer
+
+
+def _by_name(older: tuple[tuple[str, Node], ...], newer: tuple[tuple[str, Node], ...]) -> tuple[tuple[str, Node], ...]:
+    before = dict(older)
+    merged = {name: merge(before[name], node) if name in before else node for name, node in newer}
+    return tuple({**merged, **{name: node for name, node in older if name not in merged}}.items())
+
+
+def _merge_leaves(older: Leaf, newer: Leaf) -> Leaf:
+    if older.kind not in _WIDTHS or newer.kind not in _WIDTHS or older.kind is newer.kind:
+        return newer
+    low, high = sorted((older, newer), key=lambda leaf: _WIDTHS.index(leaf.kind))
+    if low.kind is Kind.LONG and high.kind is Kind.FLOAT:
+        return Leaf(Kind.DOUBLE, high.wire, size=high.size)
+    return high

@@ -29,7 +29,7 @@ from afterglow.hot.local.replay import Replay, frame_sizes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.hot.local.machinery import Machinery
+    from afterglow.hot.local.ledger import Machinery
     from afterglow.hot.local.track import Track
 
 __all__ = ["Checkpointer"]

@@ -1,8 +1,8 @@
-"""Where things are below ``HOME/hot``, and how failures of the disk are told.
+"""Paths below ``HOME/hot``, and the errors for failures of the disk.
 
 | file | holds |
 |---|---|
-| ``instance`` | the id of this hot log; a task that finds the engine's id here shares its disk |
+| ``instance`` | the id of this hot log; a task that finds the server's id here shares its disk |
 | ``lock`` | held by the one process that writes |
 | ``checkpoint`` | what need not be replayed |
 | ``published`` | up to where each open ledger may be read by other processes |
@@ -34,7 +34,7 @@ class Layout:
     """The names below a home."""
 
     home: Path
-    """The engine's home directory."""
+    """The server's home directory."""
 
     @property
     def root(self) -> Path:

@@ -7,28 +7,76 @@ takes no lock while it waits for the disk.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from afterglow.errors import CorruptBlock, HotLogError, LedgerClosed, LedgerMissing
+from afterglow.errors import CorruptBlock, EntryTooLarge, HotLogError, LedgerClosed, LedgerMissing
 from afterglow.format.frames import FRAME, FRAME_BYTES
 from afterglow.hot.local.files import Part
 from afterglow.hot.local.layout import explain
 from afterglow.hot.local.stored import entries_in, read_entries, read_fitting, read_offsets
-from afterglow.hot.parts import total_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from afterglow.hot.local.machinery import Machinery
-    from afterglow.hot.local.track import Piece, Track
+    from afterglow.hot.local.commit import Committer
+    from afterglow.hot.local.disk import Disk
+    from afterglow.hot.local.files import OpenFiles
+    from afterglow.hot.local.layout import Layout
+    from afterglow.hot.local.track import Book, Piece, Track
+    from afterglow.hot.local.writeback import Writeback
     from afterglow.hot.log import Completion
 
-__all__ = ["LocalLedger"]
+_MAX_BYTES = (1 << 31) - 1  # a frame's length is an int32
+
+
+def total_bytes(parts: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Bytes of an entry.
+
+    Raises:
+        TypeError: A piece is not contiguous bytes.
+        EntryTooLarge: Its length does not fit a frame.
+    """
+    total = 0
+    for part in parts:
+        kind = part.__class__
+        if kind is bytes or kind is bytearray:
+            total += len(part)
+        elif isinstance(part, memoryview) and part.c_contiguous:
+            total += part.nbytes  # not len(): that counts items
+        else:
+            raise TypeError(f"a piece of an entry must be contiguous bytes, not {part!r}")
+    if total > _MAX_BYTES:
+        raise EntryTooLarge(f"an entry of {total} bytes does not fit a frame; {_MAX_BYTES} do")
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """The parts, of which each knows those above it only."""
+
+    disk: Disk
+    """Calls to the operating system."""
+
+    layout: Layout
+    """What files are called."""
+
+    files: OpenFiles
+    """Open files of ledgers."""
+
+    book: Book
+    """What is known of ledgers."""
+
+    writeback: Writeback
+    """Writes ledgers' own files."""
+
+    committer: Committer
+    """Writes the journal."""
 
 
 class _Seen(NamedTuple):

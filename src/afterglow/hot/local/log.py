@@ -20,7 +20,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing
-from afterglow.hot.delivery import call_each
 from afterglow.hot.local.background import Background
 from afterglow.hot.local.checkpointing import Checkpointer
 from afterglow.hot.local.commit import Committer
@@ -28,13 +27,13 @@ from afterglow.hot.local.disk import Disk
 from afterglow.hot.local.files import OpenFiles, Part
 from afterglow.hot.local.journal import created_section, deleted_section, state_section
 from afterglow.hot.local.layout import Layout, explain
-from afterglow.hot.local.ledger import LocalLedger
-from afterglow.hot.local.machinery import Machinery
+from afterglow.hot.local.ledger import LocalLedger, Machinery
 from afterglow.hot.local.published import PublishedEnds
 from afterglow.hot.local.recovery import Recovery
 from afterglow.hot.local.stored import HEAD_BYTES, Head
 from afterglow.hot.local.track import Book, Track
 from afterglow.hot.local.writeback import Writeback
+from afterglow.hot.log import call_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +63,7 @@ class LocalLog:
         """Open a home, made where there is none, and recover what a crash left.
 
         Args:
-            home: The engine's home; the log lives in ``hot`` below it.
+            home: The server's home; the log lives in ``hot`` below it.
             journal_max_bytes: Size of a journal file after which a checkpoint follows (``journalMaxSizeMB``).
             checkpoint_interval_ms: Most milliseconds between checkpoints (``flushInterval``).
             flush_interval_ms: Milliseconds after which a confirmed entry is readable by other processes.

@@ -124,7 +124,7 @@ class PublishedView:
             found, entries, frame_bytes, crc = _SLOT.unpack(data)
             if crc == crc32c(_SLOT.pack(found, entries, frame_bytes, 0)):
                 return ReadableEnd(entries, frame_bytes) if found == ledger_id else None
-        raise HotLogError(f"the published end of ledger {ledger_id} (slot {slot}) is damaged; restart the engine")
+        raise HotLogError(f"the published end of ledger {ledger_id} (slot {slot}) is damaged; restart the server")
 
     def close(self) -> None:
         """Close the table."""

@@ -1,7 +1,7 @@
-"""Reading ledgers of a home from another process: a Spark task on the same disk, or a reader beside a running engine.
+"""Reading ledgers of a home from another process: a Spark task on the same disk, or a reader beside a running server.
 
-While the engine runs, an open ledger is readable up to its published end, which follows confirmation by some 100 ms,
-and grows while it is read. Where no engine runs, what its last checkpoint says is durable is readable, and not more:
+While the server runs, an open ledger is readable up to its published end, which follows confirmation by some 100 ms,
+and grows while it is read. Where no server runs, what its last checkpoint says is durable is readable, and not more:
 behind that a crash of the machine may have left anything. To read the rest, recover the home by opening a
 :class:`~afterglow.hot.local.log.LocalLog`.
 
@@ -34,7 +34,7 @@ _FEW = 1_000  # the head is written in one piece, and never seen torn so often i
 
 
 def read_instance(home: Path) -> str | None:
-    """The id of the hot log in a home, or None where there is none: whoever finds the engine's id shares its disk."""
+    """The id of the hot log in a home, or None where there is none: whoever finds the server's id shares its disk."""
     try:
         return Layout(home).instance.read_text("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What the log knows of a ledger that is not durably closed yet: the state that its threads share.
+"""State of ledgers that are not durably closed yet, shared by the threads of the log.
 
 A ledger's entries go through four stages, each a prefix of the one before: appended (queued for the journal),
 **confirmed** (durable in the journal; readable), **flushed** (written to the ledger's own files; readable by other

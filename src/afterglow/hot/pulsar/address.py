@@ -1,4 +1,4 @@
-"""Where a cluster's brokers are, and how to prove oneself to them."""
+"""Addresses of a cluster's brokers, with the credentials for them."""
 
 from __future__ import annotations
 

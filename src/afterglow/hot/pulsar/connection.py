@@ -1,4 +1,4 @@
-"""One connection to a broker: TLS, the handshake, requests and answers.
+"""One connection to a broker: TLS, the handshake, requests and answers, refusals and deadlines.
 
 It blocks and belongs to one thread; no wait is longer than its caller allows. What concerns the connection as a whole
 (PING, a challenge to prove oneself again, the broker's last words) is dealt with here whenever bytes are looked at.
@@ -10,20 +10,101 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from afterglow.errors import BadFrame, ConfigError, HotLogUnavailable
-from afterglow.format.entry_buffer import EntryBuffer
+from afterglow.errors import (
+    AccessDenied,
+    BadFrame,
+    ConfigError,
+    HotLogTimeout,
+    HotLogUnavailable,
+    InvalidName,
+    NotSupported,
+    TopicMissing,
+)
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, encode_command
-from afterglow.hot.pulsar.answers import NO_REQUEST, refused
+from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, EntryBuffer, encode_command
+from afterglow.pacing import Backoff
 
 if TYPE_CHECKING:
+    from afterglow.errors import AfterglowError, HotLogError
     from afterglow.hot.pulsar.address import Endpoint, PulsarAddress
-    from afterglow.hot.pulsar.patience import Patience
+
+NO_REQUEST: Final = 2**64 - 1
+"""Request id of what a broker sends on its own accord: -1 in Java."""
+
+_FINAL: Final[dict[int, type[AfterglowError]]] = {
+    wire.AuthenticationError: AccessDenied,
+    wire.AuthorizationError: AccessDenied,
+    wire.TopicNotFound: TopicMissing,
+    wire.InvalidTopicName: InvalidName,
+    wire.NotAllowedError: NotSupported,
+    wire.UnsupportedVersionError: NotSupported,
+    wire.IncompatibleSchema: NotSupported,
+}
+"""Refusals that the next attempt would meet again; all others come from brokers that start, stop or are busy."""
+
+
+def refused(what: str, code: wire.ServerError.ValueType, message: str) -> AfterglowError:
+    """The error that says what a broker said to ``what``."""
+    kind = _FINAL.get(code, HotLogUnavailable)
+    return kind(f"{what} was refused: {wire.ServerError.Name(code)}: {message}")
+
+
+_BACKOFF_S: Final = Backoff(0.1, 5.0)
+
+
+class Deadline:
+    """A deadline that progress renews, with backoff between attempts until then.
+
+    Args:
+        what: What is waited for, for messages.
+        deadline_s: Longest time without progress.
+        timeout_s: Longest wait for one answer.
+    """
+
+    def __init__(self, what: str, deadline_s: float, timeout_s: float) -> None:
+        self._what = what
+        self._deadline_s = deadline_s
+        self.timeout_s = timeout_s
+        self.renew()
+
+    def renew(self) -> None:
+        """Start anew after progress."""
+        self._end = time.monotonic() + self._deadline_s
+        self._failures = 0
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for the next answer; above zero.
+
+        Raises:
+            HotLogTimeout: The deadline has passed.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise HotLogTimeout(f"{self._what}: no progress within deadline_s={self._deadline_s:g}")
+        return min(left, self.timeout_s)
+
+    def pause(self, error: HotLogError) -> None:
+        """Wait after a failure: not after the first, then with backoff and full jitter.
+
+        Raises:
+            HotLogTimeout: The deadline has passed, or would during the pause.
+        """
+        pause = _BACKOFF_S.jittered(self._failures)
+        self._failures += 1
+        if time.monotonic() + pause >= self._end:
+            raise HotLogTimeout(
+                f"{self._what}: no progress within deadline_s={self._deadline_s:g}; the last of {self._failures} "
+                f"failures: {error}"
+            ) from error
+        time.sleep(pause)
+
 
 Kind = wire.BaseCommand
 
@@ -43,7 +124,7 @@ class Connection:
         endpoint: The broker or proxy to connect to.
         broker: The broker to be passed on to, where the endpoint is a proxy.
         buffer_bytes: Room for what arrives.
-        patience: How long all of it may take.
+        deadline: How long all of it may take.
 
     Raises:
         HotLogUnavailable: The broker cannot be reached.
@@ -58,16 +139,16 @@ class Connection:
         *,
         broker: Endpoint | None,
         buffer_bytes: int,
-        patience: Patience,
+        deadline: Deadline,
     ) -> None:
         self.endpoint = endpoint
         self.buffer = EntryBuffer(buffer_bytes, _MAX_MESSAGE_BYTES + COMMAND_ALLOWANCE_BYTES)
         self.max_message_bytes = _MAX_MESSAGE_BYTES
         self._address = address
         self._last_id = 0
-        self._socket = _connect(address, endpoint, patience.wait_s)
+        self._socket = _connect(address, endpoint, deadline.wait_s)
         try:
-            self._shake_hands(broker, patience)
+            self._shake_hands(broker, deadline)
         except BaseException:
             self.close()
             raise
@@ -95,17 +176,17 @@ class Connection:
         """
         self._write(encode_command(command))
 
-    def ask(self, command: wire.BaseCommand, request_id: int, patience: Patience) -> wire.BaseCommand:
+    def ask(self, command: wire.BaseCommand, request_id: int, deadline: Deadline) -> wire.BaseCommand:
         """Send a request and wait for its answer; everything else that comes meanwhile is passed over.
 
         Raises:
             HotLogUnavailable: The connection is lost, or the broker does not answer in time.
-            AfterglowError: It refuses; see :mod:`afterglow.hot.pulsar.answers`.
+            AfterglowError: It refuses; see :mod:`afterglow.hot.pulsar.connection`.
         """
         name = Kind.Type.Name(command.type)
         self.send(command)
         while True:
-            frame = self._await_command(name, patience)
+            frame = self._await_command(name, deadline)
             if _request_id(frame) != request_id:
                 continue
             if frame.type == Kind.ERROR:
@@ -157,13 +238,13 @@ class Connection:
 
     # --- inside ---
 
-    def _await_command(self, what: str, patience: Patience) -> wire.BaseCommand:
+    def _await_command(self, what: str, deadline: Deadline) -> wire.BaseCommand:
         while (found := self.command()) is None:
-            if not self.receive(self.buffer.space(), patience.wait_s):
+            if not self.receive(self.buffer.space(), deadline.wait_s):
                 raise HotLogUnavailable(f"{self} does not answer a {what}")
         return found[0]
 
-    def _shake_hands(self, broker: Endpoint | None, patience: Patience) -> None:
+    def _shake_hands(self, broker: Endpoint | None, deadline: Deadline) -> None:
         connect = wire.CommandConnect(
             client_version="Afterglow", protocol_version=PROTOCOL_VERSION, auth_method_name="none"
         )
@@ -175,7 +256,7 @@ class Connection:
         if broker is not None:
             connect.proxy_to_broker_url = broker.authority
         self.send(Kind(type=Kind.CONNECT, connect=connect))
-        while (command := self._await_command("CONNECT", patience)).type != Kind.CONNECTED:
+        while (command := self._await_command("CONNECT", deadline)).type != Kind.CONNECTED:
             pass
         if command.connected.max_message_size > 0:
             self.max_message_bytes = command.connected.max_message_size

@@ -1,4 +1,4 @@
-"""Which broker serves a topic, and how many partitions a topic has."""
+"""Lookup of the broker that serves a topic, and of a topic's number of partitions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Final
 from afterglow.errors import ConfigError, HotLogUnavailable
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.pulsar.address import parse_service_url
-from afterglow.hot.pulsar.answers import refused
-from afterglow.hot.pulsar.connection import Connection
-from afterglow.hot.pulsar.patience import Patience
+from afterglow.hot.pulsar.connection import Connection, Deadline, refused
 from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class Dialer:
     buffer_bytes: int = _SMALL_BYTES
     """Of each connection."""
 
-    def service(self, patience: Patience) -> Connection:
+    def service(self, deadline: Deadline) -> Connection:
         """A connection to any host of the service URL, begun with a different one each time to spread the load.
 
         Raises:
@@ -43,38 +41,38 @@ class Dialer:
         endpoints = self.address.endpoints
         for endpoint in random.sample(endpoints, len(endpoints)):
             try:
-                return self.dial(endpoint, patience)
+                return self.dial(endpoint, deadline)
             except HotLogUnavailable as error:
                 problem = error
         raise problem
 
-    def dial(self, endpoint: Endpoint, patience: Patience, *, broker: Endpoint | None = None) -> Connection:
+    def dial(self, endpoint: Endpoint, deadline: Deadline, *, broker: Endpoint | None = None) -> Connection:
         """A connection to one host, passed on to ``broker`` where that is given; see :class:`Connection`."""
-        return Connection(self.address, endpoint, broker=broker, buffer_bytes=self.buffer_bytes, patience=patience)
+        return Connection(self.address, endpoint, broker=broker, buffer_bytes=self.buffer_bytes, deadline=deadline)
 
 
-def find_broker(dialer: Dialer, topic: TopicName, patience: Patience) -> Connection:
+def find_broker(dialer: Dialer, topic: TopicName, deadline: Deadline) -> Connection:
     """A connection to the broker that serves a topic.
 
     Raises:
         HotLogUnavailable: No broker serves it now, or it cannot be reached.
-        AfterglowError: The broker refuses for good; see :mod:`afterglow.hot.pulsar.answers`.
+        AfterglowError: The broker refuses for good; see :mod:`afterglow.hot.pulsar.connection`.
     """
-    line = dialer.service(patience)
+    line = dialer.service(deadline)
     authoritative = False
     for _ in range(_MOST_REDIRECTS):
         try:
-            answer = _look_up(line, topic, dialer.address.listener_name, patience, authoritative=authoritative)
+            answer = _look_up(line, topic, dialer.address.listener_name, deadline, authoritative=authoritative)
             broker = _broker(answer, line)
         except BaseException:
             line.close()
             raise
         if answer.response == Found.Connect and answer.proxy_through_service_url:
             line.close()
-            return dialer.dial(line.endpoint, patience, broker=broker)
+            return dialer.dial(line.endpoint, deadline, broker=broker)
         if broker != line.endpoint:
             line.close()
-            line = dialer.dial(broker, patience)
+            line = dialer.dial(broker, deadline)
         if answer.response == Found.Connect:
             return line
         authoritative = answer.authoritative
@@ -89,40 +87,40 @@ def partitions(address: PulsarAddress, topic: str, *, timeout_s: float = 30.0, d
         InvalidName: The name is not well-formed.
         TopicMissing: There is no such topic or namespace.
         HotLogTimeout: No broker answered in time.
-        AfterglowError: The broker refuses for good; see :mod:`afterglow.hot.pulsar.answers`.
+        AfterglowError: The broker refuses for good; see :mod:`afterglow.hot.pulsar.connection`.
     """
     name = TopicName.parse(topic)
     dialer = Dialer(address)
-    patience = Patience(f"the partitions of {name}", deadline_s, timeout_s)
+    deadline = Deadline(f"the partitions of {name}", deadline_s, timeout_s)
     while True:
         try:
-            line = dialer.service(patience)
+            line = dialer.service(deadline)
             try:
-                return _ask_partitions(line, name, patience)
+                return _ask_partitions(line, name, deadline)
             finally:
                 line.close()
         except HotLogUnavailable as error:
-            patience.pause(error)
+            deadline.pause(error)
 
 
-def _ask_partitions(line: Connection, topic: TopicName, patience: Patience) -> int:
+def _ask_partitions(line: Connection, topic: TopicName, deadline: Deadline) -> int:
     ask = wire.CommandPartitionedTopicMetadata(
         topic=str(topic), request_id=line.next_id(), metadata_auto_creation_enabled=False
     )
     command = Kind(type=Kind.PARTITIONED_METADATA, partitionMetadata=ask)
-    answer = line.ask(command, ask.request_id, patience).partitionMetadataResponse
+    answer = line.ask(command, ask.request_id, deadline).partitionMetadataResponse
     if answer.response == wire.CommandPartitionedTopicMetadataResponse.Failed:
         raise refused(f"the question for the partitions of {topic} at {line}", answer.error, answer.message)
     return answer.partitions
 
 
 def _look_up(
-    line: Connection, topic: TopicName, listener: str | None, patience: Patience, *, authoritative: bool
+    line: Connection, topic: TopicName, listener: str | None, deadline: Deadline, *, authoritative: bool
 ) -> Found:
     ask = wire.CommandLookupTopic(topic=str(topic), request_id=line.next_id(), authoritative=authoritative)
     if listener is not None:
         ask.advertised_listener_name = listener
-    answer = line.ask(Kind(type=Kind.LOOKUP, lookupTopic=ask), ask.request_id, patience).lookupTopicResponse
+    answer = line.ask(Kind(type=Kind.LOOKUP, lookupTopic=ask), ask.request_id, deadline).lookupTopicResponse
     if answer.response == Found.Failed:
         raise refused(f"the lookup of {topic} at {line}", answer.error, answer.message)
     return answer

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from afterglow.errors import AfterglowError, EntriesMissing, HotLogError, HotLogUnavailable
+from afterglow.hot.pulsar.connection import Deadline
 from afterglow.hot.pulsar.lookup import Dialer, find_broker
-from afterglow.hot.pulsar.patience import Patience
 from afterglow.hot.pulsar.runs import Course, plan_ranges
 from afterglow.hot.pulsar.stream import Stream
 from afterglow.metadata.names import TopicName
@@ -146,7 +146,7 @@ class RawReader:
     # --- inside ---
 
     def _runs(self, course: Course) -> Iterator[RawRun]:
-        patience = Patience(f"reading {self.topic}", self._deadline_s, self._timeout_s)
+        deadline = Deadline(f"reading {self.topic}", self._deadline_s, self._timeout_s)
         stream: Stream | None = None
         doubted: Position | None = None
         try:
@@ -154,8 +154,8 @@ class RawReader:
                 run: RawRun | None
                 try:
                     if stream is None:
-                        stream = self._subscribe(course, patience)
-                    run = stream.next_run(patience)
+                        stream = self._subscribe(course, deadline)
+                    run = stream.next_run(deadline)
                 except (EntriesMissing, HotLogUnavailable) as error:
                     run = None if stream is None else stream.rest()
                     if stream is not None:
@@ -167,29 +167,29 @@ class RawReader:
                             raise
                         doubted = course.awaited
                     elif run is None:
-                        patience.pause(error)
+                        deadline.pause(error)
                 if run is not None:
                     self._count(run)
                     yield run
-                    patience.renew()
+                    deadline.renew()
             if stream is not None:
-                self._end(stream, patience)
+                self._end(stream, deadline)
         finally:
             if stream is not None:
                 self._abandon(stream)
 
-    def _subscribe(self, course: Course, patience: Patience) -> Stream:
+    def _subscribe(self, course: Course, deadline: Deadline) -> Stream:
         if self._closed:
             raise HotLogError(f"the reader of {self.topic} was closed")
         line, self._idle = self._idle, None
         if line is None:
-            line = find_broker(self._dialer, self.topic, patience)
+            line = find_broker(self._dialer, self.topic, deadline)
         stream = Stream(
             line,
             self.topic,
             course,
             window_bytes=self._half_bytes,
-            patience=patience,
+            deadline=deadline,
             instance=self._instance,
             offloads=self._offloads,
         )
@@ -202,10 +202,10 @@ class RawReader:
             self._streams.discard(stream)
             stream.line.close()
 
-    def _end(self, stream: Stream, patience: Patience) -> None:
+    def _end(self, stream: Stream, deadline: Deadline) -> None:
         """Close the consumer and keep the connection for the next read. All entries are here: nothing can go wrong."""
         try:
-            stream.end(patience)
+            stream.end(deadline)
         except AfterglowError:
             return
         if self._idle is None and not self._closed:

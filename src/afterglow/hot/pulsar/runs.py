@@ -1,4 +1,4 @@
-"""What is asked for, and what comes: stretches of entries of one ledger each."""
+"""Ranges of entries of one ledger each: those asked for, and those that arrive."""
 
 from __future__ import annotations
 

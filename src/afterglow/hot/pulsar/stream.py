@@ -1,4 +1,10 @@
-"""One subscription to a topic's entries, on one connection."""
+"""One subscription to a topic's entries, on one connection.
+
+How much a broker may send ahead: permits count messages, the budget counts bytes, and neither sizes nor batches are
+known before entries arrive. A batch takes as many permits as it has messages, but is sent whole as long as there is
+one: so a permit stands for an entry, of the size of those that came last. Where that is wrong, more is under way than
+wanted; it then waits in the broker and in the socket, from which nobody reads more than there is room for.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +17,56 @@ from afterglow.format.entry import decode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY
-from afterglow.hot.pulsar.answers import refused
-from afterglow.hot.pulsar.permits import Permits
+from afterglow.hot.pulsar.connection import refused
 from afterglow.hot.pulsar.runs import RawRun
 
 if TYPE_CHECKING:
-    from afterglow.hot.pulsar.connection import Connection
-    from afterglow.hot.pulsar.patience import Patience
+    from afterglow.hot.pulsar.connection import Connection, Deadline
     from afterglow.hot.pulsar.runs import Course
     from afterglow.metadata.names import TopicName
+
+_REMEMBERED: Final = 1024
+"""Entries after which the past counts half."""
+
+
+class Permits:
+    """The permits of one consumer.
+
+    Args:
+        window_bytes: What may be under way.
+        largest_bytes: The largest entry that the broker takes: the size to expect as long as none has come.
+    """
+
+    def __init__(self, window_bytes: int, largest_bytes: int) -> None:
+        self._window_bytes = window_bytes
+        self._largest_bytes = largest_bytes
+        self._entries = 0.0
+        self._bytes = 0.0
+        self._outstanding = 0
+
+    def used(self, entries: int, messages: int, size_bytes: int) -> None:
+        """Count entries that came, with the messages in them. These may be more than was granted."""
+        self._outstanding -= messages
+        self._entries += entries
+        self._bytes += size_bytes
+        if self._entries > _REMEMBERED:
+            self._entries /= 2
+            self._bytes /= 2
+
+    def grant(self, entries: int) -> int:
+        """The permits to send now, 0 while half of them are still out.
+
+        Args:
+            entries: How many are wanted in all. Each takes one permit or more: the broker sends none behind them.
+        """
+        each = self._bytes / self._entries if self._entries else self._largest_bytes
+        wanted = min(max(int(self._window_bytes / max(each, 1)), 1), entries)
+        if self._outstanding > wanted // 2:
+            return 0
+        more = wanted - self._outstanding
+        self._outstanding = wanted
+        return more
+
 
 Kind = wire.BaseCommand
 
@@ -38,13 +85,13 @@ class Stream:
         topic: The topic.
         course: What is to be read; the stream moves it on.
         window_bytes: What may be under way.
-        patience: How long subscribing may take.
+        deadline: How long subscribing may take.
         instance: The hot log that the broker must have.
         offloads: Whether the entries are for an offload task.
 
     Raises:
         HotLogUnavailable: The broker does not take the subscription now.
-        AfterglowError: It refuses for good; see :mod:`afterglow.hot.pulsar.answers`.
+        AfterglowError: It refuses for good; see :mod:`afterglow.hot.pulsar.connection`.
     """
 
     def __init__(
@@ -54,7 +101,7 @@ class Stream:
         course: Course,
         *,
         window_bytes: int,
-        patience: Patience,
+        deadline: Deadline,
         instance: str | None = None,
         offloads: bool = False,
     ) -> None:
@@ -70,12 +117,12 @@ class Stream:
         self._count = 0
         self._stamped = 0
         try:
-            self._subscribe(patience)
+            self._subscribe(deadline)
         except BaseException:
             line.close()
             raise
 
-    def next_run(self, patience: Patience) -> RawRun:
+    def next_run(self, deadline: Deadline) -> RawRun:
         """The next entries: as many as fit, up to the end of their ledger's stretch, or until the broker falls silent.
 
         Raises:
@@ -89,13 +136,13 @@ class Stream:
             space = self.line.buffer.space()
             if not space:
                 break
-            wait_s = min(_HAND_OVER_S if self._count else _SILENCE_S, patience.wait_s)
+            wait_s = min(_HAND_OVER_S if self._count else _SILENCE_S, deadline.wait_s)
             if self.line.receive(space, wait_s):
                 heard = time.monotonic()
             elif self._count:
                 break
             else:
-                self._silent(time.monotonic() - heard, patience.timeout_s)
+                self._silent(time.monotonic() - heard, deadline.timeout_s)
         self._grant()
         return self._cut()
 
@@ -103,7 +150,7 @@ class Stream:
         """Entries that had come before the stream failed."""
         return self._cut() if self._count else None
 
-    def end(self, patience: Patience) -> None:
+    def end(self, deadline: Deadline) -> None:
         """Close the consumer; the connection may be used for others.
 
         Raises:
@@ -111,11 +158,11 @@ class Stream:
             AfterglowError: The broker refuses.
         """
         ask = wire.CommandCloseConsumer(consumer_id=self._consumer_id, request_id=self.line.next_id())
-        self.line.ask(Kind(type=Kind.CLOSE_CONSUMER, close_consumer=ask), ask.request_id, patience)
+        self.line.ask(Kind(type=Kind.CLOSE_CONSUMER, close_consumer=ask), ask.request_id, deadline)
 
     # --- inside ---
 
-    def _subscribe(self, patience: Patience) -> None:
+    def _subscribe(self, deadline: Deadline) -> None:
         name = f"afterglow-raw-{secrets.token_hex(8)}"
         ask = wire.CommandSubscribe(
             topic=str(self._topic),
@@ -141,7 +188,7 @@ class Stream:
         before = self._course.awaited.previous()
         ask.start_message_id.ledgerId = before.ledger_id
         ask.start_message_id.entryId = before.entry_id & 0xFFFFFFFFFFFFFFFF
-        self.line.ask(Kind(type=Kind.SUBSCRIBE, subscribe=ask), ask.request_id, patience)
+        self.line.ask(Kind(type=Kind.SUBSCRIBE, subscribe=ask), ask.request_id, deadline)
 
     def _collect(self) -> bool:
         """Take what has arrived; True if it ends a ledger's stretch."""

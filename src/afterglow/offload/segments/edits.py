@@ -1,4 +1,4 @@
-"""What a segment writes into the topic's list of ledgers: edits that a compare-and-set applies.
+"""Edits of the ledger list for segments, applied by compare-and-set.
 
 Each may be applied to a list that has it already, and then changes nothing. A row's items stand in the order of
 positions. Top-level ``complete`` stays unset, so that a broker that knows no segments reads the hot log.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afterglow.errors import OffloadConflict
-from afterglow.format.offload_context import get_uuid, set_uuid
+from afterglow.format.objects import get_uuid, set_uuid
 from afterglow.format.proto.managed_ledger_pb2 import OffloadSegment
 
 if TYPE_CHECKING:
@@ -72,21 +72,19 @@ def commit_segment(
     """
     if all(get_uuid(item) != uuid for item in _row(info, covered[0].ledger_id, uuid).offloadContext.offloadSegment):
         raise OffloadConflict(f"segment {uuid} is not assigned any more")
-    for piece in covered:
-        context = _row(info, piece.ledger_id, uuid).offloadContext
+    for held in covered:
+        context = _row(info, held.ledger_id, uuid).offloadContext
         items = [item for item in context.offloadSegment if get_uuid(item) != uuid]
-        before = sum(item.complete and item.endEntryId < piece.first for item in items)
+        before = sum(item.complete and item.endEntryId < held.first for item in items)
         known = next((item for item in context.offloadSegment if get_uuid(item) == uuid and item.complete), None)
         made = known or OffloadSegment(
-            complete=True, assignedTimestamp=assigned_ms, offloadedTimestamp=offloaded_ms, endEntryId=piece.last
+            complete=True, assignedTimestamp=assigned_ms, offloadedTimestamp=offloaded_ms, endEntryId=held.last
         )
         set_uuid(made, uuid)
-        ordered = [
-            OffloadSegment.FromString(item.SerializeToString()) for item in (*items[:before], made, *items[before:])
-        ]
-        del context.offloadSegment[:]
-        context.offloadSegment.extend(ordered)
-        if (first := get_uuid(ordered[0])) is not None:  # one that began later may have been named before it
+        _replace(context, (*items[:before], made, *items[before:]))
+        if (
+            first := get_uuid(context.offloadSegment[0])
+        ) is not None:  # one that began later may have been named before it
             set_uuid(context, first)
 
 

@@ -1,4 +1,4 @@
-"""The segments of a topic as people see them: offloaded, on their way, or failing."""
+"""Listing of a topic's segments: offloaded, assigned, or failing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from afterglow.offload.segments import records
-from afterglow.read.places import place_of_record
+from afterglow.tier.locations import place_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from afterglow.format.proto.afterglow_pb2 import Place, SegmentRecord, UploadRecord
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.read.places import TierPlace
+    from afterglow.tier.locations import TierPlace
 
 
 class SegmentStatus(StrEnum):
-    """How far a segment has come, in the words of PIP-76."""
+    """State of a segment, in the words of PIP-76."""
 
     ASSIGNED = "Assigned"
     OFFLOADED = "Offloaded"
@@ -152,7 +152,7 @@ def _on_its_way(record: UploadRecord, outage: str | None) -> SegmentView:
 
 
 def _entries(record: UploadRecord) -> int:
-    return sum(sum(piece.statistics.entries) for part in record.done for piece in part.ledgers)
+    return sum(sum(ledger_part.statistics.entries) for part in record.done for ledger_part in part.ledgers)
 
 
 def _written(record: SegmentRecord) -> tuple[int | None, int | None]:

@@ -7,21 +7,20 @@ record says where it ends and that all its parts are there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from afterglow.errors import CorruptIndex, CorruptMetadata
 from afterglow.format import statistics
-from afterglow.format.assemble import index_v2
-from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
-from afterglow.format.plan import BlockPlan
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, BlockPlan, Format
+from afterglow.format.index import index_v2
 from afterglow.format.position import Position
 from afterglow.format.proto import afterglow_pb2 as proto
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.offload.segments.cutting import Sizes
-from afterglow.read.places import is_built_in, place_record
+from afterglow.offload.segments.part_planner import Sizes
 from afterglow.storage.store import Part
+from afterglow.tier.locations import is_built_in, place_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 
     from afterglow.format.index import ObjectIndex
     from afterglow.format.statistics import BlockStatistics
-    from afterglow.offload.segments.cutting import PlannedPart
+    from afterglow.offload.segments.part_planner import PlannedPart
     from afterglow.offload.task import PartResult
-    from afterglow.read.places import TierPlace
+    from afterglow.tier.locations import TierPlace
 
 VERSION: Final = 1
 
@@ -85,20 +84,12 @@ def new_record(
 
 
 def parse_upload(data: bytes, path: str) -> proto.UploadRecord:
-    """Read a record.
+    """Read an upload record.
 
     Raises:
         CorruptMetadata: It does not parse, or a newer release wrote it.
     """
-    try:
-        record = proto.UploadRecord.FromString(data)
-    except DecodeError as error:
-        raise CorruptMetadata(f"the record {path} does not parse: {error}") from error
-    if record.version != VERSION:
-        raise CorruptMetadata(
-            f"the record {path} has version {record.version}, {VERSION} is known: use a newer release"
-        )
-    return record
+    return _parse(proto.UploadRecord, data, path)
 
 
 def parse_segment(data: bytes, path: str) -> proto.SegmentRecord:
@@ -107,8 +98,15 @@ def parse_segment(data: bytes, path: str) -> proto.SegmentRecord:
     Raises:
         CorruptMetadata: It does not parse, or a newer release wrote it.
     """
+    return _parse(proto.SegmentRecord, data, path)
+
+
+_R = TypeVar("_R", proto.UploadRecord, proto.SegmentRecord)
+
+
+def _parse(kind: type[_R], data: bytes, path: str) -> _R:
     try:
-        record = proto.SegmentRecord.FromString(data)
+        record = kind.FromString(data)
     except DecodeError as error:
         raise CorruptMetadata(f"the record {path} does not parse: {error}") from error
     if record.version != VERSION:
@@ -168,10 +166,10 @@ def add_done(record: proto.UploadRecord, part: PlannedPart, result: PartResult) 
     done = proto.DonePart(
         number=part.number, tag=result.part.tag, crc32c=result.part.crc32c or 0, bytes=result.part.size_bytes
     )
-    for piece, blocks in zip(part.ledgers, result.statistics, strict=True):
+    for ledger_part, blocks in zip(part.ledgers, result.statistics, strict=True):
         done.ledgers.add(
-            ledger_id=piece.ledger_id,
-            first_entry_id=[plan.header.first_entry_id for plan in piece.plans],
+            ledger_id=ledger_part.ledger_id,
+            first_entry_id=[plan.header.first_entry_id for plan in ledger_part.plans],
             statistics=proto.BlockStatistics.FromString(statistics.encode_statistics(blocks)),
         )
     others = [other for other in record.done if other.number != part.number]
@@ -271,15 +269,15 @@ def _ledgers(
     offset = 0
     for planned, done in zip(record.planned, record.done, strict=True):
         lengths = iter(planned.block_bytes)
-        for piece in done.ledgers:
-            plans, blocks = found.setdefault(piece.ledger_id, ([], []))
-            mine = [length for _, length in zip(piece.first_entry_id, lengths, strict=False)]
+        for ledger_part in done.ledgers:
+            plans, blocks = found.setdefault(ledger_part.ledger_id, ([], []))
+            mine = [length for _, length in zip(ledger_part.first_entry_id, lengths, strict=False)]
             try:
-                measured = statistics.decode_statistics(piece.statistics.SerializeToString(), mine)
+                measured = statistics.decode_statistics(ledger_part.statistics.SerializeToString(), mine)
             except CorruptIndex as error:
                 raise CorruptMetadata(f"upload {record.uuid}, part {planned.number}: {error}") from error
-            for first, length, block in zip(piece.first_entry_id, mine, measured, strict=True):
-                header = BlockHeader(Format.V2, length, first, piece.ledger_id)
+            for first, length, block in zip(ledger_part.first_entry_id, mine, measured, strict=True):
+                header = BlockHeader(Format.V2, length, first, ledger_part.ledger_id)
                 plans.append(BlockPlan(header, first + block.entries, 0, 0, offset))
                 blocks.append(block)
                 offset += length

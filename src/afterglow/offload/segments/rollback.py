@@ -1,14 +1,14 @@
-"""Taking a topic out of its segments again, so that a Pulsar that knows none can have it.
+"""Rollback of a topic's segments, so that a Pulsar without segments can serve it.
 
-1. Put on record that the object of each segment is to go. *Crash: the list still names them, so that nothing happens,
-   and the next call does it over.*
+1. Record a delete of the object of each segment. *Crash: the ledger list still names them, so that nothing happens,
+   and the next call repeats it.*
 2. With one compare-and-set let no ledger name a segment any more; ledgers whose hot copy is gone leave the list with
    it, if that is allowed. *Crash: what is on record is deleted at the next start.*
-3. Objects and records go; see :mod:`afterglow.offload.deletion`.
+3. Objects and records are deleted; see :mod:`afterglow.offload.pending_deletes`.
 
 Afterwards the ledgers are as if they had never been offloaded, and may be offloaded whole. A topic that streams, or has
 a segment on its way, is refused: its policy must be changed first, and the last segment finished. Nothing is deleted
-before the hot copies have been looked at.
+before the hot copies have been checked.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from afterglow.errors import ConfigError, LedgerMissing, NotSupported, OffloadInProgress, WouldLoseData
-from afterglow.format.offload_context import get_uuid
+from afterglow.format.objects import get_uuid
 from afterglow.metadata.names import TopicName
-from afterglow.offload.doomed import doomed_segments
+from afterglow.offload.pending_deletes import pending_deletes_of_segments
 from afterglow.offload.segments import edits
 from afterglow.offload.segments.listing import SegmentStatus, list_segments
-from afterglow.offload.segments.territory import is_assigned
+from afterglow.offload.segments.uncovered import is_assigned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.doomed import Doomed
+    from afterglow.offload.pending_deletes import PendingDelete
     from afterglow.offload.segments.listing import SegmentView
 
 
@@ -109,7 +109,7 @@ def roll_back(
     lose_data: bool,
     metadata: MetadataStore,
     paths: AfterglowPaths,
-    record: Callable[[Doomed], None],
+    record: Callable[[PendingDelete], None],
 ) -> Rollback:
     """Steps 1 and 2. Waits for metadata.
 
@@ -134,8 +134,8 @@ def roll_back(
         _keep_an_end(ledger, lost)
     rows = [row for row in ledger.info.ledgerInfo if row.offloadContext.offloadSegment]
     named = _named(rows)
-    for doomed in doomed_segments(ledger.name, rows, set(), metadata, paths):
-        record(doomed)
+    for pending in pending_deletes_of_segments(ledger.name, rows, set(), metadata, paths):
+        record(pending)
 
     def edit(info: ManagedLedgerInfo) -> None:
         _check_settled(ledger.name, info, named)

@@ -1,17 +1,17 @@
 """One segment from its assignment to its commit, so that a crash anywhere ends in committed or cleaned.
 
-1. Put the upload record: UUID, place and key, begin, and the end where it is known. *Crash: no list names the segment;
-   whoever opens the topic gives the record up.*
+1. Put the upload record: UUID, place and key, begin, and the end where it is known. *Crash: no ledger list names the
+   segment; the next owner gives the record up.*
 2. Commit a stub to the list of ledgers, in the ledger where the segment begins. *Crash: the next owner resumes it.*
 3. Where there is more than one part, check that the topic is still owned here, create the multipart upload, and record
    its id. *Crash in between: the store may hold an upload that is not recorded, and neither a listing that lags behind
-   nor a request that is still under way tells. The next owner begins anew under another UUID; what is given up stays on
+   nor a request still under way would show it. The next owner begins anew under another UUID; what is given up stays on
    record until both have passed.*
 4. Record parts as planned, have tasks upload them, record them as done. *Crash: planned parts that are not recorded as
    done are uploaded again, with the same bytes under the same numbers.*
 5. Record the end, together with the last parts. From here on the record alone decides. *Crash: as 4.*
 6. Complete the upload, naming the recorded tags. *Crash: the store knows no such upload then, and the key's length and
-   instance tell that it was completed.*
+   instance prove that it was completed.*
 7. Put the index where there is none, derived from the record alone. *Crash: the same bytes once more.*
 8. Check length and index as the store gives them.
 9. Put the segment's lasting record. *Crash: it is there already.*
@@ -29,10 +29,9 @@ Every step may be done again. A step that meets a newer owner changes nothing an
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from afterglow.errors import (
     CommitUnknown,
@@ -51,72 +50,37 @@ from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY
 from afterglow.format.proto.afterglow_pb2 import UploadRecord
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.segments import edits, records
-from afterglow.offload.segments.cutting import plan_parts, restore_part
-from afterglow.offload.segments.node import UploadNode
+from afterglow.offload.segments.part_planner import plan_parts, restore_part
+from afterglow.offload.segments.uncovered import range_between
+from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.offload.task import PartTask
 from afterglow.read.objects import Located
-from afterglow.read.places import is_built_in, place_of_record, place_record
 from afterglow.storage.store import Upload
+from afterglow.tier.locations import is_built_in, place_of_record, place_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from afterglow.format.position import Position
     from afterglow.format.proto.afterglow_pb2 import PlannedPart as PlannedPartRecord
-    from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.ledger.clock import Clock
-    from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.metadata.paths import AfterglowPaths
-    from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.segments.cutting import Offsets, PlannedPart, Sizes
-    from afterglow.offload.segments.territory import Run
+    from afterglow.offload.segments.environment import SegmentEnvironment
+    from afterglow.offload.segments.part_planner import PlannedPart, Sizes
+    from afterglow.offload.segments.uncovered import PositionRange
     from afterglow.offload.task import PartResult, SegmentTask, StreamTask
-    from afterglow.read.copies import LedgerCopy
-    from afterglow.read.places import TierPlace
     from afterglow.storage.store import ObjectStore, Part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRoom:
-    """What the segments of one topic share."""
-
-    ledger: ManagedLedger
-    metadata: MetadataStore
-    paths: AfterglowPaths
-    clock: Clock
-    instance: str
-    """Of the engine; every object carries it."""
-    home: str
-    """The engine's home directory, where tasks find the hot ledgers; empty where they are not to look there."""
-    offsets: Offsets
-    run_between: Callable[[Position, Position], Run]
-    """The entries from one to another, both inclusive."""
-    open_store: Callable[[TierPlace], ObjectStore]
-    store_options: Callable[[TierPlace], Mapping[str, str]]
-    """What a task needs to open the same store."""
-    driver_task: Callable[[UploadRecord, PlannedPart], SegmentTask]
-    """The task that writes a whole segment through an external driver."""
-    open_copy: Callable[[Located, int], LedgerCopy]
-    """Opens what an external driver has stored of a ledger."""
-    user_metadata: Callable[[str], Mapping[str, str]]
-    """Of an object in the role ``data`` or ``index``."""
-    give_up: Callable[[UUID, TierPlace, str], None]
-    """Put on record that an object and its uploads are to go, with the reason. Must be durable when it returns."""
-    new_uuid: Callable[[], UUID] = uuid4
-    remote: Callable[[], PulsarAddress | None] = lambda: None
-    """Where tasks read the topic that do not share the engine's disk."""
+    from afterglow.tier.locations import TierPlace
 
 
 class SegmentUpload:
     """A segment that is assigned. One call at a time.
 
     Args:
-        room: What the topic's segments share.
+        env: What the topic's segments share.
         node: Its record, which is there.
     """
 
-    def __init__(self, room: SegmentRoom, node: UploadNode) -> None:
-        self._room = room
+    def __init__(self, env: SegmentEnvironment, node: UploadRecordNode) -> None:
+        self._env = env
         self._node = node
         self._parts: dict[int, PlannedPart] = {}
         self._in_flight: set[int] = set()
@@ -124,9 +88,10 @@ class SegmentUpload:
         self._unsure = bool(node.record.planned) and not node.record.upload_id
         """Whether the store may hold an upload of the key that is not recorded: none is created before a part is
         planned."""
-        self._committed = False
-        """Whether only its record is still to be deleted. Meanwhile it may have been trimmed, or rolled back: to finish
-        it over would write its index again, which nobody names any more."""
+        self._ended = False
+        """Whether it was committed or given up, so that only its record is still to be deleted. Meanwhile it may have
+        been trimmed, rolled back, or deleted as given up: to finish it again would write its index again, which nothing
+        would name. The record itself may be gone, where the outcome of its deletion was unknown."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -161,7 +126,7 @@ class SegmentUpload:
         return records.planned_end(self.record) or self.begin.previous()
 
     @property
-    def untaken(self) -> Position | None:
+    def first_not_uploaded(self) -> Position | None:
         """The first of its entries that no uploaded part has, as far as is recorded; None where all are uploaded."""
         missing = records.missing_parts(self.record)
         if missing:
@@ -184,24 +149,32 @@ class SegmentUpload:
         return len(self._in_flight)
 
     def refresh(self) -> None:
-        """Find out how the last change of the record ended, where that was not heard: what follows is planned from it.
+        """Find out how the last change of the record ended, where that is unknown: what follows is planned from it.
 
         Raises:
             Fenced: Another owner has taken over.
             MetadataError: The store failed.
         """
-        self._node.refresh()
+        if not self._ended:
+            self._node.refresh()
 
     # --- steps 1 and 2 ------------------------------------------------------------------------------------------------
 
     @classmethod
     def assign(
-        cls, room: SegmentRoom, place: TierPlace, begin: Position, end: Position | None, *, sizes: Sizes, first_ms: int
+        cls,
+        env: SegmentEnvironment,
+        place: TierPlace,
+        begin: Position,
+        end: Position | None,
+        *,
+        sizes: Sizes,
+        first_ms: int,
     ) -> Self:
         """Begin a segment.
 
         Args:
-            room: What the topic's segments share.
+            env: What the topic's segments share.
             place: Where it goes.
             begin: Its first entry.
             end: Its last entry; None where it is to be live.
@@ -211,38 +184,38 @@ class SegmentUpload:
         Raises:
             Fenced: Another owner has taken over.
             OffloadConflict: The list has changed so that no segment can begin there.
-            MetadataError: The store failed; the next look finds out how far it came.
+            MetadataError: The store failed; the next advance finds out what was done.
         """
-        now_ms = room.clock.now_ms()
-        uuid = room.new_uuid()
-        node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
+        now_ms = env.clock.now_ms()
+        uuid = env.new_uuid()
+        node = UploadRecordNode(env.metadata, env.paths.upload(env.ledger.name, uuid), env.ledger.owner_epoch)
         node.create(
             records.new_record(
                 uuid,
                 place,
                 begin,
                 end,
-                owner_epoch=room.ledger.owner_epoch,
+                owner_epoch=env.ledger.owner_epoch,
                 sizes=sizes,
                 assigned_ms=now_ms,
                 first_entry_ms=first_ms,
             )
         )
         try:
-            room.ledger.update(partial(edits.add_stub, uuid=uuid, begin=begin, assigned_ms=now_ms))
+            env.ledger.update(partial(edits.add_stub, uuid=uuid, begin=begin, assigned_ms=now_ms))
         except OffloadConflict:
             node.delete()  # nothing was uploaded
             raise
-        return cls(room, node)
+        return cls(env, node)
 
     # --- steps 3 to 5 -------------------------------------------------------------------------------------------------
 
-    def extend(self, run: Run, *, closing: bool) -> None:
+    def extend(self, entries: PositionRange, *, closing: bool) -> None:
         """Plan further parts, and record them; with the end where it closes.
 
         Args:
-            run: Entries behind :attr:`reached`, up to the end where it closes.
-            closing: Whether the segment ends with the run.
+            entries: Entries behind :attr:`reached`, up to the end where it closes.
+            closing: Whether the segment ends with them.
 
         Raises:
             Fenced: Another owner has taken over.
@@ -253,12 +226,12 @@ class SegmentUpload:
         offset = records.planned_bytes(record)
         number = len(record.planned) + 1
         sizes = records.sizes_of(record)
-        parts = plan_parts(run, self._room.offsets, sizes, number=number, offset=offset, closing=closing)
+        parts = plan_parts(entries, self._env.offsets, sizes, number=number, offset=offset, closing=closing)
 
         def edit(record: UploadRecord) -> None:
             records.add_planned(record, parts)
             if closing and not record.HasField("end"):
-                record.end.CopyFrom(records.to_proto(run.end))
+                record.end.CopyFrom(records.to_proto(entries.end))
 
         if parts or closing:
             self._node.update(edit)
@@ -280,7 +253,7 @@ class SegmentUpload:
         self._node.update(edit)
 
     def due(self) -> tuple[StreamTask, ...]:
-        """Tasks for parts that are planned, not uploaded, and that nobody is uploading; they count as in flight now.
+        """Tasks for parts that are planned, not uploaded, and in no running task; they count as in flight now.
 
         Raises:
             UploadLost: The store has forgotten the upload.
@@ -294,39 +267,39 @@ class SegmentUpload:
         return tasks
 
     def _driver_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[SegmentTask, ...]:
-        return tuple(self._room.driver_task(self.record, self._part(part.number)) for part in missing)
+        return tuple(self._env.driver_task(self.record, self._part(part.number)) for part in missing)
 
     def _part_tasks(self, missing: Sequence[PlannedPartRecord]) -> tuple[PartTask, ...]:
         single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
         if not single and not self.record.upload_id:
             self._create_upload()
         place = place_of_record(self.record.place)
-        options = tuple(sorted(self._room.store_options(place).items()))
-        metadata = tuple(self._room.user_metadata("data").items())
+        options = tuple(sorted(self._env.store_options(place).items()))
+        metadata = tuple(self._env.user_metadata("data").items())
         return tuple(
             PartTask(
-                topic=self._room.ledger.name,
+                topic=self._env.ledger.name,
                 key=self.key,
                 number=part.number,
                 upload_id=self.record.upload_id or None,
                 url=place.url,
                 options=options,
                 metadata=metadata,
-                home=self._room.home,
-                instance=self._room.instance,
+                home=self._env.home,
+                instance=self._env.instance,
                 ledgers=self._part(part.number).ledgers,
-                remote=self._room.remote(),
+                remote=self._env.remote(),
             )
             for part in missing
         )
 
     def settle(self, results: Mapping[int, PartResult]) -> None:
-        """Take what tasks have told, by part number, and record the parts that are done.
+        """Take results of tasks, by part number, and record the parts that are done.
 
         Raises:
             Fenced: Another owner has taken over.
             UploadLost: The store has forgotten the upload.
-            AfterglowError: A part failed, for the first reason told; what was done is recorded all the same.
+            AfterglowError: A part failed, with the first error; what was done is recorded all the same.
         """
         self._in_flight.difference_update(results)
         good = {number: result for number, result in results.items() if result.error is None}
@@ -353,8 +326,10 @@ class SegmentUpload:
             Fenced: Another owner has taken over.
             MetadataError: The store failed.
         """
+        if self._ended:
+            return  # the segment has not failed; its record may be gone, which is not another owner's doing
         attempts = self.record.attempts + 1
-        now_ms = self._room.clock.now_ms()
+        now_ms = self._env.clock.now_ms()
 
         def edit(record: UploadRecord) -> None:
             record.attempts = attempts
@@ -374,7 +349,7 @@ class SegmentUpload:
             OffloadConflict: The segment is not assigned any more: it was given up.
             AfterglowError: To be tried again.
         """
-        if not self._committed:
+        if not self._ended:
             self._commit()
         self._node.delete()
 
@@ -384,10 +359,10 @@ class SegmentUpload:
             self._read_back()
         else:
             self._complete_object()
-        now_ms = self._room.clock.now_ms()
+        now_ms = self._env.clock.now_ms()
         self._put_segment(now_ms)
         try:
-            self._room.ledger.update(
+            self._env.ledger.update(
                 partial(
                     edits.commit_segment,
                     uuid=self.uuid,
@@ -399,23 +374,23 @@ class SegmentUpload:
         except OffloadConflict:
             self.give_up("its ledgers have left the list")
             raise
-        self._committed = True
+        self._ended = True
 
     def _complete_object(self) -> None:
         """Steps 6 to 8."""
-        store = self._room.open_store(place_of_record(self.record.place))
+        store = self._env.open_store(place_of_record(self.record.place))
         if self.record.upload_id:
             self._complete(store)
         index = encode_index(records.index_of(self.record))
         with suppress(ObjectExists):  # of an earlier try, derived from the same record
-            store.put(self.key + INDEX_SUFFIX, index, metadata=self._room.user_metadata("index"), if_absent=True)
+            store.put(self.key + INDEX_SUFFIX, index, metadata=self._env.user_metadata("index"), if_absent=True)
         self._check(store, index)
 
     def _read_back(self) -> None:
         """Step 8 for a segment of an external driver."""
         located = Located(place_of_record(self.record.place), self.key)
         for held in records.coverage(self.record):
-            copy = self._room.open_copy(located, held.ledger_id)
+            copy = self._env.open_copy(located, held.ledger_id)
             for entry_id in (held.first, held.last):
                 copy.read(entry_id, entry_id, 1)
 
@@ -426,7 +401,8 @@ class SegmentUpload:
             Fenced: Another owner has taken over.
             MetadataError: The store failed.
         """
-        self._room.give_up(self.uuid, place_of_record(self.record.place), reason)
+        self._env.give_up(self.uuid, place_of_record(self.record.place), reason)
+        self._ended = True
         self._node.delete()
 
     @property
@@ -443,13 +419,13 @@ class SegmentUpload:
         """Begin anew under another UUID, since an upload of this one may be there that no record names.
 
         That a listing shows none proves nothing: it may lag behind, and the request may still be under way. What is
-        given up is looked at again until neither can be.
+        given up is checked again until neither can be.
 
         Raises:
             StorageError: The store does not answer: during an outage UUIDs would pile up.
             AfterglowError: See :meth:`start_again`.
         """
-        self._room.open_store(place_of_record(self.record.place)).list_uploads(self.key)
+        self._env.open_store(place_of_record(self.record.place)).list_uploads(self.key)
         return self.start_again(reason="the store may hold an upload that no record names")
 
     def start_again(
@@ -470,8 +446,8 @@ class SegmentUpload:
             OffloadConflict: The old one is not assigned any more.
             MetadataError: The store failed.
         """
-        room = self._room
-        uuid = room.new_uuid()
+        env = self._env
+        uuid = env.new_uuid()
         fresh = UploadRecord()
         fresh.CopyFrom(self.record)
         fresh.uuid = fresh.place.key = str(uuid)
@@ -481,20 +457,20 @@ class SegmentUpload:
             fresh.place.CopyFrom(place_record(place, str(uuid)))
             fresh.attempts = 0
             fresh.last_error = ""
-        node = UploadNode(room.metadata, room.paths.upload(room.ledger.name, uuid), room.ledger.owner_epoch)
+        node = UploadRecordNode(env.metadata, env.paths.upload(env.ledger.name, uuid), env.ledger.owner_epoch)
         node.create(fresh)
-        room.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
+        env.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
         self.give_up(reason if place is None else f"it goes to {place} instead")
-        made = SegmentUpload(room, node)
+        made = SegmentUpload(env, node)
         made._unsure = False  # whatever is planned, nothing was asked of the store under this UUID
         return made
 
     def _create_upload(self) -> None:
-        store = self._room.open_store(place_of_record(self.record.place))
+        store = self._env.open_store(place_of_record(self.record.place))
         # The last change of metadata may be long ago. An owner that was fenced since must not leave an upload.
-        self._room.ledger.check_owner()
+        self._env.ledger.check_owner()
         self._unsure = True
-        upload = store.create_upload(self.key, metadata=self._room.user_metadata("data"))
+        upload = store.create_upload(self.key, metadata=self._env.user_metadata("data"))
 
         def edit(record: UploadRecord) -> None:
             record.upload_id = upload.upload_id
@@ -515,8 +491,8 @@ class SegmentUpload:
                 raise WrongLength(
                     f"{self.key} has {found.size_bytes} bytes, {records.planned_bytes(self.record)} were uploaded"
                 ) from error
-            if found.metadata.get(INSTANCE_KEY) != self._room.instance:
-                raise UploadLost(f"{self.key}: somebody else's object has taken the key") from error
+            if found.metadata.get(INSTANCE_KEY) != self._env.instance:
+                raise UploadLost(f"{self.key}: another writer's object has taken the key") from error
         except PartMismatch:
             self._forget_wrong_parts(store.list_parts(upload))
             raise
@@ -545,22 +521,24 @@ class SegmentUpload:
                 f"{self.key} has {found.size_bytes} bytes, {records.planned_bytes(self.record)} were uploaded"
             )
         if bytes(store.get(self.key + INDEX_SUFFIX)) != index:
-            raise CorruptIndex(f"{self.key}{INDEX_SUFFIX} is not the index that was written: somebody else wrote there")
+            raise CorruptIndex(f"{self.key}{INDEX_SUFFIX} is not the index that was written: another writer was there")
 
     def _put_segment(self, now_ms: int) -> None:
-        made = records.segment_record(self.record, instance=self._room.instance, offloaded_ms=now_ms)
-        path = self._room.paths.segment(self._room.ledger.name, self.uuid)
+        made = records.segment_record(self.record, instance=self._env.instance, offloaded_ms=now_ms)
+        path = self._env.paths.segment(self._env.ledger.name, self.uuid)
         try:
-            self._room.metadata.put(path, made.SerializeToString(deterministic=True), MUST_NOT_EXIST)
+            self._env.metadata.put(path, made.SerializeToString(deterministic=True), MUST_NOT_EXIST)
         except (VersionConflict, CommitUnknown):
-            if self._room.metadata.get(path) is None:
+            if self._env.metadata.get(path) is None:
                 raise
 
     def _part(self, number: int) -> PlannedPart:
         """A part with its blocks; restored from the record where another owner planned it."""
         if number not in self._parts:
             planned = self.record.planned[number - 1]
-            run = self._room.run_between(records.position_of(planned.begin), records.position_of(planned.end))
+            entries = range_between(
+                self._env.ledger.layout, records.position_of(planned.begin), records.position_of(planned.end)
+            )
             offset = sum(sum(part.block_bytes) for part in self.record.planned[: number - 1])
-            self._parts[number] = restore_part(number, run, planned.block_bytes, self._room.offsets, offset)
+            self._parts[number] = restore_part(number, entries, planned.block_bytes, self._env.offsets, offset)
         return self._parts[number]

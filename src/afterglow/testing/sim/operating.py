@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afterglow.catalog.catalog import Catalog
 from afterglow.errors import Fenced
 from afterglow.format.position import LATEST, Position
-from afterglow.ledger.catalog import Catalog
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import STANDALONE
-from afterglow.read.places import MEMORY
 from afterglow.testing.sim.acting import Acting
 from afterglow.testing.sim.process import PLACES
 from afterglow.testing.sim.watchman import uuid_of
+from afterglow.tier.locations import MEMORY
 
 if TYPE_CHECKING:
     from afterglow.testing.sim.world import SimWorld

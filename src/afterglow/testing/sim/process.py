@@ -1,29 +1,29 @@
-"""One process of an engine: the production code, on parts that can die between any two effects."""
+"""One process of a server: the production code, on parts that can die between any two effects."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from afterglow.engine.reads import TopicSources
+from afterglow.catalog.catalog import Catalog
 from afterglow.errors import HotLogError
 from afterglow.format.frames import frame_entries
 from afterglow.format.position import Position
-from afterglow.ledger.catalog import Catalog
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.offload.policies import Policies
-from afterglow.offload.runner import run_task
-from afterglow.offload.segments.cutting import Sizes
+from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.service import OffloadService
-from afterglow.read.places import MEMORY, TierPlace, Tiers, place_of_policy
-from afterglow.read.stretches import Locator
+from afterglow.offload.task import run_task
+from afterglow.pipeline.tiering import TopicSources
+from afterglow.policy.resolver import Policies
+from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.storage.health import TierHealth
 from afterglow.storage.wrapper import StoreWrapper
 from afterglow.testing.sim.session import Session
+from afterglow.tier.locations import MEMORY, TierPlace, Tiers, place_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.hot.log import Completion
-    from afterglow.ledger.clock import Clock
+    from afterglow.ledger.environment import Clock
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import PartResult, Task
     from afterglow.storage.store import ObjectStore
     from afterglow.storage.wrapper import Call
-    from afterglow.testing.manual_hot import ManualLedger
+    from afterglow.testing.memory_hot import MemoryLedger
     from afterglow.testing.sim.world import SimWorld
 
     Done: TypeAlias = Callable[[Task, PartResult], None]
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 INSTANCE: Final = "simulated"
 PLACES: Final = (TierPlace(MEMORY, "simulated"), TierPlace(MEMORY, "elsewhere"))
-"""Tier locations; the first is the engine's own."""
+"""Tier locations; the first is the server's own."""
 BLOCK_BYTES: Final = 600
 PART_BYTES: Final = 1300
 SEGMENT_SIZES: Final = Sizes(300, 600)
@@ -57,7 +57,7 @@ SEGMENT_SIZES: Final = Sizes(300, 600)
 
 
 class Process:
-    """An engine without threads: pieces of work and tasks run when the schedule says so.
+    """A server without threads: pieces of work and tasks run when the schedule says so.
 
     Args:
         world: What outlives the process.
@@ -149,7 +149,7 @@ class Process:
         return ledger is not None and self._world.epoch(name) == ledger.owner_epoch
 
     def tick(self) -> None:
-        """Upkeep, as the engine does it at intervals.
+        """Upkeep, as the server does it at intervals.
 
         Raises:
             AfterglowError: Something must be done again later.
@@ -195,7 +195,7 @@ class ServedLedger:
     served from a tier: a read of the process during which the task acts would have to end before.
     """
 
-    def __init__(self, process: Process, topic: str, ledger: ManualLedger | TornLedger) -> None:
+    def __init__(self, process: Process, topic: str, ledger: MemoryLedger | TornLedger) -> None:
         self._process = process
         self._topic = topic
         self._ledger = ledger
@@ -232,7 +232,7 @@ class ServedLedger:
 class TornLedger:
     """A hot ledger whose reads may end early. Entries are covered by no checksum there: they come whole, or not."""
 
-    def __init__(self, world: SimWorld, ledger: ManualLedger) -> None:
+    def __init__(self, world: SimWorld, ledger: MemoryLedger) -> None:
         self._world = world
         self._ledger = ledger
 
@@ -311,19 +311,19 @@ class ProcessHot:
         """Bytes under way."""
         return self._world.hot.pending_bytes
 
-    def create(self) -> ManualLedger:
+    def create(self) -> MemoryLedger:
         """A new ledger."""
         self._check()
         ledger = self._world.hot.create()
         self._world.writers[ledger.ledger_id] = self._process
         return ledger
 
-    def open(self, ledger_id: int) -> ManualLedger | TornLedger:
+    def open(self, ledger_id: int) -> MemoryLedger | TornLedger:
         """An existing ledger."""
         self._check()
         return self.open_any(ledger_id)
 
-    def open_any(self, ledger_id: int) -> ManualLedger | TornLedger:
+    def open_any(self, ledger_id: int) -> MemoryLedger | TornLedger:
         """An existing ledger, as a task opens it, which may outlive the process."""
         ledger = self._world.hot.open(ledger_id)
         return TornLedger(self._world, ledger) if self._world.weather.torn else ledger

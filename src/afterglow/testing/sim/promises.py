@@ -9,7 +9,7 @@ from afterglow.errors import AfterglowError
 from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload import planner
-from afterglow.offload.manual import OffloadState
+from afterglow.offload.status import OffloadState
 from afterglow.read.copies import Tier
 from afterglow.testing.sim.process import INSTANCE
 from afterglow.testing.sim.reading import read_all, read_by_priority

@@ -8,7 +8,7 @@ from afterglow.config.choices import ReadPriority
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST, Position
 from afterglow.read.copies import Tier
-from afterglow.read.stretches import stretch_at
+from afterglow.read.ranges import offloaded_range_at
 from afterglow.testing.sim.model import as_sent
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read_by_priority(
             frames = served.run.frames
             counts = source.counters.fallbacks
             before, wanted = wanted, _wanted(process, ledger, priority)
-            expected = wanted if stretch_at(row, frames.first_entry_id) is not None else Tier.HOT
+            expected = wanted if offloaded_range_at(row, frames.first_entry_id) is not None else Tier.HOT
             fell_back = sum(n for (tier, _), n in counts.items() if tier is expected) > sum(
                 n for (tier, _), n in told.items() if tier is expected
             )

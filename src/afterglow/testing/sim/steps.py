@@ -235,7 +235,12 @@ def _is_committed(effect: Effect) -> bool:
     return effect.target.rpartition("/")[2] in _segments(effect.listed(), complete=True)
 
 
-_L, _S, _A, _D = "offload.ledgers", "offload.segments.upload", "offload.segments.upload.start_again", "offload.deletion"
+_L, _S, _A, _D = (
+    "offload.ledgers",
+    "offload.segments.upload",
+    "offload.segments.upload.start_again",
+    "offload.pending_deletes",
+)
 
 STEPS: Final = (
     Step(_L, 1, "intent", _intent("an attempt to offload the ledger failed")),
@@ -305,9 +310,9 @@ STEPS: Final = (
     ),
     Step("ledger.trimming._drop", 1, "intent", _intent("the ledger left the topic's list")),
     Step("ledger.trimming._drop", 2, "commit", _list(lambda old, new: not _deleting(new) and _with_entries(old, new))),
-    Step("ledger.trash", 1, "commit", _list(lambda old, new: _trash(new) - _trash(old))),
-    Step("ledger.trash", 2, "hot-delete", _hot("delete")),
-    Step("ledger.trash", 3, "strike-off", _list(lambda old, new: _trash(old) - _trash(new))),
+    Step("ledger.trimming", 1, "commit", _list(lambda old, new: _trash(new) - _trash(old))),
+    Step("ledger.trimming", 2, "hot-delete", _hot("delete")),
+    Step("ledger.trimming", 3, "strike-off", _list(lambda old, new: _trash(old) - _trash(new))),
     Step("ledger.rollover", 1, "hot-create", _hot("create")),
     Step("ledger.rollover", 2, "commit", _list(lambda old, new: _ids(new) - _ids(old))),
     Step("ledger.rollover", 4, "hot-close", _hot("close", lambda effect: effect.by_writer)),
@@ -335,12 +340,12 @@ WITHOUT_EFFECT: Final = {
     (_D, 3): "reads",
     ("offload.freeing", 1): "waits",
     ("offload.freeing", 2): "reads",
-    ("offload.segments.rollback", 3): "is deletion 3 to 6",
-    ("ledger.trimming._drop", 3): "is deletion 3 to 6",
+    ("offload.segments.rollback", 3): "is pending_deletes 3 to 6",
+    ("ledger.trimming._drop", 3): "is pending_deletes 3 to 6",
     ("ledger.rollover", 3): "changes memory",
     ("ledger.recovery", 3): "reads",
     ("ledger.managed_ledger.free", 1): "is freeing 3",
-    ("ledger.managed_ledger.free", 2): "is trash 2",
+    ("ledger.managed_ledger.free", 2): "is trimming 2",
     ("ledger.managed_ledger.terminate", 1): "is roll-over 4",
     ("ledger.update.open", 1): "reads",
     ("ledger.update.open", 2): "is recovery 1",
@@ -350,8 +355,6 @@ WITHOUT_EFFECT: Final = {
     ("ledger.update.update", 4): "reads",
     ("ledger.cursor_store.delete", 1): "is deletion of a topic 3",
     ("ledger.cursor_store.delete", 2): "changes the states of cursors, not data",
-    ("ledger.clusters.delete", 1): "is no commit path of data",
-    ("ledger.clusters.delete", 2): "is no commit path of data",
 }
 """Numbered steps that make no effect of their own, each with the reason."""
 

@@ -77,7 +77,7 @@ class Upkeep(Acting):
         return f"{owner}"
 
     def tick(self) -> str:
-        """Do what the engine does every second."""
+        """Do what the server does every second."""
         process = self.process()
         self.world.act(process, process.tick)
         return f"{process}"

@@ -1,12 +1,11 @@
-"""What goes wrong for a while: rules for the tier and for metadata, drawn by lot."""
+"""Faults that last for a while: rules for the tier and for metadata, drawn by lot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from afterglow.metadata import faults as metadata_faults
-from afterglow.storage import faults as store_faults
+from afterglow.testing.faults import CHANGES, Fault, FaultRule
 
 if TYPE_CHECKING:
     from random import Random
@@ -21,8 +20,8 @@ class Weather:
     """Faults that hold at the same time."""
 
     name: str
-    tier: tuple[store_faults.FaultRule, ...] = ()
-    metadata: tuple[metadata_faults.FaultRule, ...] = ()
+    tier: tuple[FaultRule, ...] = ()
+    metadata: tuple[FaultRule, ...] = ()
     torn: float = 0.0
     """Of a read of the hot log giving less than it says, or nothing."""
     conflicts: float = 0.0
@@ -56,34 +55,31 @@ def draw_weather(rng: Random) -> Weather:
     return replace(drawn, name=f"{name} ({often})")
 
 
-def _flaky_tier(often: float) -> tuple[store_faults.FaultRule, ...]:
-    fault, rule = store_faults.Fault, store_faults.FaultRule
+def _flaky_tier(often: float) -> tuple[FaultRule, ...]:
     return (
-        rule(fault.ERROR_BEFORE, times=None, probability=often),
-        rule(fault.ERROR_AFTER, _WRITES, times=None, probability=often),
+        FaultRule(Fault.ERROR_BEFORE, times=None, probability=often),
+        FaultRule(Fault.ERROR_AFTER, _WRITES, times=None, probability=often),
     )
 
 
-def _out_tier() -> tuple[store_faults.FaultRule, ...]:
-    return (store_faults.FaultRule(store_faults.Fault.ERROR_BEFORE, times=None),)
+def _out_tier() -> tuple[FaultRule, ...]:
+    return (FaultRule(Fault.ERROR_BEFORE, times=None),)
 
 
-def _garbled_tier(often: float) -> tuple[store_faults.FaultRule, ...]:
-    fault, rule = store_faults.Fault, store_faults.FaultRule
+def _garbled_tier(often: float) -> tuple[FaultRule, ...]:
     return (
-        rule(fault.FLIPPED_BIT, key=_DATA, times=None, probability=often / 2),
-        rule(fault.SHORT_READ, times=None, probability=often / 2),
+        FaultRule(Fault.FLIPPED_BIT, key=_DATA, times=None, probability=often / 2),
+        FaultRule(Fault.SHORT_READ, times=None, probability=often / 2),
     )
 
 
-def _flaky_metadata(often: float) -> tuple[metadata_faults.FaultRule, ...]:
-    fault, rule = metadata_faults.Fault, metadata_faults.FaultRule
+def _flaky_metadata(often: float) -> tuple[FaultRule, ...]:
     return (
-        rule(fault.ERROR_BEFORE, times=None, probability=often),
-        rule(fault.ERROR_AFTER, metadata_faults.CHANGES, times=None, probability=often),
-        rule(fault.LOST, times=None, probability=often),
+        FaultRule(Fault.ERROR_BEFORE, times=None, probability=often),
+        FaultRule(Fault.ERROR_AFTER, CHANGES, times=None, probability=often),
+        FaultRule(Fault.LOST, times=None, probability=often),
     )
 
 
-def _out_metadata() -> tuple[metadata_faults.FaultRule, ...]:
-    return (metadata_faults.FaultRule(metadata_faults.Fault.ERROR_BEFORE, times=None),)
+def _out_metadata() -> tuple[FaultRule, ...]:
+    return (FaultRule(Fault.ERROR_BEFORE, times=None),)

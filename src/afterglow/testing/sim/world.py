@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from afterglow.errors import AfterglowError
-from afterglow.metadata.faults import FaultyMetadataStore
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.storage.faults import FaultyStore
 from afterglow.testing.clock import ManualClock
 from afterglow.testing.crash_points import Crashed
-from afterglow.testing.manual_hot import ManualHotLog
+from afterglow.testing.faults import FaultyMetadataStore, FaultyStore
+from afterglow.testing.memory_hot import MemoryLog
 from afterglow.testing.sim.model import TopicModel
 from afterglow.testing.sim.process import PLACES, Process
 from afterglow.testing.sim.steps import Effect, Interruption, steps_of
@@ -63,7 +62,7 @@ class SimWorld:
         self.trace: list[str] = []
         self.clock = ManualClock()
         self.models = {name: TopicModel(name) for name in topics}
-        self.hot = ManualHotLog()
+        self.hot = MemoryLog()
         self.hot.before, self.hot.after = self._hot_effect, self._after_hot_effect
         self._hot_ends: tuple[str, str] | None = None
         self.writers: dict[int, Process] = {}

@@ -1,0 +1,351 @@
+"""Views of the console: all topics with their figures, tiers, and the log of a topic.
+
+The log of a topic is one answer: its hot ledgers, its objects in the tier, and the positions of its subscriptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.admin import targets, values
+from afterglow.admin.access import Access
+from afterglow.admin.errors import bad_request
+from afterglow.admin.resource import Resources
+from afterglow.errors import AfterglowError
+from afterglow.format.objects import ObjectKey, ledger_uuid
+from afterglow.format.position import Position
+from afterglow.ledger import ledger_list
+from afterglow.ledger.time_search import entry_time
+from afterglow.offload.explain import LedgerState
+from afterglow.offload.segments.listing import SegmentStatus
+from afterglow.pipeline.metrics.offload import oldest_outside_ms
+from afterglow.pipeline.metrics.overview import in_turns, totals
+from afterglow.pipeline.metrics.topics import figures_of
+from afterglow.tier.locations import place_of_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from afterglow.admin.call import Call
+    from afterglow.broker.topic import Topic
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.hot.log import HotLog
+    from afterglow.ledger.layout import Layout
+    from afterglow.offload.explain import Explanation
+    from afterglow.offload.segments.listing import SegmentView
+    from afterglow.pipeline.metrics.overview import Look, Overview, TopicRow
+
+    Json = dict[str, Any]
+
+TOPIC_LOG = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+
+_MOST: Final = 1000
+"""Rows of one answer: some 400 KB."""
+_DEFAULT_LIMIT: Final = 100
+_DOMAIN: Final = "persistent://"
+"""Prefix of every topic, so that searching for it selects nothing."""
+_AS_THEY_ARE: Final = (
+    *("entries", "bytes", "assigned_ms", "offloaded_ms", "first_ms", "last_ms"),
+    *("driver", "bucket", "key", "error"),
+)
+_UNDER_WAY: Final = {LedgerState.OFFLOADING: SegmentStatus.ASSIGNED, LedgerState.FAILED: SegmentStatus.FAILED}
+
+
+# --- overview ---
+
+
+def _by_name(row: TopicRow) -> tuple[str, int]:
+    """Partitions by their number, which names alone would not give."""
+    base, _, index = row.topic.rpartition("-partition-")
+    return (base, int(index)) if base and index.isdecimal() else (row.topic, -1)
+
+
+_SORTS: Final[dict[str, Callable[[TopicRow], Any]]] = {
+    "topic": _by_name,
+    "state": lambda row: (row.failing, row.offload),
+    "size": lambda row: row.size_bytes,
+    "tier": lambda row: row.offloaded_bytes,
+    "lag": lambda row: (row.lag_bytes, row.lag_seconds or 0),
+    "in": lambda row: (row.bytes_in_per_second, row.messages_in_per_second),
+    "out": lambda row: (row.bytes_out_per_second, row.messages_out_per_second),
+    "backlog": lambda row: row.backlog,
+}
+
+
+def overview_resources(overview: Overview) -> Resources:
+    """The resources of topics and tiers that an overview collects."""
+    found = Resources("/admin/v2/afterglow")
+
+    @found.on("GET", "/topics", Access.READ_SERVER)
+    async def list_topics(call: Call) -> dict[str, Any]:
+        """Topics with their figures, a partitioned one as a whole; with ``partitionsOf`` its partitions.
+
+        ``filter`` holds words that must all be in a name; ``sort`` is one of the columns, ``descending`` turns it
+        round; ``offset`` and ``limit`` give a page.
+        """
+        wanted = _wanted(call)
+        snapshot = await overview.look()
+        # Sorting tens of thousands of rows takes longer than the event loop may wait.
+        page = await call.service.blocking(_page, snapshot, wanted)
+        return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
+
+    @found.on("GET", "/tiers", Access.READ_SERVER)
+    async def list_tiers(call: Call) -> list[dict[str, Any]]:
+        """Tiers that this broker uses, and since when one is unavailable."""
+        return _tiers(call)
+
+    return found
+
+
+def _tiers(call: Call) -> list[dict[str, Any]]:
+    return [
+        {
+            "location": location,
+            "available": outage is None,
+            "since_ms": None if outage is None else outage.since_ms,
+            "error": None if outage is None else outage.error,
+            "cure": None if outage is None else outage.cure,
+        }
+        for location, outage in (call.offload.tiers() if call.offloads else {}).items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Filter, order and page of a request."""
+
+    whole: str | None
+    """The topic whose partitions are listed; None: all topics."""
+    words: tuple[str, ...]
+    column: str
+    descending: bool
+    offset: int
+    limit: int
+
+
+def _wanted(call: Call) -> _Wanted:
+    column = call.parameter("sort") or "topic"
+    if column not in _SORTS:
+        raise bad_request(f"sort must be one of {', '.join(_SORTS)}, not {values.shown(column)}")
+    return _Wanted(
+        whole=call.parameter("partitionsOf"),
+        words=tuple(word.removeprefix(_DOMAIN) for word in (call.parameter("filter") or "").lower().split()),
+        column=column,
+        descending=call.flag("descending"),
+        offset=_number(call, "offset", 0, values.INT_MAX),
+        limit=_number(call, "limit", _DEFAULT_LIMIT, _MOST),
+    )
+
+
+def _page(snapshot: Look, wanted: _Wanted) -> dict[str, Any]:
+    rows = snapshot.grouped if wanted.whole is None else snapshot.of(wanted.whole)
+    matching = [
+        row for row in in_turns(rows) if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in wanted.words)
+    ]
+    matching.sort(key=_by_name)
+    matching.sort(key=_SORTS[wanted.column], reverse=wanted.descending)
+    return {
+        "now_ms": snapshot.now_ms,
+        "total": len(rows),
+        "matching": len(matching),
+        "failing": sum(row.failing for row in rows),
+        "totals": totals(rows),
+        "topics": [asdict(row) for row in matching[wanted.offset : wanted.offset + wanted.limit]],
+    }
+
+
+def _number(call: Call, name: str, default: int, most: int) -> int:
+    given = call.parameter(name)
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 19):
+        raise bad_request(f"the parameter {name} must be a whole number, not {values.shown(given)}")
+    return values.integer(int(given), name, 0, most)
+
+
+# --- log of a topic ---
+
+
+@TOPIC_LOG.on("GET", "/log", Access.LOOKUP)
+async def get_log(call: Call) -> dict[str, Any]:
+    """The log of one topic; with ``from`` only ledgers from that one on, and what holds entries of these."""
+    first = _number(call, "from", 0, values.LONG_MAX)
+    topic = await targets.open_one(call.service, call.topic)
+    figures = figures_of(topic, own=True)
+    cursors = _cursors(topic)
+    stored = await call.service.blocking(_stored_log, call, topic, first)
+    return {
+        "topic": str(topic.name),
+        **stored,
+        "cursors": cursors,
+        "producers": figures.producers,
+        "messages_in": figures.came.messages,
+        "bytes_in": figures.came.size_bytes,
+        "messages_out": figures.went.messages,
+        "bytes_out": figures.went.size_bytes,
+    }
+
+
+def _stored_log(call: Call, topic: Topic, first: int) -> dict[str, Any]:
+    """The part of the log that waits for metadata and a disk."""
+    ledger, store = topic.ledger, call.service.store
+    name = ledger.name
+    # Segments are read before the ledger list: one that is committed meanwhile is shown twice rather than not at all.
+    segments = call.offload.segments(name) if call.offloads else ()
+    explained = {found.ledger_id: found for found in call.offload.explain(name)} if call.offloads else {}
+    statistics = call.offload.statistics(name) if call.offloads else None
+    outage = call.offload.outage(name) if call.offloads else None
+    info, layout, size_bytes = ledger.info, ledger.layout, ledger.size_bytes
+    offloaded_bytes = min(0 if statistics is None else statistics.offloaded_bytes, size_bytes)
+    oldest_ms = oldest_outside_ms(ledger, store)
+    now_ms = store.clock.now_ms()
+    rows = _ledgers(
+        info, layout, size_bytes=size_bytes, explained=explained, writing_to=ledger.writing_to, now_ms=now_ms
+    )
+    objects = [*_ledger_objects(info, explained), *(_segment_object(view) for view in segments)]
+    return {
+        "now_ms": now_ms,
+        "first_ledger_id": rows[0]["ledger_id"] if rows else None,
+        "entries": layout.total_entries,
+        "size_bytes": size_bytes,
+        "offloaded_bytes": offloaded_bytes,
+        "lag_bytes": size_bytes - offloaded_bytes,
+        "lag_seconds": None if oldest_ms is None else max(now_ms - oldest_ms, 0) / 1000,
+        "terminated": ledger.terminated is not None,
+        "outages": [] if outage is None else [asdict(outage)],
+        "first_ms": _first_ms(rows, objects, store.hot),
+        "ledgers": [row for row in rows if row["ledger_id"] >= first],
+        "objects": [found for found in objects if found["end"] is None or found["end"]["ledger_id"] >= first],
+    }
+
+
+def _ledgers(
+    info: ManagedLedgerInfo,
+    layout: Layout,
+    *,
+    size_bytes: int,
+    explained: Mapping[int, Explanation],
+    writing_to: int | None,
+    now_ms: int,
+) -> list[Json]:
+    """The ledgers of a topic, oldest first.
+
+    Args:
+        info: The topic's ledger list.
+        layout: Numbers of entries; read after the ledger list.
+        size_bytes: Of all entries.
+        explained: Explanation of each ledger.
+        writing_to: The ledger that takes appends.
+        now_ms: Epoch milliseconds.
+    """
+    records = ledger_list.records(info)
+    indexes = {ledger_id: index for index, ledger_id in enumerate(layout.ids)}
+    closed_bytes = sum(record.size_bytes or 0 for record in records)
+    rows = []
+    for record in records:
+        index = indexes.get(record.ledger_id)
+        found = explained.get(record.ledger_id)
+        open_ = record.ledger_id == writing_to or not record.finished
+        rows.append(
+            {
+                "ledger_id": record.ledger_id,
+                "status": "open" if open_ else "gone" if record.hot_deleted else "closed",
+                "first_index": 0 if index is None else layout.before[index],
+                "entries": (record.entries or 0) if index is None else layout.entries_at(index),
+                "bytes": max(size_bytes - closed_bytes, 0) if record.size_bytes is None else record.size_bytes,
+                "closed_ms": record.closed_ms or None,
+                "last_ms": now_ms if open_ else record.last_broker_time_ms or record.closed_ms or None,
+                "state": None if found is None else str(found.state),
+                "sentence": None if found is None else found.sentence,
+                "next_ms": None if found is None else found.next_ms,
+                "error": None if found is None else found.error,
+            }
+        )
+    return rows
+
+
+def _ledger_objects(info: ManagedLedgerInfo, explained: Mapping[int, Explanation]) -> Iterator[Json]:
+    """Ledgers that are in the tier as a whole, or are being copied there."""
+    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
+        context, found = row.offloadContext, explained.get(row.ledgerId)
+        uuid = ledger_uuid(row)
+        status = SegmentStatus.OFFLOADED if context.complete else _UNDER_WAY.get(found.state) if found else None
+        if status is None or (uuid is None and context.offloadSegment):
+            continue
+        done = status is SegmentStatus.OFFLOADED
+        yield {
+            "kind": "ledger",
+            "id": f"ledger-{row.ledgerId}" if uuid is None else str(uuid),
+            "status": str(status),
+            "begin": _position(Position(row.ledgerId, 0)),
+            "end": _position(Position(row.ledgerId, max(row.entries - 1, 0))),
+            "entries": row.entries if done else 0,
+            "bytes": row.size if done else 0,
+            "assigned_ms": None,
+            "offloaded_ms": (context.timestamp or None) if done else None,
+            "first_ms": None,
+            "last_ms": None,
+            **_tier_location(row),
+            "key": None if uuid is None else str(ObjectKey(uuid, row.ledgerId)),
+            "error": None if found is None else found.error,
+        }
+
+
+def _segment_object(view: SegmentView) -> Json:
+    """A segment of streaming offload."""
+    return {
+        "kind": "segment",
+        "id": view.id,
+        "status": str(view.status),
+        "begin": _position(view.begin),
+        "end": None if view.end is None else _position(view.end),
+        **{name: getattr(view, name) for name in _AS_THEY_ARE},
+    }
+
+
+def _cursors(topic: Topic) -> list[Json]:
+    """Positions of the subscriptions of a topic; called in the event loop's thread."""
+    layout = topic.ledger.layout
+    return [
+        {
+            "name": name,
+            "mark_delete": str(found.cursor.mark_delete),
+            "index": layout.rank(found.cursor.mark_delete),
+            "backlog": found.cursor.backlog,
+            "consumers": len(found.consumers),
+            "unacknowledged": sum(consumer.unacknowledged for consumer in found.consumers),
+            "durable": found.durable,
+        }
+        for name, found in sorted(topic.subscriptions.items())
+    ]
+
+
+def _first_ms(rows: Sequence[Json], objects: Sequence[Json], hot: HotLog) -> int | None:
+    """Time of the first entry; None where neither the tier's records nor the hot log have it."""
+    first = next((row for row in rows if row["entries"]), None)
+    if first is None:
+        return None
+    begin = _position(Position(first["ledger_id"], 0))
+    known = [found["first_ms"] for found in objects if found["begin"] == begin]
+    if known and known[0] is not None:
+        return int(known[0])
+    try:
+        (entry,) = hot.open(first["ledger_id"]).read(0, 0)
+        return entry_time(entry).time_ms
+    except (AfterglowError, ValueError):  # the hot copy is deleted, or it is not an entry of Pulsar's
+        return None
+
+
+def _position(position: Position) -> Json:
+    return {"ledger_id": position.ledger_id, "entry_id": position.entry_id}
+
+
+def _tier_location(row: ManagedLedgerInfo.LedgerInfo) -> Json:
+    """Driver and bucket of an object, as far as this release knows the driver."""
+    driver = row.offloadContext.driverMetadata
+    try:
+        location = place_of_driver(driver)
+    except AfterglowError:
+        return {"driver": driver.name or None, "bucket": None}
+    return {"driver": location.driver, "bucket": location.bucket}

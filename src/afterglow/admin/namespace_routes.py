@@ -1,0 +1,220 @@
+"""Routes of tenants and namespaces: create, list, delete, unload; properties of namespaces."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from afterglow.admin import policies, values
+from afterglow.admin.access import Access
+from afterglow.admin.errors import AdminError, bad_request, conflict, not_allowed, precondition_failed
+from afterglow.admin.resource import Resources
+from afterglow.broker.authorization import AUTH
+from afterglow.broker.service import log_warnings
+from afterglow.errors import NotThere
+
+if TYPE_CHECKING:
+    from afterglow.admin.call import Call
+    from afterglow.broker.service import BrokerService
+    from afterglow.metadata.names import NamespaceName
+
+    Json = dict[str, Any]
+
+TENANTS = Resources("/admin/v2/tenants")
+NAMESPACES = Resources("/admin/v2/namespaces")
+
+
+# --- tenants ---
+
+
+@TENANTS.on("GET", "", Access.READ_SERVER)
+async def list_tenants(call: Call) -> list[str]:
+    """Names of all tenants."""
+    return sorted(await call.service.blocking(call.service.catalog.tenants))
+
+
+@TENANTS.on("GET", "/{tenant}", Access.READ_TENANT)
+async def get_tenant(call: Call) -> Json:
+    """The settings of a tenant."""
+    return await call.service.blocking(call.service.catalog.tenant, call.segment("tenant"))
+
+
+@TENANTS.on("PUT", "/{tenant}", Access.SUPER_USER)
+async def create_tenant(call: Call) -> None:
+    """Create a tenant."""
+    info = await _tenant_info(call)
+    await call.service.blocking(call.service.catalog.create_tenant, call.segment("tenant"), info)
+
+
+@TENANTS.on("POST", "/{tenant}", Access.SUPER_USER)
+async def update_tenant(call: Call) -> None:
+    """Replace the settings of a tenant. This cluster stays allowed while the tenant has namespaces here."""
+    tenant, info = call.segment("tenant"), await _tenant_info(call)
+    used = await call.service.blocking(call.service.catalog.namespaces, tenant)
+    own = call.service.config.cluster_name
+    if used and own not in info["allowedClusters"]:
+        raise conflict(f"tenant {tenant} has namespaces in {own}, which must stay among its allowedClusters")
+    await call.service.blocking(call.service.catalog.update_tenant, tenant, lambda old: {**old, **info})
+
+
+@TENANTS.on("DELETE", "/{tenant}", Access.SUPER_USER)
+async def delete_tenant(call: Call) -> None:
+    """Delete a tenant that has no namespaces; with ``force``, where that is allowed, together with them."""
+    tenant = call.segment("tenant")
+    if call.flag("force"):
+        if not call.service.config.force_delete_tenant_allowed:
+            raise not_allowed(
+                "tenants are not deleted by force unless forceDeleteTenantAllowed is set: delete the namespaces first"
+            )
+        for namespace in await call.service.blocking(call.service.catalog.namespaces, tenant):
+            await _delete_with_topics(call.service, namespace)
+    await call.service.blocking(call.service.catalog.delete_tenant, tenant)
+
+
+async def _tenant_info(call: Call) -> Json:
+    body = await call.body()
+    if body is None:
+        raise precondition_failed('the body must name the tenant\'s settings: {"adminRoles":[],"allowedClusters":[…]}')
+    given = values.fields(body, "a tenant", ("adminRoles", "allowedClusters"))
+    clusters = values.texts(given.get("allowedClusters", []), "allowedClusters")
+    known = await call.service.blocking(call.service.catalog.clusters.names)
+    unknown = [name for name in clusters if name not in known]
+    if unknown or not clusters:
+        raise precondition_failed(
+            f"allowedClusters must name clusters that exist, of {values.shown(known)}, not {values.shown(clusters)}"
+        )
+    roles = values.texts(given.get("adminRoles", []), "adminRoles")
+    for role in roles:
+        if role != role.strip() or not role:
+            raise precondition_failed(f"the role {values.shown(role)} in adminRoles is empty or has space at its ends")
+    return {"adminRoles": roles, "allowedClusters": clusters}
+
+
+# --- namespaces ---
+
+
+@NAMESPACES.on("GET", "/{tenant}", Access.READ_TENANT)
+async def list_namespaces(call: Call) -> list[str]:
+    """The namespaces of a tenant."""
+    found = await call.service.blocking(call.service.catalog.namespaces, call.segment("tenant"))
+    return sorted(str(namespace) for namespace in found)
+
+
+@NAMESPACES.on("GET", "/{tenant}/{namespace}", Access.READ_TENANT)
+async def get_policies(call: Call) -> Json:
+    """All policies of a namespace."""
+    return policies.shown(await call.namespace_policies(), call.service.config.cluster_name)
+
+
+@NAMESPACES.on("PUT", "/{tenant}/{namespace}", Access.TENANT)
+async def create_namespace(call: Call) -> None:
+    """Create a namespace, with policies or without."""
+    config = call.service.config
+    given = policies.created(await call.body(), config)
+    warnings = call.check_new_policies(given)
+    tenant = await call.service.blocking(call.service.catalog.tenant, call.namespace.tenant)
+    if config.cluster_name not in tenant.get("allowedClusters", []):
+        raise AdminError(
+            HTTPStatus.FORBIDDEN,
+            f"tenant {call.namespace.tenant} may not use {config.cluster_name}: it is not among its allowedClusters",
+        )
+    await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
+    call.service.policies_changed(call.namespace)
+    if AUTH in given and not config.authorization_enabled:
+        warnings = (*warnings, policies.AUTH_WARNING)
+    log_warnings(f"namespace {call.namespace}", warnings)
+
+
+@NAMESPACES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
+async def delete_namespace(call: Call) -> None:
+    """Delete a namespace that has no topics; with ``force``, where that is allowed, together with them."""
+    if call.flag("force"):
+        if not call.service.config.force_delete_namespace_allowed:
+            raise not_allowed(
+                "namespaces are not deleted by force unless forceDeleteNamespaceAllowed is set: delete the topics first"
+            )
+        await call.namespace_policies()
+        await _delete_with_topics(call.service, call.namespace)
+        return
+    await call.service.blocking(call.service.catalog.delete_namespace, call.namespace)
+    call.service.policies_changed(call.namespace)
+
+
+async def _delete_with_topics(service: BrokerService, namespace: NamespaceName) -> None:
+    """Delete a namespace with all its topics.
+
+    1. Mark it, so that no client that comes back creates a topic anew. *Crash: it is there, marked, with all it has;
+       the caller has no answer and asks again, as after each step below.*
+    2. Delete the topics. *Crash: it has fewer of them.*
+    3. Delete schemas and policies of partitioned topics, then their numbers of partitions. *Crash: some are left.*
+    4. Delete the namespace.
+
+    Raises:
+        NotThere: There is no such namespace.
+        NotEmpty: Another call is still deleting one of its topics.
+    """
+    await service.creation.end(namespace)
+    for name in await service.blocking(service.catalog.topics, namespace):
+        with suppress(NotThere):
+            await service.delete_topic(name, force=True)
+    for name in await service.blocking(service.catalog.partitioned_topics, namespace):
+        await service.forget_topic(name)
+        with suppress(NotThere):
+            await service.blocking(service.catalog.delete_partitioned, name)
+    await service.blocking(service.catalog.delete_namespace, namespace)
+    service.policies_changed(namespace)
+
+
+@NAMESPACES.on("GET", "/{tenant}/{namespace}/topics", Access.LIST_TOPICS)
+async def list_topics(call: Call) -> list[str]:
+    """The topics of a namespace, each partition by itself."""
+    mode = call.parameter("mode") or "PERSISTENT"
+    if mode not in {"PERSISTENT", "NON_PERSISTENT", "ALL"}:
+        raise bad_request(f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
+    call.flag("includeSystemTopic")  # there are none
+    await call.namespace_policies()
+    if mode == "NON_PERSISTENT":
+        return []
+    found = await call.service.blocking(call.service.catalog.topics, call.namespace)
+    return sorted(str(topic) for topic in found)
+
+
+@NAMESPACES.on("PUT", "/{tenant}/{namespace}/unload", Access.TENANT)
+async def unload(call: Call) -> None:
+    """Close every open topic; clients connect again and open theirs."""
+    other = call.parameter("destinationBroker")
+    if other is not None and other.partition("://")[2] != call.broker_id != other:
+        raise precondition_failed(f"there is no broker {other!r}: this one, {call.broker_id}, serves everything")
+    await call.namespace_policies()
+    for name in [name for name in call.service.open_topics if name.namespace == call.namespace]:
+        await call.service.unload(name)
+
+
+# --- properties of namespaces ---
+
+
+@NAMESPACES.on("GET", "/{tenant}/{namespace}/properties", Access.READ_TENANT)
+async def get_properties(call: Call) -> dict[str, str]:
+    """All properties of a namespace."""
+    return (await call.namespace_policies()).get(policies.PROPERTIES) or {}
+
+
+@NAMESPACES.on("PUT", "/{tenant}/{namespace}/properties", Access.TENANT)
+async def set_properties(call: Call) -> None:
+    """Set properties of a namespace; others stay."""
+    body = await call.body()
+    if body is None:
+        raise bad_request('the body must be an object of strings, as {"owner":"billing"}')
+    given = values.text_map(body, policies.PROPERTIES)
+    await call.update_policies(
+        call.namespace, lambda old: {**old, policies.PROPERTIES: {**(old.get(policies.PROPERTIES) or {}), **given}}
+    )
+
+
+@NAMESPACES.on("DELETE", "/{tenant}/{namespace}/properties", Access.TENANT)
+async def remove_properties(call: Call) -> None:
+    """Remove all properties of a namespace."""
+    await call.update_policies(
+        call.namespace, lambda old: {name: value for name, value in old.items() if name != policies.PROPERTIES}
+    )

@@ -1,0 +1,318 @@
+"""Routes of subscriptions: create, delete, reset, skip, expire, analyse the backlog; their properties."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.admin import ledger_stats, message_ids, targets, values
+from afterglow.admin.access import Access
+from afterglow.admin.errors import bad_request, conflict, not_allowed, precondition_failed
+from afterglow.admin.resource import Resources
+from afterglow.broker.outgoing import prepare
+from afterglow.catalog.json_nodes import check_given
+from afterglow.format.position import EARLIEST, Position
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.ledger.durable_cursor import DurableCursor
+from afterglow.ledger.layout import Span
+from afterglow.metadata.names import encode_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from afterglow.admin.call import Call
+    from afterglow.admin.message_ids import MessageReference
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.subscription import Subscription
+    from afterglow.broker.topic import Topic
+    from afterglow.ledger.reader import StoredEntry
+    from afterglow.metadata.names import TopicName
+
+RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
+
+_EXCLUSIVE: Final = wire.CommandSubscribe.Exclusive
+"""The type of a subscription until its first consumer brings another."""
+_READ_ENTRIES: Final = 100
+"""Entries after which the event loop serves other calls: about a millisecond."""
+_READ_BYTES: Final = 4 << 20
+
+
+# --- subscriptions ---
+
+
+@RESOURCES.on("GET", "/subscriptions", Access.PEEK)
+async def list_subscriptions(call: Call) -> list[str]:
+    """The names of a topic's subscriptions, over all partitions."""
+    target = await targets.find(call.service, call.topic)
+    found: set[str] = set()
+    async for topic in targets.each(call.service, target):
+        found.update(topic.subscriptions)
+    return sorted(found)
+
+
+@RESOURCES.on("PUT", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
+async def create_subscription(call: Call) -> None:
+    """Create a subscription, on all partitions; the topic is created with it where clients may create topics.
+
+    Where some partitions have it already, the others get it: the last attempt may have been interrupted.
+    """
+    service, subscription = call.service, call.segment("subscription")
+    encode_name(subscription)
+    if call.flag("replicated"):
+        raise not_allowed("subscriptions cannot be replicated: this broker has no other cluster to replicate to")
+    message = message_ids.decode(await call.body())
+    topics = await _topics_to_subscribe(service, call.topic)
+    opened = [await service.topic(name, create=True) for name in topics]
+    for topic in opened:
+        topic.check_subscriptions(subscription)
+    made = 0
+    for topic in opened:
+        made += await _create(topic, subscription, message)
+    if not made:
+        raise conflict(f"{call.topic} has a subscription {subscription!r} already")
+
+
+@RESOURCES.on("DELETE", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
+async def delete_subscription(call: Call) -> None:
+    """Delete a subscription, on all partitions; with ``force`` also one whose consumers are connected."""
+    force = call.flag("force")
+    found = await targets.subscriptions(call)
+    if not force:
+        for subscription in found:
+            if subscription.consumers:
+                raise precondition_failed(f"{subscription} has consumers connected: close them, or delete it by force")
+    for subscription in found:
+        subscription.disconnect_consumers()
+        await subscription.topic.unsubscribe(subscription)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor/{timestamp}", Access.CHANGE_SUBSCRIPTION)
+async def reset_to_time(call: Call) -> None:
+    """Make the first message at or after a moment the next that is sent, on all partitions."""
+    time_ms = call.whole_number("timestamp")
+    for subscription in await targets.subscriptions(call):
+        position = await call.search(subscription.topic.ledger.find_by_time, time_ms)
+        _reset(subscription, position)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/resetcursor", Access.CHANGE_SUBSCRIPTION)
+async def reset_to_message(call: Call) -> None:
+    """Make a message the next that is sent."""
+    message = message_ids.decode(await call.body())
+    subscription = await _one_subscription(call, "reset to a message")
+    position, ack_set = await message_ids.begin_at(subscription.topic, message)
+    _reset(subscription, position, ack_set)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.CHANGE_SUBSCRIPTION)
+async def skip_all(call: Call) -> None:
+    """Acknowledge everything, on all partitions."""
+    for subscription in await targets.subscriptions(call):
+        subscription.cursor.clear_backlog()
+        targets.settle(subscription)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/skip/{count}", Access.CHANGE_SUBSCRIPTION)
+async def skip(call: Call) -> None:
+    """Acknowledge the next entries that are not acknowledged yet."""
+    count = call.whole_number("count", high=values.INT_MAX)
+    subscription = await _one_subscription(call, "skipped on")
+    left = count
+    for span in subscription.cursor.unacked():
+        if left <= 0:
+            break
+        last = min(span.last, span.first + left - 1)
+        left -= last - span.first + 1
+        subscription.cursor.ack_through(Position(span.ledger_id, last))
+    targets.settle(subscription)
+
+
+async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[TopicName]:
+    await service.blocking(service.catalog.policies, name.namespace)
+    count = await service.partitions(name, create=True)
+    if count:
+        return [name.partition(index) for index in range(count)]
+    policy, _ = await service.blocking(service.policies.of_namespace, name.namespace)
+    if not policy.allow_auto_topic_creation and not await targets.exists(service, name):
+        raise precondition_failed(f"topic {name} does not exist and allowAutoTopicCreation is false: create it first")
+    return [name]
+
+
+async def _create(topic: Topic, name: str, message: MessageReference) -> bool:
+    """Create a subscription where it belongs; False where it is there already."""
+    if name in topic.subscriptions:
+        return False
+    position, _ = await message_ids.begin_at(topic, message)
+    await topic.create_subscription(name, _EXCLUSIVE, position, message.properties)
+    return True
+
+
+async def _one_subscription(call: Call, what: str) -> Subscription:
+    topic = await targets.open_whole(call.service, call.topic, what)
+    return targets.subscription_of(topic, call.segment("subscription"))
+
+
+def _reset(subscription: Subscription, position: Position, ack_set: tuple[int, ...] | None = None) -> None:
+    """Consumers subscribe again, which also returns the permits of what they had queued."""
+    subscription.disconnect_consumers()
+    subscription.reset(position, ack_set)
+
+
+# --- backlog ---
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
+async def expire(call: Call) -> None:
+    """Acknowledge what is older than some seconds, on all partitions."""
+    await _expire(call, await targets.subscriptions(call), f"subscription {call.segment('subscription')!r}")
+
+
+@RESOURCES.on("POST", "/all_subscription/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
+async def expire_for_all(call: Call) -> None:
+    """Acknowledge what is older than some seconds, for all subscriptions, on all partitions."""
+    target = await targets.find(call.service, call.topic)
+    found = [each async for topic in targets.each(call.service, target) for each in topic.subscriptions.values()]
+    await _expire(call, found, "any subscription")
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages", Access.CHANGE_SUBSCRIPTION)
+async def expire_to_message(call: Call) -> None:
+    """Acknowledge everything up to a message."""
+    body = await call.body()
+    if body is None:
+        raise bad_request('give the message up to which all expire: {"ledgerId":…,"entryId":…}')
+    message = message_ids.decode(body)
+    topic = await targets.open_whole(call.service, call.topic, "expired up to a message")
+    index = body.get("partitionIndex", topic.partition) if isinstance(body, dict) else topic.partition
+    if index != topic.partition:
+        own = "not a partition" if topic.partition < 0 else f"partition {topic.partition}"
+        raise precondition_failed(f"the message is of partition {values.shown(index)}, and {topic.name} is {own}")
+    subscription = targets.subscription_of(topic, call.segment("subscription"))
+    position, ack_set = await message_ids.end_at(topic, message)
+    last = topic.ledger.last_confirmed
+    if position > last:
+        raise conflict(f"messages of {topic.name} cannot expire up to {position}: it ends at {last}")
+    subscription.cursor.ack_through(position, ack_set)
+    targets.settle(subscription)
+
+
+@RESOURCES.on("PUT", "/backlogSize", Access.PEEK)
+async def backlog_size(call: Call) -> int:
+    """Bytes from a message on: those of its ledger by the average size of an entry there."""
+    body = await call.body()
+    if body is None:
+        raise bad_request('give the message from which on to count: {"ledgerId":…,"entryId":…}')
+    position = message_ids.decode(body).position
+    topic = await targets.open_whole(call.service, call.topic, "measured")
+    return ledger_stats.bytes_behind(topic.ledger, position)
+
+
+@RESOURCES.on("POST", "/subscription/{subscription}/analyzeBacklog", Access.PEEK)
+async def analyze(call: Call) -> dict[str, Any]:
+    """Count entries and messages that are not acknowledged, by reading them: as many, and as long, as settings allow.
+
+    No filters apply here, so that all are accepted.
+    """
+    body = await call.body()
+    begin = EARLIEST if body is None else message_ids.decode(body).position
+    found = await _count(await _one_subscription(call, "analyzed"), begin)
+    shown: dict[str, Any] = {
+        "entries": found.entries,
+        "messages": found.messages,
+        "filterAcceptedEntries": found.entries,
+        "filterAcceptedMessages": found.messages,
+        "filterRejectedEntries": 0,
+        "filterRejectedMessages": 0,
+        "filterRescheduledEntries": 0,
+        "filterRescheduledMessages": 0,
+        "aborted": found.cut_short,
+    }
+    if found.first is not None:
+        shown |= {"firstMessageId": str(found.first), "lastMessageId": str(found.last)}
+    return shown
+
+
+@dataclass(slots=True)
+class _Counted:
+    entries: int = 0
+    messages: int = 0
+    first: Position | None = None
+    last: Position | None = None
+    cut_short: bool = False
+
+    def add(self, entries: Sequence[StoredEntry]) -> None:
+        for entry in entries:
+            self.first = self.first or entry.position
+            self.last = entry.position
+            self.messages += prepare(entry, expose_broker_metadata=True).messages
+        self.entries += len(entries)
+
+
+async def _count(subscription: Subscription, begin: Position) -> _Counted:
+    topic, config = subscription.topic, subscription.topic.service.config
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + config.subscription_backlog_scan_max_time_ms / 1000
+    counted = _Counted()
+    for span in _from(begin, subscription.cursor.unacked()):
+        position, end = Position(span.ledger_id, span.first), Position(span.ledger_id, span.last + 1)
+        while position < end:
+            room = config.subscription_backlog_scan_max_entries - counted.entries
+            if room <= 0 or loop.time() > deadline:
+                counted.cut_short = True
+                return counted
+            most = min(room, _READ_ENTRIES, end.entry_id - position.entry_id)
+            reading = await topic.read_over(position, most, _READ_BYTES)
+            counted.add([entry for entry in reading.entries if entry.position < end])
+            position = reading.end or end  # what was trimmed meanwhile is no backlog any more
+            await asyncio.sleep(0)
+    return counted
+
+
+def _from(begin: Position, spans: Sequence[Span]) -> Iterator[Span]:
+    for span in spans:
+        first = max(span.first, begin.entry_id) if span.ledger_id == begin.ledger_id else span.first
+        if span.ledger_id >= begin.ledger_id and first <= span.last:
+            yield Span(span.ledger_id, first, span.last)
+
+
+async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str) -> None:
+    # 0 would let nothing expire, as without a time to live: a caller that gives it means something else.
+    seconds = call.whole_number("seconds", 1, values.INT_MAX)
+    behind = [subscription for subscription in subscriptions if subscription.cursor.backlog]
+    if not behind:
+        raise conflict(f"nothing can expire: no backlog of {whose} of {call.topic} is left")
+    oldest_kept = call.service.store.clock.now_ms() - 1000 * seconds
+    ends: dict[Topic, Position | None] = {}
+    for topic in {subscription.topic for subscription in behind}:
+        ends[topic] = await call.search(topic.ledger.last_before, oldest_kept)
+    for subscription in behind:
+        end = ends[subscription.topic]
+        if end is not None:
+            subscription.cursor.ack_through(end)
+            targets.settle(subscription)
+
+
+# --- properties ---
+
+
+@RESOURCES.on("GET", "/subscription/{subscription}/properties", Access.PEEK)
+async def get_properties(call: Call) -> dict[str, str]:
+    """The properties of a subscription, over all partitions."""
+    found: dict[str, str] = {}
+    for subscription in await targets.subscriptions(call):
+        found |= subscription.cursor.properties
+    return found
+
+
+@RESOURCES.on("PUT", "/subscription/{subscription}/properties", Access.CHANGE_SUBSCRIPTION)
+async def replace_properties(call: Call) -> None:
+    """Replace the properties of a subscription, on all partitions."""
+    properties = values.text_map(await call.body(), "properties")
+    check_given(properties)
+    cursors = [subscription.cursor for subscription in await targets.subscriptions(call)]
+    durable = [cursor for cursor in cursors if isinstance(cursor, DurableCursor)]
+    if len(durable) < len(cursors):
+        raise not_allowed(f"{call.segment('subscription')!r} is of a reader, and goes with it: it keeps no properties")
+    for cursor in durable:
+        await call.service.blocking(cursor.set_properties, properties)

@@ -1,0 +1,371 @@
+"""Routes of topics and partitioned topics: create, list, look up, unload, terminate, trim, delete; their properties."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.admin import message_ids, targets, values
+from afterglow.admin.access import Access
+from afterglow.admin.errors import (
+    AdminError,
+    bad_request,
+    conflict,
+    not_allowed,
+    not_found,
+    precondition_failed,
+)
+from afterglow.admin.resource import Resources
+from afterglow.broker.creation import most_partitions
+from afterglow.broker.requests import TRANSACTION_COORDINATOR, check_listener
+from afterglow.catalog.json_nodes import check_given
+from afterglow.errors import NotThere
+from afterglow.ledger.properties import INDEX, TOPIC_EPOCH, set_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from afterglow.admin.call import Call
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.topic import Topic
+    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.metadata.names import TopicName
+
+PERSISTENT = Resources("/admin/v2/persistent/{tenant}/{namespace}")
+NON_PERSISTENT = Resources("/admin/v2/non-persistent/{tenant}/{namespace}")
+LOOKUP = Resources("/lookup/v2/topic/persistent/{tenant}/{namespace}")
+
+_OWN_PREFIX: Final = "afterglow."
+_SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
+"""Property by which Pulsar makes a topic the shadow of another."""
+
+
+# --- lists and lookup ---
+
+
+@PERSISTENT.on("GET", "", Access.LIST_TOPICS)
+async def list_topics(call: Call) -> list[str]:
+    """The topics of a namespace, each partition by itself."""
+    await call.namespace_policies()
+    found = await call.service.blocking(call.service.catalog.topics, call.namespace)
+    return sorted(str(topic) for topic in found)
+
+
+@PERSISTENT.on("GET", "/partitioned", Access.LIST_TOPICS)
+async def list_partitioned(call: Call) -> list[str]:
+    """The partitioned topics of a namespace."""
+    await call.namespace_policies()
+    found = await call.service.blocking(call.service.catalog.partitioned_topics, call.namespace)
+    return sorted(str(topic) for topic in found)
+
+
+@NON_PERSISTENT.on("GET", "", Access.LIST_TOPICS)
+@NON_PERSISTENT.on("GET", "/partitioned", Access.LIST_TOPICS)
+async def list_non_persistent(call: Call) -> list[str]:
+    """No topics, of a namespace that exists: pulsar-admin lists both kinds."""
+    await call.namespace_policies()
+    return []
+
+
+@LOOKUP.on("GET", "/{topic}", Access.LOOKUP)
+async def lookup(call: Call) -> dict[str, str]:
+    """Addresses of this broker, for clients whose service URL is an HTTP one. The topic need not exist."""
+    service = call.service
+    await call.namespace_policies()
+    check_listener(call.parameter("listenerName") or call.header("X-Pulsar-ListenerName") or "")
+    return {
+        "brokerUrl": service.service_url,
+        # Under either name, and empty rather than absent: the C++ client and those built on it crash without.
+        "brokerUrlTls": service.service_url_tls,
+        "brokerUrlSsl": service.service_url_tls,
+        "httpUrlTls" if call.secure else "httpUrl": call.web_url,
+        "nativeUrl": service.service_url,
+    }
+
+
+# --- topics ---
+
+
+@PERSISTENT.on("PUT", "/{topic}", Access.TENANT)
+async def create_topic(call: Call) -> None:
+    """Create a topic that is not partitioned, or a partition that is missing."""
+    service, name = call.service, call.topic
+    properties = _given_properties(await call.body())
+    await call.namespace_policies()
+    if await targets.partitions_of(service, name) or await targets.exists(service, name):
+        raise conflict(f"topic {name} exists already")
+    if name.partition_index is not None:
+        count = await targets.partitions_of(service, name.base)
+        if 0 < count <= name.partition_index:
+            raise precondition_failed(f"{name.base} has {count} partitions: raise their number to have {name}")
+    await service.blocking(service.creation.check_room, name.namespace, 1)
+    ledger = await service.creation.make(name)
+    if properties:
+        await service.blocking(ledger.update, partial(_put_properties, properties))
+
+
+@PERSISTENT.on("DELETE", "/{topic}", Access.TENANT)
+async def delete_topic(call: Call) -> None:
+    """Delete a topic and everything in it."""
+    name, force = call.topic, call.flag("force")
+    if await targets.partitions_of(call.service, name):
+        raise conflict(f"{name} is a partitioned topic and is not deleted as a topic: delete it with its partitions")
+    await targets.find(call.service, name)
+    if not force:
+        await targets.check_unused(call.service, name)
+    await call.service.delete_topic(name, force=force)
+
+
+@PERSISTENT.on("PUT", "/{topic}/unload", Access.TENANT)
+async def unload_topic(call: Call) -> None:
+    """Close a topic; clients connect again and open it."""
+    target = await targets.find(call.service, call.topic)
+    for name in target.topics:
+        await call.service.unload(name)
+
+
+@PERSISTENT.on("POST", "/{topic}/terminate", Access.TENANT)
+async def terminate_topic(call: Call) -> dict[str, int]:
+    """End a topic for good; consumers still get what is in it."""
+    return await _terminate(await targets.open_whole(call.service, call.topic, "terminated"))
+
+
+@PERSISTENT.on("POST", "/{topic}/terminate/partitions", Access.TENANT)
+async def terminate_partitions(call: Call) -> dict[int, dict[str, int]]:
+    """End all partitions of a topic for good, also those that no client has used: their messages would go on."""
+    service, name = call.service, call.topic
+    count = await targets.partitions_of(service, name)
+    if not count:
+        await targets.find(service, name)
+        raise not_allowed(f"{name} is not partitioned: terminate it as a topic")
+    partitions = [await service.topic(name.partition(index), create=True) for index in range(count)]
+    return {topic.partition: await _terminate(topic) for topic in partitions}
+
+
+async def _terminate(topic: Topic) -> dict[str, int]:
+    last = await topic.service.blocking(topic.ledger.terminate)
+    topic.disconnect_producers()
+    return message_ids.encode(last, topic.partition)
+
+
+@PERSISTENT.on("POST", "/{topic}/trim", Access.TENANT)
+async def trim_topic(call: Call) -> None:
+    """Trim ledgers that are consumed and that retention no longer keeps, now."""
+    target = await targets.find(call.service, call.topic)
+    async for topic in targets.each(call.service, target):
+        await call.service.blocking(topic.ledger.trim)
+
+
+@PERSISTENT.on("DELETE", "/{topic}/truncate", Access.TENANT)
+async def truncate_topic(call: Call) -> None:
+    """Acknowledge all messages for all subscriptions, and delete them."""
+    target = await targets.find(call.service, call.topic)
+    async for topic in targets.each(call.service, target):
+        await call.service.blocking(topic.ledger.truncate)
+        for subscription in topic.subscriptions.values():
+            targets.settle(subscription)
+
+
+@PERSISTENT.on("GET", "/{topic}/lastMessageId", Access.PEEK)
+async def last_message_id(call: Call) -> dict[str, int]:
+    """The last message of a topic."""
+    topic = await targets.open_one(call.service, call.topic)
+    position, batch_index = await topic.last_message()
+    return message_ids.encode(position, topic.partition, batch_index)
+
+
+# --- partitions ---
+
+
+@PERSISTENT.on("GET", "/{topic}/partitions", Access.LOOKUP)
+async def get_partitions(call: Call) -> dict[str, Any]:
+    """The number of partitions; 0 if a topic is not partitioned, or would not be when a client creates it."""
+    name = call.topic
+    if name.base == TRANSACTION_COORDINATOR:
+        return partitioned_metadata(0)
+    creating = call.flag("checkAllowAutoCreation")
+    policy, _ = await call.service.blocking(call.service.policies.of_namespace, name.namespace)
+    count = await call.service.partitions(name, create=creating)
+    if not count and not (creating and policy.allow_auto_topic_creation):
+        await targets.find(call.service, name)
+    if not count:
+        return partitioned_metadata(0)
+    return partitioned_metadata(count, await call.service.blocking(call.service.catalog.partitioned_properties, name))
+
+
+@PERSISTENT.on("PUT", "/{topic}/partitions", Access.TENANT)
+async def create_partitioned(call: Call) -> None:
+    """Create a partitioned topic, and its partitions.
+
+    1. Record how many partitions it has. *Crash: partitions come into being when a client first names them.*
+    2. Create them, so that they are listed. *Crash: as after 1.*
+    """
+    service, name = call.service, call.topic
+    if name.partition_index is not None:
+        raise precondition_failed(f"{name} is the name of a partition: a partitioned topic has another")
+    count, properties = _given_partitions(await call.body())
+    most = most_partitions(service.config)
+    if not 0 < count <= most:
+        raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {most} partitions, not {count}")
+    await call.namespace_policies()
+    if await targets.partitions_of(service, name) or await targets.exists(service, name):
+        raise conflict(f"topic {name} exists already")
+    await service.creation.make_partitioned(name, count, properties)
+    await _create_partitions(service, name, range(count))
+
+
+@PERSISTENT.on("POST", "/{topic}/partitions", Access.TENANT)
+async def update_partitions(call: Call) -> None:
+    """Raise the number of partitions; the steps are those of creation. It is never lowered: messages would be lost."""
+    service, name = call.service, call.topic
+    count, properties = _given_partitions(await call.body())
+    if properties:
+        raise bad_request("properties are not changed with the number of partitions: give the number alone")
+    before = await targets.partitions_of(service, name)
+    if not before:
+        raise conflict(f"{name} is not a partitioned topic")
+    most = most_partitions(service.config)
+    if not before <= count <= max(most, before):
+        raise AdminError(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {most}, not {count}"
+        )
+    await service.blocking(service.creation.check_room, name.namespace, count - before)
+    await service.blocking(service.catalog.update_partitions, name, count)
+    await _create_partitions(service, name, range(before, count))
+
+
+@PERSISTENT.on("POST", "/{topic}/createMissedPartitions", Access.TENANT)
+async def create_missed(call: Call) -> None:
+    """Create the partitions of a topic that are missing."""
+    service, name = call.service, call.topic
+    count = await targets.partitions_of(service, name)
+    if not count:
+        raise not_found(f"there is no partitioned topic {name}")
+    await _create_partitions(service, name, range(count))
+
+
+@PERSISTENT.on("DELETE", "/{topic}/partitions", Access.TENANT)
+async def delete_partitioned(call: Call) -> None:
+    """Delete a partitioned topic with all partitions.
+
+    1. Refuse if any partition is in use, before anything is changed.
+    2. Delete the partitions. *Crash: the topic is there, with fewer messages; the caller has no answer and asks again.*
+    3. Forget that the topic is partitioned, then its schemas and policies. *Crash before these are gone: a new topic of
+       the name finds them.*
+    """
+    service, name = call.service, call.topic
+    force = call.flag("force")
+    count = await targets.partitions_of(service, name)
+    if not count:
+        if await targets.exists(service, name):
+            raise conflict(f"{name} is not a partitioned topic: delete it as a topic")
+        raise not_found(f"topic {name} does not exist")
+    if not force:
+        for index in range(count):
+            await targets.check_unused(service, name.partition(index))
+    for index in range(count):
+        try:
+            await service.delete_topic(name.partition(index), force=force)
+        except NotThere:
+            continue  # never used, or deleted by itself
+    await service.blocking(service.catalog.delete_partitioned, name)
+    await service.forget_topic(name)
+
+
+def partitioned_metadata(count: int, properties: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A partitioned topic's metadata, with the properties that it was given."""
+    return {"partitions": count, "deleted": False, **({"properties": dict(properties)} if properties else {})}
+
+
+def _given_partitions(body: object) -> tuple[int, dict[str, str]]:
+    """A number, or an object that has it, as clients send it together with properties; and these."""
+    properties: dict[str, str] = {}
+    if isinstance(body, dict):
+        fields = values.fields(body, "a partitioned topic", ("partitions", "properties", "deleted"))
+        properties = _given_properties(fields.get("properties"))
+        body = fields.get("partitions")
+    name = "the number of partitions"
+    if isinstance(body, str):  # Pulsar's JSON reader takes a number in quotes, as Go's tools send it
+        return values.whole_number(body.strip(), name, -values.INT_MAX, values.INT_MAX), properties
+    return values.integer(body, name, -values.INT_MAX), properties
+
+
+async def _create_partitions(service: BrokerService, name: TopicName, indexes: range) -> None:
+    for index in indexes:
+        await service.creation.make(name.partition(index))
+
+
+# --- properties ---
+
+
+@PERSISTENT.on("GET", "/{topic}/properties", Access.LOOKUP)
+async def get_properties(call: Call) -> dict[str, str]:
+    """The properties of a topic; a partitioned one has its own, beside those of its partitions."""
+    service, name = call.service, call.topic
+    if await targets.partitions_of(service, name):
+        return await service.blocking(service.catalog.partitioned_properties, name)
+    topic = await targets.open_one(service, name)
+    return _user_properties(topic.ledger.info)
+
+
+@PERSISTENT.on("PUT", "/{topic}/properties", Access.TENANT)
+async def set_properties(call: Call) -> None:
+    """Set properties of a topic; others stay."""
+    await _change_properties(call, dict(_given_properties(await call.body())))
+
+
+@PERSISTENT.on("DELETE", "/{topic}/properties", Access.TENANT)
+async def remove_property(call: Call) -> None:
+    """Remove a property of a topic."""
+    key = call.parameter("key")
+    if key is None:
+        raise bad_request("give the property to remove, as ?key=NAME")
+    _check_key(key)
+    await _change_properties(call, {key: None})
+
+
+async def _change_properties(call: Call, properties: dict[str, str | None]) -> None:
+    service, name = call.service, call.topic
+    if await targets.partitions_of(service, name):
+        await service.blocking(service.catalog.update_partitioned_properties, name, properties)
+        return
+    topic = await targets.open_one(service, name)
+    await service.blocking(topic.ledger.update, partial(_put_properties, properties))
+
+
+def _given_properties(body: object) -> dict[str, str]:
+    """Properties of a body, as far as callers may set them.
+
+    Raises:
+        AdminError: They are not an object of strings, or one of them is not the caller's to set.
+        ValueTooLarge: They are too large to keep.
+    """
+    properties = values.text_map(body, "properties")
+    check_given(properties)
+    for key in properties:
+        _check_key(key)
+    return properties
+
+
+def _check_key(key: str) -> None:
+    if key == _SHADOW_SOURCE:
+        raise not_allowed("shadow topics are not served: a topic cannot show what another holds")
+    if _is_own(key):
+        raise precondition_failed(f"the property {values.shown(key)} is the broker's own: choose another")
+
+
+def _put_properties(properties: Mapping[str, str | None], info: ManagedLedgerInfo) -> None:
+    """Set properties in a ledger list, or remove those whose value is None; what is too large is refused."""
+    for key, value in properties.items():
+        set_text(info, key, value)
+    if any(value is not None for value in properties.values()):
+        check_given(_user_properties(info))
+
+
+def _user_properties(info: ManagedLedgerInfo) -> dict[str, str]:
+    return {pair.key: pair.value for pair in info.properties if not _is_own(pair.key)}
+
+
+def _is_own(key: str) -> bool:
+    return key in {INDEX, TOPIC_EPOCH} or key.startswith(_OWN_PREFIX)

@@ -1,0 +1,242 @@
+"""Limits on connections and TLS handshakes of a port, and throttled log lines about refused clients.
+
+A connection holds its slot from the moment that it is accepted, also while its TLS handshake is under way: a client
+that never finishes the handshake counts like any other.
+
+asyncio drops the error of a handshake that fails, and the protocol behind it never learns of the connection: a client
+with the wrong certificate store would leave no trace. Here the TLS layer is put in front of the protocol by hand, with
+a future that asyncio resolves when the handshake ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from asyncio.sslproto import SSLProtocol
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 60.0
+_MOST_KEYS: Final = 1024
+"""Keys that are remembered; beyond them the oldest is dropped, and may be logged again early."""
+
+
+class LogThrottle:
+    """Admits one line per key and minute. Belongs to the event loop's thread.
+
+    Args:
+        now_s: The clock, in seconds.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._logged: dict[Hashable, tuple[float, int]] = {}
+        """When each key was last logged, and how many lines were dropped since."""
+
+    def admit(self, key: Hashable) -> str | None:
+        """Return what to put behind the line of a key, which counts those dropped; None: drop this one too."""
+        now_s = self._now_s()
+        last_s, since = self._logged.get(key, (float("-inf"), 0))
+        if now_s - last_s < _INTERVAL_S:
+            self._logged[key] = last_s, since + 1
+            return None
+        self._logged.pop(key, None)
+        if len(self._logged) >= _MOST_KEYS:
+            del self._logged[next(iter(self._logged))]
+        self._logged[key] = now_s, 0
+        return f" ({since} more since it was last logged)" if since else ""
+
+
+class ConnectionSlots:
+    """Slots for the connections of one service, whichever of its ports they come to.
+
+    Belongs to the event loop's thread.
+
+    Args:
+        total: Most connections in all; 0: no limit.
+        per_address: Most connections from one address; 0: no limit.
+        total_setting: Name of the setting that `total` comes from, for the log.
+        per_address_setting: Name of the setting that `per_address` comes from.
+        now_s: The clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        per_address: int,
+        total_setting: str,
+        per_address_setting: str,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total
+        self._per_address = per_address
+        self._total_setting = total_setting
+        self._per_address_setting = per_address_setting
+        self._addresses: dict[object, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._throttle = LogThrottle(now_s)
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def acquire(self, holder: object, transport: asyncio.BaseTransport) -> bool:
+        """Take a slot for a connection.
+
+        Args:
+            holder: The protocol of the connection, which gives the slot back.
+            transport: Knows the client's address.
+
+        Returns:
+            False where a limit is reached; the reason is logged.
+        """
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if peer else ""
+        if self._total and len(self._addresses) >= self._total:
+            self._report(self._total_setting, self._total, address)
+            return False
+        if self._per_address and self._counts[address] >= self._per_address:
+            self._report(self._per_address_setting, self._per_address, address)
+            return False
+        self._addresses[holder] = address
+        self._counts[address] += 1
+        return True
+
+    def release(self, holder: object) -> None:
+        """Give a slot back; without effect for a connection that holds none."""
+        address = self._addresses.pop(holder, None)
+        if address is None:
+            return
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+    def _report(self, setting: str, limit: int, address: str) -> None:
+        if (more := self._throttle.admit(setting)) is None:
+            return
+        log.warning("connection from %s was refused: %s is %d%s", address, setting, limit, more)
+
+
+P = ParamSpec("P")
+
+_NOT_TLS: Final = "the client does not speak TLS; give it a pulsar+ssl:// or https:// address"
+_NOT_TRUSTED: Final = (
+    "the client does not accept the certificate; it must trust the issuer, and the certificate must name the address "
+    "that the client uses (advertisedAddress)"
+)
+_NOTHING_IN_COMMON: Final = (
+    "no TLS version or cipher suite is common to client and broker; see tlsProtocols, tlsCiphers"
+)
+_NO_CERTIFICATE: Final = "the client has no certificate that tlsTrustCertsFilePath trusts"
+_CAUSES: Final = {
+    "HTTP_REQUEST": _NOT_TLS,
+    "WRONG_VERSION_NUMBER": _NOT_TLS,
+    "RECORD_LAYER_FAILURE": _NOT_TLS,
+    "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
+    "NO_SHARED_CIPHER": _NOTHING_IN_COMMON,
+    "UNSUPPORTED_PROTOCOL": _NOTHING_IN_COMMON,
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": _NO_CERTIFICATE,
+    "CERTIFICATE_VERIFY_FAILED": _NO_CERTIFICATE,
+}
+"""By OpenSSL's name of the reason."""
+
+
+class FailedHandshakes:
+    """Logs failed handshakes of one port, each address and reason at most once in a minute.
+
+    Args:
+        port: Name of the port's setting.
+        now_s: The clock, in seconds.
+    """
+
+    def __init__(self, port: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._port = port
+        self._throttle = LogThrottle(now_s)
+
+    def report(self, address: str, error: BaseException) -> None:
+        """Log why the handshake with a client failed, unless it was logged a moment ago."""
+        reason = _reason(error)
+        if (more := self._throttle.admit((address, reason))) is None:
+            return
+        log.warning("TLS handshake with %s failed on %s: %s%s", address, self._port, reason, more)
+
+
+def over_tls(
+    make_protocol: Callable[P, asyncio.BaseProtocol],
+    context: ssl.SSLContext,
+    port: str,
+    slots: ConnectionSlots,
+    handshake_timeout_s: float,
+) -> Callable[P, asyncio.BaseProtocol]:
+    """Put TLS in front of the protocols that a factory makes, for a server that is given no context of its own.
+
+    Args:
+        make_protocol: The factory. Its protocols take no slots of their own.
+        context: Offers the certificate.
+        port: Name of the port's setting, for the log.
+        slots: Bounds the connections, from before the handshake.
+        handshake_timeout_s: Seconds after which a handshake that is not finished ends the connection.
+    """
+    failed = FailedHandshakes(port)
+
+    def make(*args: P.args, **kwargs: P.kwargs) -> asyncio.BaseProtocol:
+        return _ServerTls(make_protocol(*args, **kwargs), context, failed, slots, handshake_timeout_s)
+
+    return make
+
+
+class _ServerTls(SSLProtocol):
+    """The protocol that asyncio itself uses where ``create_server`` is given a context."""
+
+    def __init__(
+        self,
+        protocol: asyncio.BaseProtocol,
+        context: ssl.SSLContext,
+        failed: FailedHandshakes,
+        slots: ConnectionSlots,
+        handshake_timeout_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._client_address = "a client"
+        self._failed_handshakes = failed
+        self._slots = slots
+        ended: asyncio.Future[None] = loop.create_future()
+        ended.add_done_callback(self._on_handshake_end)
+        seconds: Any = handshake_timeout_s  # the stubs allow whole numbers alone
+        super().__init__(loop, protocol, context, ended, server_side=True, ssl_handshake_timeout=seconds)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self._client_address = str(peer[0])
+        if not self._slots.acquire(self, transport):
+            assert isinstance(transport, asyncio.Transport)
+            transport.abort()
+            return
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._slots.release(self)
+        super().connection_lost(exc)
+
+    def _on_handshake_end(self, ended: asyncio.Future[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            self._failed_handshakes.report(self._client_address, error)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"{_CAUSES[error.reason]} ({error.reason})" if error.reason in _CAUSES else error.reason
+    if isinstance(error, ConnectionAbortedError):
+        return "it took too long"
+    if isinstance(error, ConnectionError):
+        return "the client closed the connection before it was done"
+    return str(error) or type(error).__name__

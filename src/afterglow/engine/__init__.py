@@ -1,1 +1,0 @@
-"""Where the rooms are put together."""

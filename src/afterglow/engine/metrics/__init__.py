@@ -1,1 +1,0 @@
-"""What a running engine tells about itself in numbers: declared once, collected on request."""

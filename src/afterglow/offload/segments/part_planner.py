@@ -1,0 +1,223 @@
+"""Planner of segments: their length, and the blocks and parts that they are cut into, from the offsets of frames.
+
+A part is planned once and recorded, so that any worker that uploads it, now or after a crash, writes the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from afterglow.errors import CorruptMetadata
+from afterglow.format.blocks import HEADER_BYTES, BlockHeader, BlockPlan, Format, plan_v2
+from afterglow.format.position import Position
+from afterglow.offload.task import LedgerPart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from afterglow.config import BrokerConfig
+    from afterglow.offload.segments.uncovered import EntryRange, PositionRange
+
+    Offsets: TypeAlias = Callable[[int, int, int], NDArray[np.int64]]
+    """From a hot ledger's id, first and last entry to the offset of each frame, and behind the last; raises
+    ``HotLogError``."""
+
+MOST_PARTS: Final = 1_000
+"""Of one segment: the record of its upload holds a line for each, and stores take 10,000."""
+
+MOST_BLOCKS: Final = 8_192
+"""Of one segment: at some 50 bytes each in the record of its upload, less than half of what a node may hold."""
+
+
+ONE_PART_BYTES: Final = 1 << 62
+"""That no segment reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How a segment is cut. Fixed when it is assigned."""
+
+    block_bytes: int
+    """That no block passes unless a single entry does."""
+    part_bytes: int
+    """That every part but the last reaches."""
+
+    @classmethod
+    def of(cls, max_segment_bytes: int, block_bytes: int, part_bytes: int) -> Sizes:
+        """The configured sizes, raised where a segment would have too many blocks or parts.
+
+        Args:
+            max_segment_bytes: At which a segment closes.
+            block_bytes: As configured.
+            part_bytes: As configured.
+        """
+        # A block is at least half full where no entry is larger than half of it, hence twice the bytes per block.
+        block_bytes = max(block_bytes, -(-2 * max_segment_bytes // MOST_BLOCKS))
+        return cls(block_bytes, max(part_bytes, block_bytes, -(-max_segment_bytes // MOST_PARTS)))
+
+    @classmethod
+    def of_policy(cls, policy: BrokerConfig) -> Sizes:
+        """The sizes that a policy configures."""
+        return cls.of(
+            policy.max_offload_segment_size_in_bytes,
+            policy.streaming_offload_block_size_in_bytes,
+            policy.streaming_offload_part_size_in_bytes,
+        )
+
+    def in_one_part(self) -> Sizes:
+        """The same blocks, all of them in one part, which is planned when the segment ends."""
+        return Sizes(self.block_bytes, ONE_PART_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """One part of a segment."""
+
+    number: int
+    """From 1, without gaps."""
+    ledgers: tuple[LedgerPart, ...]
+    """Its blocks; offsets count from the object's first byte."""
+
+    @property
+    def begin(self) -> Position:
+        """Its first entry."""
+        first = self.ledgers[0]
+        return Position(first.ledger_id, first.plans[0].header.first_entry_id)
+
+    @property
+    def end(self) -> Position:
+        """Its last entry."""
+        last = self.ledgers[-1]
+        return Position(last.ledger_id, last.plans[-1].end_entry_id - 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return sum(self.block_bytes)
+
+    @property
+    def block_bytes(self) -> tuple[int, ...]:
+        """The length of each of its blocks."""
+        return tuple(plan.header.block_bytes for ledger_part in self.ledgers for plan in ledger_part.plans)
+
+
+def cut_by_size(entries: PositionRange, offsets: Offsets, max_bytes: int) -> Position | None:
+    """The last entry of a segment that begins with the range and whose frames fill ``max_bytes``; at least one entry.
+
+    None where the range is not that long yet. By binary search, so that a ledger of millions of entries costs some
+    dozen small reads.
+
+    Raises:
+        HotLogError: A ledger cannot be read.
+    """
+    left = max_bytes
+    end: Position | None = None
+    for entry_range in entries.ranges:
+        length = frame_bytes(entry_range, entry_range.last, offsets)
+        if length < left:
+            left -= length
+            end = entry_range.end
+            continue
+        low, high = entry_range.first - 1, entry_range.last  # entries up to ``low`` fit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if frame_bytes(entry_range, middle, offsets) <= left:
+                low = middle
+            else:
+                high = middle - 1
+        if low >= entry_range.first:
+            return Position(entry_range.ledger_id, low)
+        return end or entry_range.begin
+    return None
+
+
+def plan_parts(
+    entries: PositionRange, offsets: Offsets, sizes: Sizes, *, number: int, offset: int, closing: bool
+) -> tuple[PlannedPart, ...]:
+    """The parts that a range of entries makes.
+
+    Args:
+        entries: What follows the parts that are planned already.
+        offsets: Where its frames stand.
+        sizes: Of blocks and parts.
+        number: Of the first part.
+        offset: Where that part begins in the object.
+        closing: Whether the segment ends with the range. If not, what does not fill a part is left for later.
+
+    Raises:
+        HotLogError: A ledger cannot be read.
+    """
+    parts: list[PlannedPart] = []
+    gathered: list[LedgerPart] = []
+    gathered_bytes = 0
+    for entry_range in entries.ranges:
+        ends = offsets(entry_range.ledger_id, entry_range.first, entry_range.last)
+        plans = plan_v2(ends, entry_range.ledger_id, entry_range.first, block_bytes=sizes.block_bytes, offset=offset)
+        if not closing and not entry_range.closed:
+            plans = plans[:-1]  # it may take further entries
+        mine: list[BlockPlan] = []
+        for plan in plans:
+            mine.append(plan)
+            gathered_bytes += plan.header.block_bytes
+            offset += plan.header.block_bytes
+            if gathered_bytes >= sizes.part_bytes:
+                parts.append(
+                    PlannedPart(number + len(parts), (*gathered, LedgerPart(entry_range.ledger_id, tuple(mine))))
+                )
+                gathered, mine, gathered_bytes = [], [], 0
+        if mine:
+            gathered.append(LedgerPart(entry_range.ledger_id, tuple(mine)))
+        if not closing and not entry_range.closed:
+            break
+    if gathered and closing:
+        parts.append(PlannedPart(number + len(parts), tuple(gathered)))
+    return tuple(parts)
+
+
+def restore_part(
+    number: int, entries: PositionRange, block_bytes: Sequence[int], offsets: Offsets, offset: int
+) -> PlannedPart:
+    """A part as it was planned, from what is recorded of it.
+
+    Args:
+        number: Of the part.
+        entries: Its entries.
+        block_bytes: The length of each of its blocks.
+        offsets: Where its frames stand.
+        offset: Where it begins in the object.
+
+    Raises:
+        CorruptMetadata: The lengths are not those of blocks of these entries.
+        HotLogError: A ledger cannot be read.
+    """
+    left = list(reversed(block_bytes))
+    ledgers: list[LedgerPart] = []
+    for entry_range in entries.ranges:
+        ends = offsets(entry_range.ledger_id, entry_range.first, entry_range.last)
+        plans: list[BlockPlan] = []
+        at = 0
+        while at < ends.size - 1:
+            length = left.pop() if left else 0
+            stop = int(ends.searchsorted(int(ends[at]) + length - HEADER_BYTES))
+            if stop <= at or stop >= ends.size or int(ends[stop]) - int(ends[at]) + HEADER_BYTES != length:
+                at_entry = Position(entry_range.ledger_id, entry_range.first + at)
+                raise CorruptMetadata(f"part {number}: no block of {length} bytes begins with entry {at_entry}")
+            header = BlockHeader(Format.V2, length, entry_range.first + at, entry_range.ledger_id)
+            plans.append(BlockPlan(header, entry_range.first + stop, int(ends[at]), int(ends[stop]), offset))
+            offset += length
+            at = stop
+        ledgers.append(LedgerPart(entry_range.ledger_id, tuple(plans)))
+    if left:
+        raise CorruptMetadata(f"part {number} has {len(left)} blocks more than its entries make")
+    return PlannedPart(number, tuple(ledgers))
+
+
+def frame_bytes(entry_range: EntryRange, last: int, offsets: Offsets) -> int:
+    """Bytes of the frames from the range's first entry to ``last``."""
+    start = int(offsets(entry_range.ledger_id, entry_range.first, entry_range.first)[0])
+    return int(offsets(entry_range.ledger_id, last, last)[1]) - start

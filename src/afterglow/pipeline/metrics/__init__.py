@@ -1,0 +1,1 @@
+"""Metrics of a process: declared once, collected on request."""

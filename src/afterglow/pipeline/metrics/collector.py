@@ -1,0 +1,209 @@
+"""Collection of every metric of a process: what belongs to the event loop there, all else on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from afterglow.broker.policy_refresh import TOPICS_AT_ONCE
+from afterglow.broker.traffic import RateMeter
+from afterglow.errors import MetadataError, TopicMissing
+from afterglow.ledger.offload_buffer import BufferStatistics
+from afterglow.ledger.reader import ReadOrigin
+from afterglow.offload.dispatch import JOB_SECONDS
+from afterglow.pipeline.metrics.declared import GROUPS
+from afterglow.pipeline.metrics.offload import add_offload, add_reads
+from afterglow.pipeline.metrics.samples import Samples
+from afterglow.pipeline.metrics.topics import add_topics, figures_of
+from afterglow.pipeline.verify_runs import VerifyState
+from afterglow.read.copies import Tier
+from afterglow.verify import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from afterglow.broker.service import BrokerService
+    from afterglow.broker.topic import Topic
+    from afterglow.metadata.names import TopicName
+    from afterglow.offload.service import OffloadService
+    from afterglow.offload.status import OffloadStatistics
+    from afterglow.pipeline.metrics.topics import TopicFigures
+    from afterglow.pipeline.verify_runs import VerifyFigures, VerifyRuns
+    from afterglow.read.counters import ReadCounts
+
+
+def add_checks(samples: Samples, figures: VerifyFigures) -> None:
+    """Add what verification has found, and what sweeps have deleted."""
+    samples.add("afterglow_checks_running", figures.running)
+    for state in (VerifyState.DONE, VerifyState.FAILED, VerifyState.CANCELLED):
+        samples.add("afterglow_checks_total", figures.ended.get(state, 0), state)
+    for kind in (Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD):
+        samples.add("afterglow_sweep_deleted_total", figures.deleted.get(kind, 0), kind)
+    for deep, result in figures.last.items():
+        depth = "deep" if deep else "shallow"
+        samples.add("afterglow_check_last_timestamp_seconds", result.ended_ms / 1000, depth)
+        samples.add("afterglow_check_last_duration_seconds", (result.ended_ms - result.started_ms) / 1000, depth)
+        for kind in Kind:
+            left = result.counts.get(kind, 0) - result.deleted.get(kind, 0)
+            samples.add("afterglow_check_findings", left, depth, kind)
+
+
+_NO_TOPICS: Final = frozenset({"topic", "subscription"})
+
+
+async def _in_turns(service: BrokerService) -> AsyncIterator[tuple[TopicName, Topic]]:
+    """All open topics; between some of them others have their turn."""
+    for number, found in enumerate(service.open_topics.items()):
+        yield found
+        if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+
+
+async def figures_of_all(service: BrokerService) -> list[TopicFigures]:
+    """The figures of all open topics, each by its own name. To be called in the broker's event loop."""
+    return [figures_of(topic, own=True) async for _, topic in _in_turns(service)]
+
+
+class MetricsCollector:
+    """Collects on request, one request at a time.
+
+    Args:
+        service: The broker.
+        offload: Who offloads; None: nobody does.
+        verify_runs: Verify the tiers; None: the server cannot.
+        monotonic: Seconds from any origin.
+    """
+
+    def __init__(
+        self,
+        service: BrokerService,
+        offload: OffloadService | None,
+        verify_runs: VerifyRuns | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._service = service
+        self._offload = offload
+        self._verify_runs = verify_runs
+        self._alone = asyncio.Lock()
+        config = service.config
+        self._tier_rates = RateMeter(monotonic, config.managed_ledger_stats_period_seconds)
+        self._hidden = frozenset(
+            metric.name
+            for group in GROUPS
+            if group.managed_ledgers and not config.expose_managed_ledger_metrics_in_prometheus
+            for metric in group.metrics
+        )
+
+    async def collect(self) -> Samples:
+        """All metrics as of now. To be called in the broker's event loop, which it never holds up."""
+        async with self._alone:
+            topics = await self._topics(self._service.config.metrics_max_topics)
+            connections = len(self._service.connections)
+            return await self._service.blocking(self._gather, topics, connections)
+
+    async def _topics(self, most: int) -> list[TopicFigures]:
+        """The figures of all open topics; namespaces count instead of topics where these are not told apart."""
+        by_topic = self._service.config.expose_topic_level_metrics_in_prometheus
+        own: set[object] = set()
+        found = []
+        async for name, topic in _in_turns(self._service):
+            key = name if by_topic else name.namespace
+            if len(own) < most:
+                own.add(key)
+            found.append(figures_of(topic, own=key in own))
+        return found
+
+    def _gather(self, topics: Sequence[TopicFigures], connections: int) -> Samples:
+        config = self._service.config
+        by_topic = config.expose_topic_level_metrics_in_prometheus
+        samples = Samples(frozenset() if by_topic else _NO_TOPICS, self._hidden)
+        add_topics(samples, topics, config.metrics_max_topics)
+        self._add_tiers(samples, topics)
+        self._add_work(samples)
+        self._add_memory(samples)
+        if self._verify_runs is not None:
+            add_checks(samples, self._verify_runs.figures())
+        samples.add("pulsar_active_connections", connections)
+        samples.add("afterglow_topics_without_series", sum(not topic.own for topic in topics))
+        return samples
+
+    def _add_tiers(self, samples: Samples, topics: Sequence[TopicFigures]) -> None:
+        counts: dict[object, int] = {}
+        told: list[tuple[TopicFigures, OffloadStatistics | None, ReadCounts | None]] = []
+        for topic in topics:
+            time.sleep(0)  # so that the event loop has its turn, for which it would wait five milliseconds otherwise
+            statistics, reads = self._statistics(topic), self._service.reads(topic.ledger_name)
+            told.append((topic, statistics, reads))
+            if statistics is not None:
+                counts[topic.ledger_name, "offload"] = statistics.read_bytes.files + statistics.read_bytes.protocol
+            if reads is not None:
+                counts[topic.ledger_name, "read"] = reads.bytes.get(Tier.TIERED, 0)
+        per_second = self._tier_rates.measure(counts)
+        for topic, statistics, reads in told:
+            labels = topic.namespace, topic.topic
+            if statistics is not None:
+                add_offload(samples, topic, statistics, self._service.store)
+                rate = per_second[topic.ledger_name, "offload"]
+                samples.add("brk_ledgeroffloader_offload_rate", rate, *labels)
+            if reads is not None:
+                add_reads(samples, topic, reads)
+                samples.add("brk_ledgeroffloader_read_offload_rate", per_second[topic.ledger_name, "read"], *labels)
+
+    def _statistics(self, topic: TopicFigures) -> OffloadStatistics | None:
+        if self._offload is None or self._hidden:
+            return None
+        try:
+            return self._offload.statistics(topic.ledger_name)
+        except (TopicMissing, MetadataError):  # gone since, or not to be had: it has no series then
+            return None
+
+    def _add_work(self, samples: Samples) -> None:
+        for location, outage in ({} if self._offload is None else self._offload.tiers()).items():
+            samples.add("afterglow_tier_available", int(outage is None), location)
+            since_s = 0 if outage is None else outage.since_ms / 1000
+            samples.add("afterglow_tier_unavailable_since_timestamp_seconds", since_s, location)
+        for operation, count in self._service.tier_requests().items():
+            succeeded = count.requests - sum(count.errors.values())
+            for result, requests in (("ok", succeeded), *count.errors.items()):
+                samples.add("afterglow_store_requests_total", requests, operation, result)
+            samples.add("afterglow_store_request_seconds_total", count.seconds, operation)
+            samples.add("afterglow_store_sent_bytes_total", count.sent_bytes, operation)
+            samples.add("afterglow_store_received_bytes_total", count.received_bytes, operation)
+        jobs = self._service.offload_jobs()
+        samples.add("afterglow_spark_jobs_running", jobs.running)
+        samples.add("afterglow_spark_jobs_total", jobs.succeeded, "succeeded")
+        samples.add("afterglow_spark_jobs_total", jobs.failed, "failed")
+        ended = jobs.succeeded + jobs.failed
+        for most, within in (*zip(JOB_SECONDS, jobs.within, strict=True), ("+Inf", ended)):
+            samples.add("afterglow_spark_job_seconds_bucket", within, str(most))
+        samples.add("afterglow_spark_job_seconds_sum", jobs.seconds)
+        samples.add("afterglow_spark_job_seconds_count", ended)
+
+    def _add_memory(self, samples: Samples) -> None:
+        store = self._service.store
+        cache = store.cache.statistics
+        samples.add("pulsar_ml_cache_used_size", cache.bytes_held)
+        samples.add("pulsar_ml_cache_entries", cache.entries)
+        samples.add("pulsar_ml_cache_evicted_entries_total", cache.evictions)
+        samples.add("afterglow_cache_hits_total", cache.hits)
+        samples.add("afterglow_cache_hit_bytes_total", cache.hit_bytes)
+        samples.add("afterglow_cache_misses_total", cache.misses)
+        raw_reads, offload_reads = self._service.raw_reads, self._service.offload_reads
+        log_bytes = raw_reads[ReadOrigin.HOT] + raw_reads[ReadOrigin.TIER]
+        samples.add("afterglow_raw_read_bytes_total", raw_reads[ReadOrigin.CACHE], "cache")
+        samples.add("afterglow_raw_read_bytes_total", raw_reads[ReadOrigin.BUFFER], "buffer")
+        samples.add("afterglow_raw_read_bytes_total", log_bytes, "log")
+        for origin in (ReadOrigin.BUFFER, ReadOrigin.CACHE, ReadOrigin.HOT):
+            samples.add("afterglow_offload_read_bytes_total", offload_reads[origin], origin)
+        file_bytes = 0 if self._offload is None else self._offload.file_bytes
+        samples.add("afterglow_offload_read_bytes_total", file_bytes, "file")
+        samples.add("afterglow_hot_pending_bytes", store.hot.pending_bytes)
+        buffer = store.cache.buffer
+        held = BufferStatistics() if buffer is None else buffer.statistics
+        samples.add("afterglow_offload_buffer_bytes", held.bytes_held)
+        samples.add("afterglow_offload_buffer_budget_bytes", 0 if buffer is None else buffer.budget_bytes)
+        samples.add("afterglow_offload_buffer_entries", held.entries)
+        samples.add("afterglow_offload_buffer_refused_entries_total", held.refused)
+        samples.add("afterglow_offload_buffer_refused_bytes_total", held.refused_bytes)
+        samples.add("afterglow_offload_buffer_dropped_entries_total", held.dropped)

@@ -1,0 +1,135 @@
+"""Figures of topics as clients see them: plain numbers, taken in the event loop's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afterglow.pipeline.metrics.declared import OTHER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from afterglow.broker.topic import Topic
+    from afterglow.broker.traffic import Rate, Traffic
+    from afterglow.pipeline.metrics.samples import Samples
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionFigures:
+    """One subscription."""
+
+    name: str
+    backlog: int
+    """Entries that are not acknowledged."""
+    unacknowledged: int
+    """Messages that were sent and are not acknowledged."""
+    delayed: int
+    """Messages that are held back until their delivery time."""
+    consumers: int
+    rate: Rate
+    """Of what its consumers are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFigures:
+    """One topic that is open."""
+
+    ledger_name: str
+    """The managed-ledger name."""
+    namespace: str
+    topic: str
+    """The full name; with the namespace, ``other`` where the topic has no series of its own."""
+    producers: int
+    came: Traffic
+    came_rate: Rate
+    went: Traffic
+    went_rate: Rate
+    size_bytes: int
+    entries: int
+    subscriptions: tuple[SubscriptionFigures, ...]
+
+    @property
+    def own(self) -> bool:
+        """Whether it has series of its own."""
+        return self.topic != OTHER
+
+
+def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
+    """The figures of a topic as of now.
+
+    Args:
+        topic: The topic.
+        own: Whether it has series of its own.
+    """
+    subscriptions = tuple(
+        SubscriptionFigures(
+            name,
+            found.cursor.backlog,
+            sum(consumer.unacknowledged for consumer in found.consumers),
+            found.delayed,
+            len(found.consumers),
+            found.meter.rate(found.out),
+        )
+        for name, found in topic.subscriptions.items()
+    )
+    came, went = topic.came, topic.went
+    return TopicFigures(
+        topic.name.managed_ledger_name,
+        str(topic.name.namespace) if own else OTHER,
+        str(topic.name) if own else OTHER,
+        len(topic.producers),
+        came,
+        topic.meter_in.rate(came),
+        went,
+        topic.meter_out.rate(went),
+        topic.ledger.size_bytes,
+        topic.ledger.number_of_entries,
+        subscriptions,
+    )
+
+
+def add_topics(samples: Samples, topics: Sequence[TopicFigures], most_subscriptions: int) -> None:
+    """Add the figures of all topics.
+
+    Args:
+        samples: Where to.
+        topics: All that are open, in the order in which they were opened.
+        most_subscriptions: How many have series of their own; further ones are ``other`` in their topics.
+    """
+    left = most_subscriptions
+    for each in topics:
+        _add_topic(samples, each)
+        own = left if each.own else 0
+        for index, subscription in enumerate(each.subscriptions):
+            _add_subscription(samples, each, subscription, subscription.name if index < own else OTHER)
+        left -= min(own, len(each.subscriptions))
+
+
+def _add_topic(samples: Samples, topic: TopicFigures) -> None:
+    labels = topic.namespace, topic.topic
+    slowest = max((found.backlog for found in topic.subscriptions), default=0)
+    backlog_bytes = topic.size_bytes * slowest // topic.entries if topic.entries else 0
+    samples.add("pulsar_topics_count", 1, topic.namespace)
+    samples.add("pulsar_producers_count", topic.producers, *labels)
+    samples.add("pulsar_consumers_count", sum(found.consumers for found in topic.subscriptions), *labels)
+    samples.add("pulsar_subscriptions_count", len(topic.subscriptions), *labels)
+    for way, traffic, rate in (("in", topic.came, topic.came_rate), ("out", topic.went, topic.went_rate)):
+        samples.add(f"pulsar_rate_{way}", rate.messages, *labels)
+        samples.add(f"pulsar_throughput_{way}", rate.size_bytes, *labels)
+        samples.add(f"pulsar_{way}_messages_total", traffic.messages, *labels)
+        samples.add(f"pulsar_{way}_bytes_total", traffic.size_bytes, *labels)
+    samples.add("pulsar_msg_backlog", sum(found.backlog for found in topic.subscriptions), *labels)
+    samples.add("pulsar_storage_size", topic.size_bytes, *labels)
+    samples.add("pulsar_storage_logical_size", topic.size_bytes, *labels)
+    samples.add("pulsar_storage_backlog_size", backlog_bytes, *labels)
+
+
+def _add_subscription(samples: Samples, topic: TopicFigures, subscription: SubscriptionFigures, shown: str) -> None:
+    labels = topic.namespace, topic.topic, shown
+    samples.add("pulsar_subscription_back_log", subscription.backlog, *labels)
+    samples.add("pulsar_subscription_unacked_messages", subscription.unacknowledged, *labels)
+    samples.add("pulsar_subscription_delayed", subscription.delayed, *labels)
+    samples.add("pulsar_subscription_consumers_count", subscription.consumers, *labels)
+    samples.add("pulsar_subscription_msg_rate_out", subscription.rate.messages, *labels)
+    samples.add("pulsar_subscription_msg_throughput_out", subscription.rate.size_bytes, *labels)

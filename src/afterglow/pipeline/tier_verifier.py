@@ -1,0 +1,438 @@
+"""Verification of what one server, or one Pulsar cluster, has offloaded: metadata against every tier that it names.
+
+:func:`open_verifier` opens a home directory or a cluster's ZooKeeper from outside; a running server makes its
+:class:`TierVerifier` itself. Metadata and ledgers are only read; objects are deleted by a sweep alone. Every request to
+a tier or to metadata passes a :class:`VerifyControl`, which counts progress and is where a cancelled verification ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import uuid4
+
+from afterglow.config import load_conf
+from afterglow.errors import AfterglowError, ConfigError, HotLogError, NotSupported
+from afterglow.format.frames import iter_entries
+from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
+from afterglow.hot.local.layout import Layout
+from afterglow.hot.local.shared import read_instance
+from afterglow.metadata.address import open_metadata
+from afterglow.read.driver_copies import open_driver_copy
+from afterglow.read.objects import Located
+from afterglow.source.home_directory import TIER_DIRECTORY, read_metadata
+from afterglow.storage import open_store
+from afterglow.storage.wrapper import StoreWrapper
+from afterglow.tier.drivers import driver_factory
+from afterglow.tier.locations import (
+    TierPlace,
+    Tiers,
+    driver_metadata,
+    driver_setting,
+    external_place,
+    is_built_in,
+    place_of_driver,
+    place_of_url,
+    store_options,
+)
+from afterglow.verify import Kind, sweep, verify
+from afterglow.verify.deep import CheckHere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from afterglow.config import BrokerConfig
+    from afterglow.metadata.pulsar_cluster import MetadataReader
+    from afterglow.metadata.store import Versioned
+    from afterglow.spark.verify_jobs import Progress as ByteProgress
+    from afterglow.storage import ObjectStore
+    from afterglow.storage.wrapper import Call
+    from afterglow.verify import Finding, ObjectCheck, ObjectChecker, Place, Swept
+    from afterglow.verify.objects import DriverCopies
+
+T = TypeVar("T")
+
+_SOURCES: Final = "the directory that `afterglow serve --home` runs on, http://HOST:8080 or zk://HOST:2181"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """Options of a verification."""
+
+    deep: bool = False
+    """Read every byte of every object."""
+    sweep: bool = False
+    """Treat orphans and leaked uploads as what is to be deleted."""
+    delete: bool = False
+    """With a sweep: delete them. Without, the sweep is a dry run."""
+    grace_ms: int = 3_600_000
+    """Objects that are not older may belong to work in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFinding:
+    """A finding, with its state after the sweep."""
+
+    finding: Finding
+    fault: bool
+    """Whether something is wrong that is still there."""
+    deleted: bool = False
+    """Whether the sweep has deleted what it is about."""
+
+
+class VerifyCancelled(AfterglowError):
+    """The verification was cancelled."""
+
+
+class VerifyControl:
+    """Progress of one verification, and the way to cancel it.
+
+    Only the thread that verifies writes the figures; any thread may read them, and may cancel.
+    """
+
+    def __init__(self) -> None:
+        self.current = ""
+        """The object, the listing or the node of metadata that was requested last."""
+        self.objects_done = 0
+        self.objects_due = 0
+        """Known so far; more may become due."""
+        self.bytes_done = 0
+        """Read and verified, by a deep verification alone."""
+        self.bytes_due = 0
+        self.cancelled = False
+        self._interrupts: list[Callable[[], None]] = []
+
+    def step(self, current: str = "") -> None:
+        """Record the next request.
+
+        Args:
+            current: The object or node that is requested; empty: the same.
+
+        Raises:
+            VerifyCancelled: The verification was cancelled.
+        """
+        self.current = current or self.current
+        if self.cancelled:
+            raise VerifyCancelled("the verification was cancelled")
+
+    def on_bytes(self, done_bytes: int, due_bytes: int, _objects: int) -> None:
+        """Record what a deep verification has read; see :class:`~afterglow.spark.verify_jobs.Progress`.
+
+        Raises:
+            VerifyCancelled: The verification was cancelled.
+        """
+        self.bytes_done, self.bytes_due = done_bytes, due_bytes
+        self.step()
+
+    def on_cancel(self, interrupt: Callable[[], None]) -> None:
+        """Register a function that ends what waits between two steps, such as a Spark job."""
+        self._interrupts.append(interrupt)
+
+    def cancel(self) -> None:
+        """Have the verification end at its next step. Does not wait: Spark may take its time to end a job."""
+        self.cancelled = True
+        for interrupt in tuple(self._interrupts):
+            threading.Thread(target=interrupt, name="afterglow-verify-cancel", daemon=True).start()
+
+
+class TierVerifier:
+    """Verifies what one server, or one cluster, has offloaded.
+
+    Args:
+        home: Where the hot ledgers are; None where these are not known.
+        instance: Of the hot log, as objects carry it.
+        metadata: Only read.
+        stores: Of objects; their control is notified of every step.
+        config: The settings.
+        quiet: Whether Spark is started for this alone, and logs nothing besides; else the session is shared with the
+            pipeline of a server in this process.
+    """
+
+    def __init__(
+        self,
+        home: Path | None,
+        instance: str,
+        metadata: MetadataReader,
+        stores: PlacedStores,
+        config: BrokerConfig,
+        *,
+        quiet: bool = True,
+    ) -> None:
+        self._instance = instance
+        self._layout = None if home is None else Layout(home)
+        self._control = stores.control
+        self._metadata = _ControlledMetadata(metadata, self._control)
+        self._stores = stores
+        self._config = config
+        self._quiet = quiet
+
+    def run(self, request: VerifyRequest, objects: ObjectChecker | None = None) -> Iterator[ReportedFinding]:
+        """Verify, and sweep where requested. Findings come as they are made; swept ones come last.
+
+        Args:
+            request: The options.
+            objects: Verifies the objects; None: this process does, without reading their bytes.
+
+        Raises:
+            AfterglowError: See :func:`afterglow.verify.verify` and :func:`afterglow.verify.sweep`.
+        """
+        swept = {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD} if request.sweep else set()
+        for finding in self._findings(request.grace_ms, objects):
+            if finding.kind not in swept:
+                yield ReportedFinding(finding, fault=finding.kind.is_fault)
+            elif not request.delete:
+                detail = f"{finding.detail}; the sweep would delete it"
+                yield ReportedFinding(replace(finding, detail=detail), fault=True)
+        if request.sweep and request.delete:
+            for item in self._sweep(request.grace_ms):
+                detail = f"{item.finding.detail}; deleted"
+                yield ReportedFinding(replace(item.finding, detail=detail), fault=False, deleted=True)
+
+    def _findings(self, grace_ms: int, objects: ObjectChecker | None) -> Iterator[Finding]:
+        layout = self._layout
+        return verify(
+            self._metadata,
+            self._stores,
+            tiers=self._stores,
+            instance=self._instance,
+            cluster=self._config.cluster_name,
+            now_ms=_now_ms(),
+            grace_ms=grace_ms,
+            hot=None if layout is None else lambda ledger_id: layout.frames(ledger_id).exists(),
+            checker=_CountedObjects(objects or CheckHere(self._stores, self._instance, deep=False), self._control),
+        )
+
+    @contextmanager
+    def deep(self, master: str | None = None, progress: ByteProgress | None = None) -> Iterator[ObjectChecker]:
+        """A Spark session that reads every byte of objects; it runs for as long as the context.
+
+        Args:
+            master: Where tasks run; else as ``sparkMaster`` says.
+            progress: Notified when a task ends.
+
+        Raises:
+            MissingDependency: PySpark or a Java is missing.
+            ConfigError: The master is malformed.
+        """
+        # Here, since these imports are slow, and rarely needed.
+        from afterglow.spark.session import QUIET, local_session, spark_properties  # noqa: PLC0415
+        from afterglow.spark.verify_jobs import SparkChecker  # noqa: PLC0415
+
+        self._control.step("Spark, which is being started")
+        properties = {**(QUIET if self._quiet else {}), **spark_properties(self._config)}
+        with local_session(master or self._config.spark_master, **properties) as session:
+            checker = SparkChecker(session, self._stores, self._instance, progress)
+            self._control.on_cancel(checker.cancel)
+            yield checker
+
+    def _sweep(self, grace_ms: int) -> Iterator[Swept]:
+        """Delete orphans and abort leaked uploads in every tier that the findings came to know."""
+        return sweep(
+            self._metadata,
+            tiers=self._stores,
+            instance=self._instance,
+            cluster=self._config.cluster_name,
+            now_ms=_now_ms(),
+            grace_ms=grace_ms,
+            dry_run=False,
+        )
+
+
+@contextmanager
+def open_verifier(
+    source: str, *, tier: str | None = None, metadata: str | None = None, options: Mapping[str, str] | None = None
+) -> Iterator[TierVerifier]:
+    """Open a source for verification from outside, whether or not a server runs on it.
+
+    Of a cluster everything is verified that its brokers have offloaded. What they still have in BookKeeper is not known
+    here, and whatever metadata does not name is foreign.
+
+    Args:
+        source: The home directory of a server, or the ZooKeeper of a Pulsar cluster.
+        tier: Where all objects are, whatever metadata says.
+        metadata: Where the metadata is, if not in the home.
+        options: Of that tier, such as its endpoint.
+
+    Raises:
+        ConfigError: An address or an option is malformed.
+        NotSupported: The tier is of a kind that this release does not verify.
+        HotLogError: The directory has no hot log.
+        MetadataUnavailable: There is no such home, or the metadata cannot be read.
+    """
+    scheme, separator, _ = source.partition("://")
+    if separator and scheme != "zk":
+        raise ConfigError(f"source {source!r} is no address; give {_SOURCES}")
+    if options and tier is None:
+        raise ConfigError("--option says how to reach --tier, which is not given")
+    config = load_conf(environ=os.environ)
+    if separator:
+        if metadata is not None:
+            raise ConfigError("--metadata is for a home directory: a cluster's own is in its ZooKeeper; leave it out")
+        with closing(open_metadata(source, config)) as cluster:
+            own = None if tier is None else _open_tier(tier, config, options or {})
+            stores = PlacedStores(own, config, everywhere=own is not None)
+            nobody = str(uuid4())  # an instance that no object carries: nothing is ours
+            yield TierVerifier(None, nobody, cluster, stores, config)
+        return
+    home = Path(source)
+    with closing(read_metadata(home, metadata)) as opened:
+        instance = read_instance(home)
+        if instance is None:
+            raise HotLogError(
+                f"source {home} has no hot log, so that nobody knows which objects are its own; give the directory "
+                "that `afterglow serve --home` runs on"
+            )
+        if tier is None:
+            own = open_store((home.absolute() / TIER_DIRECTORY).as_uri(), create="true")
+        else:
+            own = _open_tier(tier, config, options or {})
+        yield TierVerifier(home, instance, opened, PlacedStores(own, config, everywhere=tier is not None), config)
+
+
+class PlacedStores:
+    """The store of each place that metadata names; iterated, all stores met so far, each once.
+
+    Args:
+        own: Where objects are of which metadata does not say where; None: nobody knows.
+        config: For credentials.
+        everywhere: Whether all objects are in ``own``, whatever metadata says.
+        tiers: Opens the other stores.
+        control: Notified of every request.
+    """
+
+    def __init__(
+        self,
+        own: ObjectStore | None,
+        config: BrokerConfig,
+        *,
+        everywhere: bool = False,
+        tiers: Tiers | None = None,
+        control: VerifyControl | None = None,
+    ) -> None:
+        self.control = control or VerifyControl()
+        """Notified of every request."""
+        self._own = None if own is None else _ControlledStore(own, self.control)
+        self._config = config
+        self._everywhere = everywhere
+        self._tiers = tiers or Tiers()
+        self._met: dict[str, ObjectStore] = {} if self._own is None else {self._own.url: self._own}
+
+    def __call__(self, place: Place) -> ObjectStore | DriverCopies:
+        """The store of a place, or the external driver that has its objects.
+
+        Raises:
+            NotSupported: No store of this release reaches it, or nobody knows where it is.
+            ConfigError: Its driver is not installed.
+            MissingDependency: The package of its driver, or the SDK of its store, cannot be imported.
+            CorruptMetadata: The place is none.
+        """
+        if self._everywhere or not place.driver:
+            if self._own is None:
+                raise NotSupported("metadata does not say where an object is: give --tier")
+            return self._own
+        if not is_built_in(place.driver):
+            driver_factory(place.driver)  # so that a driver that is not installed is reported now
+            return ExternalCopies(external_place(place.driver, dict(place.properties)), self._config)
+        recorded = driver_metadata(TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix))
+        properties = [KeyValue(key=key, value=value) for key, value in recorded.items()]
+        known = place_of_driver(OffloadDriverMetadata(name=place.driver, properties=properties))
+        if self._own is not None and known.url == self._own.url:
+            return self._own
+        store = self._tiers.store(known, self._config)
+        return self._met.setdefault(store.url, _ControlledStore(store, self.control))
+
+    def __iter__(self) -> Iterator[ObjectStore]:
+        return iter(tuple(self._met.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalCopies:
+    """What an external driver has stored in one place; a :class:`~afterglow.verify.objects.DriverCopies`."""
+
+    place: TierPlace
+    config: BrokerConfig
+    """Configuration and credentials for the driver."""
+
+    @property
+    def url(self) -> str:
+        """The place, for messages."""
+        return str(self.place)
+
+    def entries(self, key: str, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
+        """Entries as the driver gives them; see the protocol."""
+        copy = open_driver_copy(Located(self.place, key), ledger_id, self.config, Tiers())
+        for run in copy.scan(first, last):
+            yield from iter_entries(run.data, run.frames)
+
+
+class _ControlledStore(StoreWrapper):
+    """A store whose requests are steps. A pickled copy is the store itself: tasks have no control."""
+
+    def __init__(self, inner: ObjectStore, control: VerifyControl) -> None:
+        super().__init__(inner)
+        self._control = control
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _itself, (self.inner,)
+
+    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+        self._control.step(call.key or f"{call.operation} of {self.url}")
+        return perform()
+
+
+class _ControlledMetadata:
+    """The reading half of a metadata store, whose requests are steps."""
+
+    def __init__(self, inner: MetadataReader, control: VerifyControl) -> None:
+        self._inner = inner
+        self._control = control
+
+    def get(self, path: str) -> Versioned | None:
+        """A node; None where it is missing."""
+        self._control.step(path)
+        return self._inner.get(path)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Names of the nodes below a node."""
+        self._control.step(path)
+        return self._inner.children(path)
+
+
+class _CountedObjects:
+    """An :class:`~afterglow.verify.ObjectChecker` that counts the objects that another has verified."""
+
+    def __init__(self, inner: ObjectChecker, control: VerifyControl) -> None:
+        self._inner = inner
+        self._control = control
+
+    def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
+        """See the protocol.
+
+        Raises:
+            VerifyCancelled: The verification was cancelled.
+        """
+        self._control.objects_due += len(checks)
+        self._control.step(f"{len(checks)} objects")
+        for checked in self._inner(checks):
+            self._control.objects_done += 1
+            self._control.step()
+            yield checked
+
+
+def _itself(store: ObjectStore) -> ObjectStore:
+    return store
+
+
+def _open_tier(tier: str, config: BrokerConfig, options: Mapping[str, str]) -> ObjectStore:
+    region, endpoint = (driver_setting(config, "S3", suffix) or "" for suffix in ("Region", "ServiceEndpoint"))
+    place = place_of_url(tier, region=region, endpoint=endpoint)
+    return open_store(place.url, **{**store_options(place, config), **options})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,201 @@
+"""Tiers that offload policies of tenants may name.
+
+A superuser may name any tier. Everybody else may name the server's own tier and those of ``allowedTiers``: a policy
+sends the data of topics, and requests with the server's credentials, wherever it points. Checked is a change, against
+what was in force before it: a tier that a superuser has chosen for a namespace or a topic stays, whoever changes the
+other fields of the policy.
+
+An entry allows everything below it, by whole segments of the path: ``s3://bucket/a`` allows ``s3://bucket/a/b`` and not
+``s3://bucket/ab``. Symbolic links are followed before directories are compared. An entry for a bucket holds at one
+service: at the endpoint and, where there is none, in the region that it names, else at those of the broker's settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import parse_qsl
+
+from afterglow.config.settings_offload import driver_keys
+from afterglow.errors import ConfigError, NotSupported, TierNotAllowed
+from afterglow.policy.resolver import NAMESPACE, TOPIC
+from afterglow.policy.stored import namespace_settings, of_scope, topic_settings
+from afterglow.tier.locations import (
+    FILESYSTEM,
+    MEMORY,
+    TierPlace,
+    driver_setting,
+    is_built_in,
+    place_of_policy,
+    place_of_url,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from afterglow.config import BrokerConfig
+
+    Json: TypeAlias = Mapping[str, Any]
+
+_KEYS_OF: Final = "aws-s3"
+"""Whose keys for region and endpoint hold for addresses of buckets: of all drivers it knows the most spellings."""
+_DRIVERS: Final = ("S3", "aws-s3", FILESYSTEM)
+"""One driver for each set of keys that name a location; ``aliyun-oss`` uses those of ``S3``."""
+_LOCATION: Final = frozenset(
+    {
+        "managedLedgerOffloadDriver",
+        "fileSystemURI",
+        "managedLedgerExtraConfigurations",
+        *(
+            key
+            for driver in _DRIVERS
+            for suffix in ("Bucket", "Region", "ServiceEndpoint")
+            for key in driver_keys(driver, suffix)
+        ),
+    }
+)
+"""Settings that decide where objects go, by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Stored policies that make up one effective policy, as Pulsar's JSON."""
+
+    namespace: Json
+    topic: Json
+    """Empty for what holds in the namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A location that only an external driver can tell, or none that can be used."""
+
+    driver: str
+    settings: tuple[object, ...]
+
+    def __str__(self) -> str:
+        return f"a location of the driver {self.driver}"
+
+
+class AllowedTiers:
+    """Decides which tiers policies of roles other than superusers may name.
+
+    Args:
+        config: The broker's settings.
+        own: The server's own tier; None where it has none.
+
+    Raises:
+        ConfigError: An entry of ``allowedTiers`` is not the address of a tier.
+    """
+
+    def __init__(self, config: BrokerConfig, own: TierPlace | None) -> None:
+        self._config = config
+        self._own = own
+        self._entries = tuple(_entry(text, config) for text in config.allowed_tiers)
+
+    def check(self, subject: str, wanted: Levels, *in_force: Levels) -> None:
+        """Refuse policies that name a tier which is neither allowed nor in force already.
+
+        Args:
+            subject: The namespace or topic, for the message.
+            wanted: The policies that someone sets.
+            *in_force: Policies whose tiers may stay.
+
+        Raises:
+            TierNotAllowed: They name one.
+        """
+        known = {place for levels in in_force for place in self._places(levels)}
+        for place in self._places(wanted):
+            if place not in known and not self._allows(place):
+                raise TierNotAllowed(
+                    f"offload policies of {subject} may not name {place}: it is neither the server's own tier nor "
+                    "among allowedTiers; have a superuser set this policy, or add the tier to allowedTiers in "
+                    "broker.conf"
+                )
+
+    def _places(self, levels: Levels) -> Iterator[TierPlace | _Unknown]:
+        """The locations that policies name, also those that come into force once another level names the driver."""
+        for topic in (levels.topic, of_scope(levels.topic, is_global=True)):
+            policy = self._config
+            for values, origin in (
+                (namespace_settings(levels.namespace).offload, NAMESPACE),
+                (topic_settings(topic).offload, TOPIC),
+            ):
+                if named := {key: value for key, value in values.items() if key in _LOCATION}:
+                    policy = policy.overridden(named, origin)
+            yield from self._place(policy)
+            driver = policy.managed_ledger_offload_driver
+            for other in _DRIVERS:
+                if driver is None or (other == FILESYSTEM) != (driver.lower() == FILESYSTEM):
+                    yield from self._place(replace(policy, managed_ledger_offload_driver=other))
+
+    def _place(self, policy: BrokerConfig) -> Iterator[TierPlace | _Unknown]:
+        driver = policy.managed_ledger_offload_driver
+        try:
+            if driver is None or is_built_in(driver):
+                yield place_of_policy(policy, self._own)
+                return
+        except ConfigError:
+            return  # no bucket or directory is named: objects go nowhere
+        except NotSupported:
+            pass  # a directory that this release cannot write to; another may
+        settings = tuple(value for row, value, _ in policy.rows() if row.key in _LOCATION)
+        yield _Unknown(str(driver), settings)
+
+    def _allows(self, place: TierPlace | _Unknown) -> bool:
+        own = (self._own, *self._place(self._config))
+        if place in own:
+            return True
+        if isinstance(place, _Unknown):
+            return False
+        tiers = [tier for tier in own if isinstance(tier, TierPlace)]
+        return any(_is_below(place, tier) and _is_below(tier, place) for tier in tiers) or any(
+            _is_below(place, entry) for entry in self._entries
+        )
+
+
+def _entry(text: str, config: BrokerConfig) -> TierPlace:
+    scheme = text.partition("://")[0]
+    # Only here: a directory may have a question mark in its name.
+    address, _, query = text.partition("?") if scheme == "s3" else (text, "", "")
+    try:
+        options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+        if not options.keys() <= {"endpoint", "region"}:
+            raise ConfigError("only endpoint and region can be given")
+        region, endpoint = (
+            options.get(name, driver_setting(config, _KEYS_OF, suffix) or "")
+            for name, suffix in (("region", "Region"), ("endpoint", "ServiceEndpoint"))
+        )
+        return place_of_url(address, region=region, endpoint=endpoint)
+    except (ValueError, NotSupported) as error:
+        raise ConfigError(
+            f"allowedTiers: {text!r} is not the address of a tier: {error}; write file:///path or "
+            "s3://bucket[/prefix][?endpoint=URL&region=NAME]"
+        ) from error
+
+
+def _is_below(place: TierPlace, top: TierPlace) -> bool:
+    """Whether a location is another one or lies below it, at the same service."""
+    if _service(place) != _service(top):
+        return False
+    path, above = _segments(place), _segments(top)
+    return path is not None and above is not None and path[: len(above)] == above
+
+
+def _service(place: TierPlace) -> tuple[str, str, str]:
+    kind = place.driver if place.driver in {FILESYSTEM, MEMORY} else "s3"
+    # Buckets of one name in two regions may be those of two owners; an endpoint is one service, whatever the region.
+    return kind, place.endpoint.rstrip("/"), "" if place.endpoint else place.region
+
+
+def _segments(place: TierPlace) -> tuple[str, ...] | None:
+    """The path of a location; None where it cannot be compared safely."""
+    if place.driver == FILESYSTEM:
+        try:
+            return Path(place.bucket, place.prefix).resolve().parts
+        except (OSError, RuntimeError, ValueError):  # a loop of links, or a name that no file can have
+            return None
+    # A policy may write a prefix behind the bucket's name.
+    segments = tuple(f"{place.bucket}/{place.prefix}".rstrip("/").split("/"))
+    return None if {"", ".", ".."} & set(segments) else segments

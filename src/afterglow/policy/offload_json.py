@@ -1,0 +1,288 @@
+"""Offload policies as Pulsar's JSON: an object of fields to values of settings, and back. Pure functions.
+
+A field has the name of a setting or of one of its aliases, so that what the proposals named and Pulsar dropped is taken
+too. Written are Pulsar's own names, which are all that its tools understand; the two limits of a segment, which Pulsar
+has no fields for, have the names of PIP-76 where they are whole.
+
+Extra configurations are an object of texts, or a text as ``broker.conf`` has it; one of them may also be a field by
+itself, under the key that it has in ``broker.conf``.
+
+Pulsar's tools cannot send fields that Pulsar does not have. Settings of streaming offload may therefore also stand
+among ``managedLedgerExtraConfigurations``; a field of the same object wins over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from afterglow.config import SETTINGS, Scope
+from afterglow.config.kinds import MIB
+from afterglow.config.load import find, nearest, spellings
+from afterglow.config.settings_offload import Offload, Streaming, Tier
+from afterglow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TypeAlias
+
+    from afterglow.config import BrokerConfig, Kind, Setting
+
+    Json: TypeAlias = dict[str, Any]
+
+MASK: Final = "********"
+"""Stands for a secret that is set."""
+
+POLICY_SETTINGS: Final[Mapping[str, Setting]] = {
+    row.key: row
+    for row in SETTINGS.values()
+    if row.section in {Offload, Streaming, Tier} and row.scope is not Scope.BROKER
+}
+"""What an object of offload policies may set, by key, in the order of the table."""
+
+RETENTION_SETTINGS: Final = ("defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB", "ttlDurationDefaultInSeconds")
+"""Settings that decide together with them what becomes of a ledger."""
+_EXTRA: Final = next(row for row in POLICY_SETTINGS.values() if row.prefix)
+_WHOLE: Final = {
+    "maxOffloadSegmentSizeInBytes": ("maxSizePerOffloadSegmentMbytes", MIB),
+    "maxOffloadSegmentRolloverTimeInSeconds": ("maxOffloadSegmentRolloverTimeMinutes", 60),
+}
+"""Names for whole multiples of a setting's unit."""
+
+_YIELDING: Final = frozenset(
+    {
+        "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
+        "managedLedgerOffloadDeletionLagMs",
+        "managedLedgerDataReadPriority",
+    }
+)
+"""Pulsar's older names. Where the newer name stands beside one of them, Pulsar takes the newer, whatever they say."""
+
+_DERIVED: Final = frozenset({"s3Driver", "gcsDriver", "fileSystemDriver"})
+"""What Pulsar's client works out from the driver's name and sends along; it says nothing more, and is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What one object of offload policies says."""
+
+    given: Mapping[str, Any]
+    """Values by key of the setting, of the object's own fields."""
+    extra: Mapping[str, Any]
+    """The same of settings that stand among the extra configurations."""
+    unread: Mapping[str, Any]
+    """Fields that were left out, as they are."""
+    problems: tuple[str, ...]
+    """Why fields were left out: each names the field and the cure."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the object sets, by key. Extra configurations are those that are none of our settings."""
+        values = {**self.extra, **self.given}
+        if _EXTRA.key in values:
+            pairs = tuple(pair for pair in values[_EXTRA.key] if not _is_streaming(pair[0]))
+            values[_EXTRA.key] = pairs
+        return values
+
+
+def read(fields: Mapping[str, Any]) -> Fields:
+    """Read an object of offload policies; fields that are null are not set."""
+    problems: dict[str, str] = {}
+    told = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and name not in _DERIVED and not (name in _YIELDING and _has_newer(name, fields))
+    }
+    given = _read_all(told.items(), problems)
+    unread = {name: fields[name] for name in problems}
+    streaming = [pair for pair in given.get(_EXTRA.key, ()) if _is_streaming(pair[0])]
+    extra = _read_all(streaming, problems)
+    return Fields(given, extra, unread, tuple(problems.values()))
+
+
+def read_checked(fields: Mapping[str, Any]) -> Fields:
+    """As :func:`read`, for fields that someone sets now.
+
+    Raises:
+        ConfigError: A field is unknown or has a value that cannot be taken.
+    """
+    found = read(fields)
+    if found.problems:
+        raise ConfigError(found.problems[0])
+    return found
+
+
+def write(values: Mapping[str, Any], *, masked: bool = False) -> Json:
+    """The object that sets these values, by key; what is set to nothing is an empty text.
+
+    Args:
+        values: By key of the setting.
+        masked: Whether secrets are replaced by :data:`MASK`.
+    """
+    written: Json = {}
+    for key, row in POLICY_SETTINGS.items():
+        if key in values:
+            name, value = _write_one(key, values[key])
+            written[name] = MASK if masked and row.secret and value else value
+    return written
+
+
+def write_all(policy: BrokerConfig) -> Json:
+    """The object of all that holds; what is nothing is left out, secrets are masked."""
+    values = {key: getattr(policy, row.attribute) for key, row in POLICY_SETTINGS.items()}
+    return write({key: value for key, value in values.items() if value is not None}, masked=True)
+
+
+def shown(stored: Mapping[str, Any]) -> Json:
+    """A stored object for those who ask: Pulsar's names, secrets masked."""
+    fields = read(stored)
+    return {**fields.unread, **write(fields.given, masked=True)}
+
+
+def described(policy: BrokerConfig) -> list[Json]:
+    """Every value that holds, with its name and the level that set it, in the order of the table; secrets masked."""
+    rows = [row for row in SETTINGS.values() if row.key in POLICY_SETTINGS or row.key in RETENTION_SETTINGS]
+    return [
+        {
+            "name": row.key,
+            "value": MASK if row.secret and value is not None else _plain(value),
+            "origin": policy.origin(row.key).kind.level,
+        }
+        for row in rows
+        for value in (getattr(policy, row.attribute),)
+    ]
+
+
+def replaced(fields: Mapping[str, Any], stored: Mapping[str, Any]) -> Json:
+    """What is stored of an object that someone sets; a secret that is masked, as it was shown, stays what it is.
+
+    Raises:
+        ConfigError: A field is unknown or has a value that cannot be taken.
+    """
+    return write(_unmasked(read_checked(fields), stored))
+
+
+def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
+    """An object with some fields changed, however either spells them; extra configurations are united.
+
+    Fields that cannot be read stay as they are: another release may know them.
+
+    Raises:
+        ConfigError: A changed field is unknown or has a value that cannot be taken.
+    """
+    old, new = read(stored), read_checked(changes)
+    united = {**dict(old.given.get(_EXTRA.key, ())), **dict(new.given.get(_EXTRA.key, ()))}
+    extra = {_EXTRA.key: tuple(sorted(united.items()))} if united else {}
+    return {**old.unread, **write({**old.given, **_unmasked(new, stored), **extra})}
+
+
+def without(stored: Mapping[str, Any], key: str) -> Json:
+    """An object that no longer sets a setting, however it spelt it."""
+    old = read(stored)
+    return {**old.unread, **write({name: value for name, value in old.given.items() if name != key})}
+
+
+def _unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
+    known = read(stored).given
+    given = dict(fields.given)
+    for key, value in given.items():
+        if POLICY_SETTINGS[key].secret and value == MASK:
+            if known.get(key) is None:
+                raise ConfigError(f"{key}: {MASK} stands for the value that is set, and none is; give the value")
+            given[key] = known[key]
+    return given
+
+
+def _has_newer(name: str, fields: Mapping[str, Any]) -> bool:
+    row = spellings()[name][0]
+    value = fields.get(row.key)
+    return value is not None and (value != "" or row.kind.takes_empty)
+
+
+def _is_streaming(name: str) -> bool:
+    found = spellings().get(name)
+    return found is not None and found[0].section is Streaming and found[0].key in POLICY_SETTINGS
+
+
+def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    for name, value in fields:
+        try:
+            row, kind = _setting(name)
+            if value == "" and not kind.takes_empty:
+                continue
+            parsed = _read_one(name, row, kind, value)
+        except ConfigError as error:
+            problems[name] = str(error)
+            continue
+        if row.prefix:
+            old = dict(values.get(row.key, ()))
+            if any(old.get(key, text) != text for key, text in parsed):
+                problems[name] = f"{spelt[row.key]} and {name} give one property two different values; remove one"
+                continue
+            parsed = values[row.key] = tuple(sorted({**old, **dict(parsed)}.items()))
+        if values.setdefault(row.key, parsed) != parsed:
+            problems[name] = f"{spelt[row.key]} and {name} give one setting two different values; remove one of them"
+        spelt.setdefault(row.key, name)
+    return values
+
+
+def _setting(name: str) -> tuple[Setting, Kind[Any]]:
+    found = find(name)
+    if found is not None and found[0].key in POLICY_SETTINGS:
+        return found
+    if found is not None:
+        raise ConfigError(f"{name} is no field of offload policies; it is set in broker.conf or by a policy of its own")
+    meant = nearest(name)
+    if meant is None or meant not in spellings() or spellings()[meant][0].key not in POLICY_SETTINGS:
+        raise ConfigError(f"offload policies have no field {name!r}; docs/configuration.md lists every setting")
+    raise ConfigError(f"offload policies have no field {name!r}; did you mean {meant}?")
+
+
+def _read_one(name: str, row: Setting, kind: Kind[Any], value: object) -> Any:
+    if row.prefix and not isinstance(value, str) and name == row.key:
+        return _read_pairs(name, value)
+    try:
+        parsed = kind.parse(_text(value))
+        # A number where a text belongs is a slip, though Java would take it.
+        if row.kind.accepts(parsed) and (isinstance(value, str) or not isinstance(parsed, str) or parsed is None):
+            return parsed
+    except ValueError:
+        pass
+    shown = "the value" if row.secret else repr(value)
+    raise ConfigError(f"{name}: {shown} is not {kind.description}")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return value.strip()
+    raise ValueError(value)
+
+
+def _read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name}: {value!r} is not an object of texts, nor {_EXTRA.kind.description}")
+    try:
+        return tuple(sorted((key, _text(item)) for key, item in value.items() if item is not None))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error.args[0]!r} is not a text") from None
+
+
+def _write_one(key: str, value: Any) -> tuple[str, Any]:
+    name, unit = _WHOLE.get(key, (key, 0))
+    if unit and value % unit == 0:
+        return name, value // unit
+    return key, "" if value is None else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: of a word its Java constant."""
+    if isinstance(value, Enum):
+        return value.name
+    return dict(value) if isinstance(value, tuple) else value

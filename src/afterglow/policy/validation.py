@@ -1,0 +1,190 @@
+"""Validation of effective policies. Pure but for the lookup of installed drivers.
+
+The effective policy is validated, not a single stored object: a topic may set the driver and its namespace the bucket,
+a namespace the retention and the broker the threshold. A policy that works and will surprise gives warnings instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from afterglow.config import SETTINGS
+from afterglow.config.setting import OriginKind
+from afterglow.config.settings_offload import driver_keys
+from afterglow.errors import AfterglowError, ConfigError, NotSupported
+from afterglow.tier.drivers import DRIVER_GROUP, can_stream, driver_factory, installed_drivers
+from afterglow.tier.locations import TierPlace, Tiers, driver_setting, is_built_in, store_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from afterglow.config import BrokerConfig
+
+_DRIVER: Final = "managedLedgerOffloadDriver"
+_BUCKETS: Final = ("S3", "aws-s3", "google-cloud-storage", "azureblob", "aliyun-oss")
+"""Pulsar's drivers that need a bucket; case does not count."""
+_S3_FAMILY: Final = {name.lower(): name for name in ("S3", "aws-s3", "aliyun-oss")}
+_STORED_NAMES: Final = {
+    "defaultRetentionSizeInMB": "retentionSizeInMB",
+    "defaultRetentionTimeInMinutes": "retentionTimeInMinutes",
+}
+"""Settings that have another name where a namespace or a topic sets them."""
+_UNLIMITED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason why an effective policy cannot be carried out."""
+
+    subject: str
+    """The key of the setting that is wrong: two problems of one subject are the same defect, whatever the values."""
+    values: tuple[object, ...]
+    """The values that do not fit together."""
+    text: str
+    """For people: names the settings, their values and origins, and the fix."""
+
+
+@cache
+def drivers() -> tuple[str, ...]:
+    """Names of the drivers that a policy may name. Kept: every change of a policy asks for them."""
+    return installed_drivers()
+
+
+def problems(policy: BrokerConfig) -> tuple[Problem, ...]:
+    """Why an effective policy cannot be carried out."""
+    return (*_driver_problems(policy), *_unreachable_thresholds(policy))
+
+
+def warnings(policy: BrokerConfig) -> tuple[str, ...]:
+    """Parts of an effective policy that work and will surprise."""
+    return (*_without_retention(policy), *_short_retention(policy))
+
+
+def check(policy: BrokerConfig) -> tuple[str, ...]:
+    """Check an effective policy.
+
+    Returns:
+        What will surprise.
+
+    Raises:
+        ConfigError: It cannot be carried out.
+    """
+    for problem in problems(policy):
+        raise ConfigError(problem.text)
+    return warnings(policy)
+
+
+def _driver_problems(policy: BrokerConfig) -> Iterator[Problem]:
+    driver = policy.managed_ledger_offload_driver
+    if driver is None:
+        return
+    if driver.lower() not in {name.lower() for name in drivers()}:
+        # The first words are Pulsar's own.
+        yield Problem(
+            _DRIVER,
+            (driver,),
+            f"The driver is not supported, support value: {', '.join(drivers())}; {_shown(policy, _DRIVER)} is none of "
+            f"them: choose one, or install the package that adds it to the entry point group {DRIVER_GROUP}",
+        )
+    elif driver.lower() in {name.lower() for name in _BUCKETS} and not driver_setting(policy, driver, "Bucket"):
+        keys = driver_keys(driver, "Bucket")
+        yield Problem(
+            keys[0],
+            (driver,),
+            f"The bucket must be specified for namespace offload: {_shown(policy, _DRIVER)} has none; set "
+            f"{' or '.join(keys)}",
+        )
+    elif driver.lower() in _S3_FAMILY:
+        try:
+            store_options(TierPlace(_S3_FAMILY[driver.lower()], ""), policy)
+        except NotSupported as error:
+            yield Problem("s3ManagedLedgerOffloadRole", (driver,), str(error))
+    elif not is_built_in(driver):
+        yield from _external_problems(policy, driver)
+
+
+def _external_problems(policy: BrokerConfig, driver: str) -> Iterator[Problem]:
+    """What an external driver itself has to say about a policy."""
+    try:
+        offloader = driver_factory(driver)(policy, None, Tiers())
+        _ = offloader.place
+    except AfterglowError as error:
+        yield Problem(_DRIVER, (driver, policy.managed_ledger_extra_configurations), str(error))
+        return
+    if policy.streaming_offload_enabled and not can_stream(offloader):
+        yield Problem(
+            "streamingOffloadEnabled",
+            (driver,),
+            f"{_shown(policy, 'streamingOffloadEnabled')}: {_shown(policy, _DRIVER)} takes whole ledgers only; set "
+            "streamingOffloadEnabled=false, or choose a driver that streams",
+        )
+
+
+def _unreachable_thresholds(policy: BrokerConfig) -> Iterator[Problem]:
+    """Thresholds that retention never lets a ledger reach: it would be deleted first."""
+    for threshold, threshold_key, retention, retention_key in _pairs(policy):
+        if 0 < retention <= threshold:
+            yield Problem(
+                threshold_key,
+                (threshold, retention),
+                f"{_shown(policy, threshold_key)} is not below the retention, {_shown(policy, retention_key)}: ledgers "
+                "would be deleted before they are offloaded; lower the threshold, or raise the retention",
+            )
+
+
+def _without_retention(policy: BrokerConfig) -> Iterator[str]:
+    """Without retention a ledger is deleted once all subscriptions have consumed it, offloaded or not."""
+    for threshold, threshold_key, retention, retention_key in _pairs(policy):
+        if threshold > _UNLIMITED and retention == 0:
+            yield (
+                f"{_shown(policy, threshold_key)} with {_shown(policy, retention_key)}: what all subscriptions have "
+                "consumed is deleted at once, in the tier too; set a retention to keep it"
+            )
+
+
+def _short_retention(policy: BrokerConfig) -> Iterator[str]:
+    """Offload that finishes, and whose result retention deletes at once. Nothing is lost that retention would keep."""
+    minutes, retention_key = policy.default_retention_time_in_minutes, "defaultRetentionTimeInMinutes"
+    if minutes <= 0:
+        return
+    age_key = "maxOffloadSegmentRolloverTimeInSeconds"
+    if policy.streaming_offload_enabled and policy.max_offload_segment_rollover_time_in_seconds >= minutes * 60:
+        yield (
+            f"{_shown(policy, age_key)} is not below the retention, {_shown(policy, retention_key)}: a segment may be "
+            "deleted as soon as it is offloaded; lower the segment's age, or raise the retention"
+        )
+    lag_key, lag_ms = "managedLedgerOffloadDeletionLagInMillis", policy.managed_ledger_offload_deletion_lag_in_millis
+    # The default lag is long, and nobody who lowers the retention has asked for it.
+    if lag_key in policy.origins and lag_ms is not None and lag_ms >= minutes * 60_000:
+        yield (
+            f"{_shown(policy, lag_key)} is not below the retention, {_shown(policy, retention_key)}: the hot log keeps "
+            "every ledger until retention deletes it; lower the lag to save space, or raise the retention"
+        )
+
+
+def _pairs(policy: BrokerConfig) -> Iterator[tuple[int, str, int, str]]:
+    """Each threshold with the retention that limits it, in one unit."""
+    minutes, megabytes = policy.default_retention_time_in_minutes, policy.default_retention_size_in_mb
+    yield (
+        policy.managed_ledger_offload_threshold_in_bytes,
+        "managedLedgerOffloadThresholdInBytes",
+        megabytes if megabytes < 0 else megabytes << 20,
+        "defaultRetentionSizeInMB",
+    )
+    yield (
+        policy.managed_ledger_offload_threshold_in_seconds,
+        "managedLedgerOffloadThresholdInSeconds",
+        minutes if minutes < 0 else minutes * 60,
+        "defaultRetentionTimeInMinutes",
+    )
+
+
+def _shown(policy: BrokerConfig, key: str) -> str:
+    """A setting by the name of the level that sets it, with its value and origin."""
+    origin = policy.origin(key)
+    is_stored = origin.kind in {OriginKind.NAMESPACE, OriginKind.TOPIC}
+    name = _STORED_NAMES.get(key, key) if is_stored else key
+    where = f"broker, {origin}" if origin.kind.level == "broker" else str(origin)
+    return f"{name}={getattr(policy, SETTINGS[key].attribute)} ({where})"

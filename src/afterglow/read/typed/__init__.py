@@ -1,1 +1,0 @@
-"""Messages with typed keys and values, by the schemas of their topic."""

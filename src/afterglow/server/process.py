@@ -1,0 +1,249 @@
+"""A running server: hot log, tier, metadata, topics and the broker, in one process and one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from afterglow.broker.auth import Authenticator
+from afterglow.broker.service import BrokerService
+from afterglow.broker.tls import server_context
+from afterglow.catalog.catalog import Catalog
+from afterglow.catalog.schemas import SchemaRegistry
+from afterglow.errors import ConfigError
+from afterglow.hot.local.log import LocalLog
+from afterglow.hot.log import call_each
+from afterglow.ledger.retention import Retention
+from afterglow.ledger.store import LedgerStore
+from afterglow.metadata.address import open_metadata
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.pipeline.tiering import Tiering
+from afterglow.pipeline.upkeep import cancel, every, within
+from afterglow.policy import validation
+from afterglow.server.advertised_address import with_advertised_address
+from afterglow.source.home_directory import announce, withdraw
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from afterglow.config import BrokerConfig
+    from afterglow.errors import HotLogError
+    from afterglow.hot.log import Completion
+    from afterglow.offload.service import OffloadService
+    from afterglow.pipeline.verify_runs import VerifyRuns
+    from afterglow.tier.locations import TierPlace
+
+    StartAdmin: TypeAlias = Callable[
+        [BrokerService, OffloadService | None, VerifyRuns | None, ssl.SSLContext | None],
+        Awaitable[tuple[str, Callable[[], Awaitable[None]]]],
+    ]
+    """Starts to serve the admin API; gives its address and what stops it."""
+
+log = logging.getLogger(__name__)
+
+
+def summarize(config: BrokerConfig, target: TierPlace) -> str:
+    """Tier, offload method and retention.
+
+    Args:
+        config: The broker's settings.
+        target: The tier of topics without policies of their own.
+    """
+    return f"tier {target}, offload {_method(config)}, retention {_retention(config)}"
+
+
+def _method(config: BrokerConfig) -> str:
+    if config.streaming_offload_enabled:
+        return "while written (streaming)"
+    due = []
+    if (kept := config.managed_ledger_offload_threshold_in_bytes) >= 0:
+        due.append(f"past {kept} bytes" if kept else "on close")
+    if (age := config.managed_ledger_offload_threshold_in_seconds) >= 0:
+        due.append(f"{age} s after close")
+    return f"of closed ledgers {' or '.join(due) or 'on request'}"
+
+
+def _retention(config: BrokerConfig) -> str:
+    """Of acknowledged messages; others stay."""
+    minutes, mebibytes = config.default_retention_time_in_minutes, config.default_retention_size_in_mb
+    if 0 in {minutes, mebibytes}:
+        return "until acknowledged"
+    bounds = [f"{minutes} min"] * (minutes > 0) + [f"{mebibytes} MiB"] * (mebibytes > 0)
+    return " and ".join(bounds) or "for ever"
+
+
+_THREADS: Final = 8
+"""For reads from disk and metadata: more than cores, since they wait."""
+_FAR_THREADS: Final = 32
+"""For reads that may wait for a tier. Apart from the others, so that dispatch of hot topics never waits for them."""
+_TICK_S: Final = 1.0
+_IDLE_LOOK_S: Final = 60.0
+_GRACE_S: Final = 3.0
+"""For reads from the tier that are under way at the end; whoever asked for them is gone by then."""
+
+
+class Server:
+    """A server that serves clients. Made by :meth:`start`."""
+
+    def __init__(self, service: BrokerService, tiering: Tiering, stack: AsyncExitStack, admin_url: str) -> None:
+        self.service = service
+        self.tiering = tiering
+        self.admin_url = admin_url
+        """Where the admin API is; empty where there is none."""
+        self._stack = stack
+
+    @classmethod
+    async def start(
+        cls, home: Path, config: BrokerConfig, admin: StartAdmin | None = None, *, tier: str | None = None
+    ) -> Self:
+        """Start a server on a home, made where there is none, and wait until clients can connect.
+
+        Args:
+            home: The directory that holds everything.
+            config: The settings.
+            admin: Serves the admin API of the broker, in the same event loop; it knows the rooms below, not they it.
+            tier: Address of the server's own tier; None: the directory ``tier`` in the home.
+
+        Raises:
+            ConfigError: A setting cannot be obeyed.
+            MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
+            HotLogError: The home is in use, or its disk refuses.
+            MetadataError: The metadata cannot be read.
+            OSError: A port is taken.
+        """
+        config = with_advertised_address(config)
+        for warning in validation.check(config):
+            log.warning("%s", warning)
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow")
+            stack.callback(pool.shutdown)
+            hot = await loop.run_in_executor(pool, partial(_open_log, home, config, _deliver(loop)))
+            stack.push_async_callback(loop.run_in_executor, pool, hot.close)
+            metadata = open_metadata(config.metadata_store_url or f"sqlite:{home / 'metadata.db'}", config)
+            stack.callback(metadata.close)
+            catalog = Catalog(metadata, config.cluster_name)
+            await loop.run_in_executor(pool, catalog.ensure_defaults)
+            paths = AfterglowPaths(config.cluster_name)
+            tiering = Tiering.open(home, tier, config=config, hot=hot, metadata=metadata, paths=paths, catalog=catalog)
+            stack.push_async_callback(loop.run_in_executor, pool, tiering.close)
+            store = LedgerStore(
+                hot=hot,
+                states=hot,
+                metadata=metadata,
+                config=config,
+                executor=pool,
+                sources=tiering.sources,
+                offloading=tiering.offload,
+                buffer=tiering.buffer,
+                retention=lambda name: Retention.from_config(tiering.policies.of(name)),
+            )
+            stack.push_async_callback(loop.run_in_executor, pool, store.close)
+            tiering.offload.attach(store)
+            stack.push_async_callback(loop.run_in_executor, pool, tiering.offload.close)
+            await loop.run_in_executor(pool, store.start)
+            far_pool = ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="afterglow-far")
+            stack.callback(within, _GRACE_S, "the end of reads", partial(far_pool.shutdown, cancel_futures=True))
+            service = BrokerService(
+                config=config,
+                store=store,
+                catalog=catalog,
+                policies=tiering.policies,
+                schemas=SchemaRegistry(metadata, paths),
+                authenticator=Authenticator.from_config(config),
+                pool=pool,
+                far_pool=far_pool,
+                instance=uuid.uuid4().hex[:8],
+                own_tier=tiering.place,
+            )
+            service.hot_instance = hot.instance
+            service.reads = tiering.sources.counts
+            service.tier_requests = tiering.requests
+            service.offload_jobs = tiering.jobs
+            stack.push_async_callback(service.close)
+            tls = server_context(config)
+            await _listen(service, config, tls)
+            tiering.reach.listening(service.service_url, service.service_url_tls)
+            announce(home, service.service_url or service.service_url_tls)
+            stack.callback(withdraw, home)
+            admin_url = ""
+            if admin is not None:
+                admin_url, stop = await admin(service, tiering.offload, tiering.verify_runs, tls)
+                stack.push_async_callback(stop)
+                # Ended before the ports: a verification is a call under way, for whose end they would wait.
+                stack.push_async_callback(loop.run_in_executor, pool, tiering.verify_runs.close)
+            tiering.offload.start()
+            tiering.check_target()
+            for interval_s, what, work in _upkeep(service, tiering, config):
+                stack.push_async_callback(cancel, loop.create_task(every(interval_s, what, work)))
+            return cls(service, tiering, stack.pop_all(), admin_url)
+        raise AssertionError("unreachable: the block returns or raises")
+
+    async def stop(self) -> None:
+        """Stop serving, in the reverse order of the start: everything acknowledged is on disk already."""
+        await self._stack.aclose()
+
+
+def _open_log(
+    home: Path, config: BrokerConfig, deliver: Callable[[list[Completion], HotLogError | None], None]
+) -> LocalLog:
+    return LocalLog(home, journal_max_bytes=config.journal_max_size_mb << 20, deliver=deliver)
+
+
+def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], HotLogError | None], None]:
+    def deliver(dones: list[Completion], error: HotLogError | None) -> None:
+        try:
+            loop.call_soon_threadsafe(call_each, dones, error)
+        except RuntimeError:  # the loop has ended before the log: nobody waits for these any more
+            call_each(dones, error)
+
+    return deliver
+
+
+async def _listen(service: BrokerService, config: BrokerConfig, tls: ssl.SSLContext | None) -> None:
+    advertised = config.advertised_address or config.bind_address
+    if config.broker_service_port is not None:
+        port = await _open(service, "brokerServicePort", config.broker_service_port)
+        service.service_url = f"pulsar://{host_in_address(advertised)}:{port}"
+    if config.broker_service_port_tls is not None:
+        port = await _open(service, "brokerServicePortTls", config.broker_service_port_tls, tls)
+        service.service_url_tls = f"pulsar+ssl://{host_in_address(advertised)}:{port}"
+
+
+async def _open(service: BrokerService, setting: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    host = service.config.bind_address
+    try:
+        return await service.listen(host, port, tls=tls)
+    except OSError as error:
+        # The loop's own text has the address once more, behind the reason.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise ConfigError(
+            f"{setting}: cannot listen on {host} port {port}: {reason}; choose another port, or 0 for any free one"
+        ) from error
+
+
+def host_in_address(name: str) -> str:
+    """A host as it stands in an address."""
+    return f"[{name}]" if ":" in name else name
+
+
+def _upkeep(
+    service: BrokerService, tiering: Tiering, config: BrokerConfig
+) -> Iterator[tuple[float, str, Callable[[], Awaitable[None]]]]:
+    """What is done over and over: seconds between, name, work. Each at its own pace, so that none waits for another."""
+    store, offload = service.store, tiering.offload
+    yield _TICK_S, "roll-over by age", partial(service.blocking, store.tick)
+    yield config.retention_check_interval_in_seconds, "retention", partial(service.blocking, store.trim)
+    yield config.stats_update_frequency_in_secs, "rates", service.sample_rates
+    yield 60 * config.message_expiry_check_interval_in_minutes, "expiry", service.expire_messages
+    yield config.offload_tick_interval_millis / 1000, "offload", partial(service.blocking, offload.tick)
+    yield _IDLE_LOOK_S, "upkeep of caches", partial(service.blocking, tiering.drop_idle)

@@ -1,0 +1,142 @@
+"""From the address of a source to what knows its topics and where their objects are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from afterglow.errors import ConfigError
+from afterglow.metadata.address import open_metadata
+from afterglow.metadata.admin_rest import AdminRest
+from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.metadata.pulsar_cluster import PulsarCluster
+from afterglow.read.ranges import Locator
+from afterglow.source.admin_directory import AdminDirectory
+from afterglow.source.attached_directory import AttachedDirectory, attached_paths
+from afterglow.source.cluster_directory import ClusterBrokers, ClusterDirectory
+from afterglow.source.home_directory import TIER_DIRECTORY, HomeDirectory, read_metadata
+from afterglow.tier.locations import FILESYSTEM, TierPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from afterglow.config import BrokerConfig
+    from afterglow.source.directory import TopicDirectory
+
+Hot: TypeAlias = Literal["read", "skip"]
+
+_FORMS: Final = "the home directory that `afterglow serve --home` runs on, http://HOST:8080 or zk://HOST:2181"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAddress:
+    """What :func:`~afterglow.source.connect.connect` is given about a source, beside its tier."""
+
+    source: str
+    """A directory, or a URL."""
+    metadata: str | None = None
+    """Where metadata of ours is, if not there."""
+    service_url: str | None = None
+    """The brokers, where the source is not to be asked for them."""
+    token: str | None = None
+    ca_file: str | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of a URL; empty for a directory."""
+        scheme, separator, _ = self.source.partition("://")
+        return scheme if separator else ""
+
+
+def open_source(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    """Open a source.
+
+    Args:
+        address: The source.
+        config: The settings of this process.
+        explicit: Where all objects are, whatever metadata says.
+        held: Takes what must be closed.
+
+    Raises:
+        ConfigError: An address is malformed.
+        MetadataError: It cannot be read.
+    """
+    match address.scheme:
+        case "":
+            return _open_home(address, config, explicit, held)
+        case "http" | "https":
+            return _open_admin(address, config, explicit, held)
+        case "zk":
+            return _open_cluster(address, config, explicit, held)
+    raise ConfigError(f"source {address.source!r} is no address; give {_FORMS}")
+
+
+def check_hot(hot: str) -> bool:
+    """Whether hot logs are read.
+
+    Raises:
+        ConfigError: The word is unknown.
+    """
+    if hot not in get_args(Hot):
+        raise ConfigError(f"hot={hot!r} is unknown; there are {' and '.join(get_args(Hot))}")
+    return hot == "read"
+
+
+def _open_home(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    home = Path(address.source)
+    metadata = read_metadata(home, address.metadata)
+    held.callback(metadata.close)
+    paths = AfterglowPaths(config.cluster_name)
+    own = TierPlace(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
+    proof = ClusterProof.of(address.token, address.ca_file)
+    directory = HomeDirectory(
+        address.source, home, metadata, paths, config, proof=proof, service_url=address.service_url
+    )
+    return directory, Locator(metadata, paths, own=own, explicit=explicit)
+
+
+def _open_admin(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    proof = ClusterProof.of(address.token, address.ca_file)
+    api = AdminRest(address.source, proof)
+    directory = AdminDirectory(api, proof, config, address.service_url)
+    return _attached(directory, api.clusters, address, config=config, explicit=explicit, held=held)
+
+
+def _open_cluster(
+    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+) -> tuple[TopicDirectory, Locator]:
+    proof = ClusterProof.of(address.token, address.ca_file)
+    store = open_metadata(address.source, config)
+    held.callback(store.close)
+    cluster = PulsarCluster(store)
+    brokers = ClusterBrokers(cluster, proof, address.service_url)
+    directory = ClusterDirectory(address.source, cluster, brokers, proof, config)
+    return _attached(directory, cluster.clusters, address, config=config, explicit=explicit, held=held)
+
+
+def _attached(
+    directory: TopicDirectory,
+    clusters: Callable[[], tuple[str, ...]],
+    address: SourceAddress,
+    *,
+    config: BrokerConfig,
+    explicit: TierPlace | None,
+    held: ExitStack,
+) -> tuple[TopicDirectory, Locator]:
+    """A cluster, with the segments of an Afterglow that is attached to it where metadata of one is named."""
+    if address.metadata is None:
+        return directory, Locator(explicit=explicit)
+    options: dict[str, Any] = {"read_only": True} if address.metadata.startswith("sqlite:") else {}
+    metadata = open_metadata(address.metadata, config, **options)
+    held.callback(metadata.close)
+    paths = attached_paths(metadata, address.metadata, clusters())
+    return AttachedDirectory(directory, metadata, paths), Locator(metadata, paths, explicit=explicit)

@@ -1,0 +1,216 @@
+"""The options of ``format("afterglow")``: what a user may say, checked before anything is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar, cast
+
+from afterglow.config.broker import SETTINGS
+from afterglow.config.kinds import MIB, flag, integer, size
+from afterglow.errors import ConfigError
+from afterglow.format.schema import ENTRIES, MESSAGES, choose
+from afterglow.read.window import parse_time
+from afterglow.spark.datasource.points import START, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from afterglow.config.choices import ReadPriority
+    from afterglow.config.kinds import Kind
+    from afterglow.read.split_reader import Include
+
+Hot: TypeAlias = Literal["read", "skip"]
+
+PARTITION_BYTES: Final = 32 * MIB
+"""Of blocks in a Spark partition, by default: some tenths of a second of work, and little to do again."""
+
+OPTIONS: Final = (
+    "source",
+    "topic",
+    "topicsPattern",
+    "start",
+    "end",
+    "since",
+    "until",
+    "readPriority",
+    "tier",
+    "metadata",
+    "include",
+    "columns",
+    "decode",
+    "hot",
+    "pushdown",
+    "maxPartitionBytes",
+    "maxBytesPerTrigger",
+    "maxEntriesPerTrigger",
+    "failOnDataLoss",
+)
+"""Every option there is, as it is written; Spark does not tell capitals from small letters."""
+
+_PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].kind
+_AGE: Final = re.compile(r"\s*\d+\s*[a-zA-Z]+\s*")
+_Value = TypeVar("_Value")
+_Default = TypeVar("_Default")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What to read, and how."""
+
+    source: str
+    """Where the topics are."""
+    topics: tuple[str, ...]
+    """Names of topics; empty where a pattern tells them."""
+    topics_pattern: str | None
+    """A regular expression that a whole name must match."""
+    start: Point
+    """First message, inclusive."""
+    end: Point | None
+    """Message at which it ends; None: the end of the topic."""
+    since_ms: int | None
+    """Earliest time, epoch milliseconds, inclusive."""
+    until_ms: int | None
+    """Latest time, exclusive."""
+    ages: tuple[str, ...]
+    """Which of the two times were given as an age, which means another moment every time it is asked."""
+    read_priority: ReadPriority | None
+    """Which copy serves while both exist; None: what each topic's policy says."""
+    tier: str | None
+    """Where all objects are, whatever metadata and policies say."""
+    metadata: str | None
+    """Where our records are, if not in the source."""
+    include: Include
+    columns: tuple[str, ...] | None
+    """Columns in the order wanted; None: all of them."""
+    decode: bool
+    """Whether values are given as their schemas describe them."""
+    hot: Hot
+    """Whether to read what no tier has."""
+    pushdown: bool
+    """Whether filters of the query prune."""
+    max_partition_bytes: int
+    """Of blocks in a Spark partition, unless a single block is larger."""
+    max_bytes_per_trigger: int | None
+    """Of blocks in a micro-batch; None: no limit."""
+    max_entries_per_trigger: int | None
+    """In a micro-batch; None: no limit."""
+    fail_on_data_loss: bool | None
+    """Whether it is an error that entries are gone which were to be read; None: where a stream has not read them yet,
+    and not where ``start`` and ``end`` ask for them."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], now_ms: int) -> Self:
+        """Read options as Spark hands them over.
+
+        Args:
+            given: Texts by name, in any case.
+            now_ms: What ages count from.
+
+        Raises:
+            ConfigError: An option is unknown, missing or malformed, or two contradict each other.
+            InvalidName: A position is none.
+        """
+        texts = _known(given)
+        source = texts.get("source", "").strip()
+        if not source:
+            raise ConfigError(
+                'the option "source" is missing; give the home of a server, http://HOST:PORT of an admin API, or '
+                "zk://HOST:PORT"
+            )
+        names = tuple(name for part in texts.get("topic", "").split(",") if (name := part.strip()))
+        pattern = texts.get("topicsPattern")
+        if bool(names) == (pattern is not None):
+            raise ConfigError(
+                'give either the option "topic" (one, or several with commas between) or "topicsPattern" (a regular '
+                f"expression); {'both were' if names else 'none was'} given"
+            )
+        if pattern is not None:
+            _check_pattern(pattern)
+        end = texts.get("end")
+        made = cls(
+            source=source,
+            topics=names,
+            topics_pattern=pattern,
+            start=Point.parse(texts["start"]) if "start" in texts else START,
+            end=None if end is None or end.strip().lower() == "latest" else Point.parse(end),
+            since_ms=parse_time(texts["since"], now_ms) if "since" in texts else None,
+            until_ms=parse_time(texts["until"], now_ms) if "until" in texts else None,
+            ages=tuple(name for name in ("since", "until") if _AGE.fullmatch(texts.get(name, ""))),
+            read_priority=_value(texts, "readPriority", _PRIORITY, None),
+            tier=texts.get("tier"),
+            metadata=texts.get("metadata"),
+            include=cast("Include", _one_of(texts, "include", "messages", "entries")),
+            columns=_columns(texts),
+            decode=_value(texts, "decode", flag(), default=False),
+            hot=cast("Hot", _one_of(texts, "hot", "read", "skip")),
+            pushdown=_value(texts, "pushdown", flag(), default=False),
+            max_partition_bytes=_value(texts, "maxPartitionBytes", size(minimum=1), PARTITION_BYTES),
+            max_bytes_per_trigger=_value(texts, "maxBytesPerTrigger", size(minimum=1), None),
+            max_entries_per_trigger=_value(texts, "maxEntriesPerTrigger", integer(minimum=1), None),
+            fail_on_data_loss=_value(texts, "failOnDataLoss", flag(), None),
+        )
+        if made.decode and made.include == "entries":
+            raise ConfigError("decode=true is for messages, not with include=entries; leave one of them out")
+        return made
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that these options ask for, as they are without ``decode``.
+
+        Raises:
+            ConfigError: A column is unknown or named twice.
+        """
+        return choose(MESSAGES if self.include == "messages" else ENTRIES, self.columns)
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    """Options by the names they are written with."""
+    names = {name.lower(): name for name in OPTIONS}
+    for name in given:
+        if name.lower() in names:
+            continue
+        if name.lower() == "path":
+            raise ConfigError('load() takes no path; say .option("source", …).option("topic", …).load()')
+        near = get_close_matches(name.lower(), names, n=1)
+        hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(OPTIONS)}"
+        raise ConfigError(f"unknown option {name!r}; {hint}")
+    return {names[name.lower()]: text for name, text in given.items()}
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"the option topicsPattern={pattern!r} is no regular expression: {error}") from error
+
+
+def _columns(texts: Mapping[str, str]) -> tuple[str, ...] | None:
+    if "columns" not in texts:
+        return None
+    names = tuple(name for part in texts["columns"].split(",") if (name := part.strip()))
+    if not names:
+        raise ConfigError('the option "columns" is empty; name columns with commas between, or leave it out for all')
+    return names
+
+
+def _one_of(texts: Mapping[str, str], name: str, default: str, other: str) -> str:
+    text = texts.get(name, default).strip().lower()
+    if text not in {default, other}:
+        raise ConfigError(f"the option {name}={texts[name]!r} is unknown; there are {default} and {other}")
+    return text
+
+
+def _value(texts: Mapping[str, str], name: str, kind: Kind[_Value], default: _Default) -> _Value | _Default:
+    if name not in texts:
+        return default
+    try:
+        value = kind.parse(texts[name].strip())
+    except ValueError:
+        value = None
+    if value is None or not kind.accepts(value):
+        raise ConfigError(f"the option {name}={texts[name]!r} is not {kind.description}")
+    return value

@@ -1,0 +1,333 @@
+"""Parsers of what metadata says of a topic: its list of ledgers, and our own records of segments, uploads and deletes.
+
+All are read by field number, with :mod:`afterglow.verify.wire`:
+
+- ``ManagedLedgerInfo``, in Pulsar's compression envelope: ``0x4778`` · header size (int32) · header {1: codec,
+  2: uncompressed size} · compressed value; big-endian. What does not begin with the magic is plain: no message of ours
+  can begin with those bytes.
+- Our own records, each of which begins with {1: version, 2: uuid}. A version that is not known is refused, never
+  guessed at.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from afterglow.errors import CorruptMetadata, FormatError, WrongVersion
+from afterglow.verify.wire import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    _R = TypeVar("_R")
+
+_FILESYSTEM: Final = "filesystem"
+_MAGIC: Final = b"\x47\x78"
+_HEAD: Final = struct.Struct(">2si")
+_NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
+_ARROW: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
+_MAX_BYTES: Final = 256 << 20
+"""Most bytes of a plain value; a node holds 1 MB compressed."""
+_MAX_EXPANSION: Final = {_LZ4: 255, _ZLIB: 1032, _ZSTD: 32768, _SNAPPY: 22}
+"""The most bytes that one compressed byte can stand for: a claim above that is damage, and must not cost the memory."""
+_HALF = (1 << 64) - 1
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an object is, but for its key."""
+
+    driver: str = ""
+    """As in the offload policy; empty: metadata does not say, so it is the server's own tier."""
+    bucket: str = ""
+    """The bucket, the container, or the root directory."""
+    region: str = ""
+    endpoint: str = ""
+    prefix: str = ""
+    """What stands before every key, without slashes at its ends."""
+    blocks: bool = True
+    """Whether objects there have the format of blocks; False: Hadoop's MapFile, by Pulsar's own file-system driver."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """What the driver gave as its metadata, sorted by key; an external driver finds its objects by these."""
+
+
+def place_of_driver(driver: Message) -> Place:
+    """The place that an ``OffloadDriverMetadata`` {1: name, 2: properties {1: key, 2: value}} tells."""
+    name = driver.text(1)
+    properties = {pair.text(1): pair.text(2) for pair in driver.messages(2)}
+    root = "storageBasePath" if name == _FILESYSTEM else "bucket"
+    return Place(
+        name,
+        properties.get(root, ""),
+        properties.get("region", ""),
+        properties.get("serviceEndpoint", ""),
+        properties.get("afterglowPrefix", ""),
+        blocks=name != _FILESYSTEM or properties.get("afterglowFormat") == "blocks",
+        properties=tuple(sorted(properties.items())),
+    )
+
+
+def place_of_record(place: Message) -> tuple[Place, str]:
+    """The place and the key that a ``Place`` record of ours {1: driver … 6: prefix, 7: driver metadata} tells."""
+    driver, bucket, region, endpoint, key, prefix = (place.text(number) for number in range(1, 7))
+    properties = tuple(sorted((pair.text(1), pair.text(2)) for pair in place.messages(7)))
+    return Place(driver, bucket, region, endpoint, prefix, properties=properties), key
+
+
+def open_envelope(value: bytes) -> bytes:
+    """The plain value.
+
+    Raises:
+        FormatError: The envelope is cut short, or does not hold what it claims.
+    """
+    if not value.startswith(_MAGIC):
+        return value
+    if len(value) < _HEAD.size:
+        raise FormatError(f"a compressed value ends after {len(value)} bytes, within its envelope")
+    size = _HEAD.unpack_from(value)[1]
+    if not 0 <= size <= len(value) - _HEAD.size:
+        raise FormatError(f"a compressed value of {len(value)} bytes claims a header of {size}")
+    header = Message(value[_HEAD.size : _HEAD.size + size])
+    codec, plain_bytes = header.integer(1), header.integer(2)
+    data = value[_HEAD.size + size :]
+    if not 0 <= plain_bytes <= min(_MAX_BYTES, len(data) * _MAX_EXPANSION.get(codec, 1)):
+        raise FormatError(f"a compressed value of {len(data)} bytes claims {plain_bytes} bytes, which it cannot hold")
+    plain = _decompress(codec, data, plain_bytes)
+    if len(plain) != plain_bytes:
+        raise FormatError(f"a compressed value claims {plain_bytes} bytes and holds {len(plain)}")
+    return plain
+
+
+def _decompress(codec: int, data: bytes, plain_bytes: int) -> bytes:
+    try:
+        if codec == _NONE:
+            return data
+        if codec == _ZLIB:
+            # Java ends the stream with a sync flush, without the final block: a plain decompress would refuse it.
+            return zlib.decompressobj().decompress(data, plain_bytes + 1)
+        if codec in _ARROW:
+            if codec == _SNAPPY and _snappy_bytes(data) != plain_bytes:
+                raise FormatError(f"a value with codec {codec} holds {_snappy_bytes(data)} bytes, not {plain_bytes}")
+            if codec == _LZ4 and plain_bytes and _fits(data, plain_bytes - 1):
+                raise FormatError(f"a value with codec {codec} holds fewer than {plain_bytes} bytes")
+            plain: bytes = pa.decompress(data, decompressed_size=plain_bytes, codec=_ARROW[codec], asbytes=True)
+            return plain
+    except (zlib.error, pa.ArrowInvalid, OSError) as error:
+        raise FormatError(f"a value with codec {codec} does not decompress: {error}") from error
+    raise FormatError(f"a compressed value has the unknown codec {codec}")
+
+
+def _snappy_bytes(data: bytes) -> int:
+    """The length in front of a Snappy block. The decoder obeys it, and leaves the rest of its buffer as it was."""
+    length = 0
+    for place, byte in enumerate(data[:5]):
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            break
+    return length
+
+
+def _fits(data: bytes, plain_bytes: int) -> bool:
+    """Whether an LZ4 block needs no more room. It does not tell its length, and the decoder not how much it wrote."""
+    try:
+        pa.decompress(data, decompressed_size=plain_bytes, codec=_ARROW[_LZ4], asbytes=True)
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """What one ledger says of one segment that holds entries of it."""
+
+    uuid: UUID
+    complete: bool
+    """Committed; otherwise on its way."""
+    end_entry_id: int | None
+    """Last entry of this ledger in the segment, inclusive; None where it is not known yet."""
+    place: Place | None
+    """None where only the segment's record tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One ledger of the list."""
+
+    ledger_id: int
+    entries: int | None
+    """None while it is open, or was when its owner died."""
+    size_bytes: int
+    """Of its entries; 0 where the list does not say."""
+    uuid: UUID | None
+    """Of its own object (V1), complete or not, or of its first segment; None where no offload was begun."""
+    complete: bool
+    """Whether its own object is committed."""
+    hot_deleted: bool
+    """Whether the hot copy is gone, and only the tier has it."""
+    place: Place
+    """Of its own object."""
+    stubs: tuple[Stub, ...]
+    """Its segments, in the order of the list: each begins behind the one before, the first with entry 0."""
+
+    @property
+    def copy(self) -> UUID | None:
+        """The UUID of its own object, complete or being written; None where it has none, or has segments instead."""
+        return None if self.stubs else self.uuid
+
+
+def parse_ledgers(value: bytes, path: str) -> tuple[Ledger, ...]:
+    """The ledgers of a topic, ascending by id; none where the value is empty.
+
+    Raises:
+        CorruptMetadata: The value does not parse, or names a ledger twice. Nothing may be concluded from the rest.
+    """
+    try:
+        found = [_ledger(Message(row)) for row in Message(open_envelope(value)).values(1)]
+    except FormatError as error:
+        raise CorruptMetadata(f"the managed ledger at {path} does not parse: {error}; restore it") from error
+    found.sort(key=lambda ledger: ledger.ledger_id)  # Pulsar writes the list from a hash map
+    if len({ledger.ledger_id for ledger in found}) != len(found):
+        raise CorruptMetadata(f"the managed ledger at {path} names a ledger twice; restore it")
+    return tuple(found)
+
+
+def _ledger(row: Message) -> Ledger:
+    if not row.has(1):
+        raise FormatError("a ledger without id")
+    context = row.message(5)
+    return Ledger(
+        ledger_id=row.integer(1),
+        entries=row.integer_or_none(2),
+        size_bytes=max(row.integer(3), 0),
+        uuid=_uuid(context),
+        complete=context.flag(3),
+        hot_deleted=context.flag(4),
+        place=place_of_driver(context.message(6)),
+        stubs=tuple(_stubs(context)),
+    )
+
+
+def _stubs(context: Message) -> Iterator[Stub]:
+    for segment in context.messages(7):
+        uuid = _uuid(segment)
+        if uuid is None:
+            raise FormatError("a segment without UUID")
+        place = place_of_driver(segment.message(7)) if segment.has(7) else None
+        yield Stub(uuid, segment.flag(3), segment.integer_or_none(6), place)
+
+
+def _uuid(message: Message) -> UUID | None:
+    if not (message.has(1) and message.has(2)):
+        return None
+    return UUID(int=(message.integer(1) & _HALF) << 64 | message.integer(2) & _HALF)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A committed segment, or one about to be."""
+
+    uuid: UUID
+    place: Place
+    key: str
+    """Of the data object."""
+    begin: tuple[int, int]
+    """Ledger and entry of the first entry, inclusive."""
+    end: tuple[int, int]
+    """Of the last one, inclusive."""
+    bytes: int
+    """Length of the data object."""
+    entries: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRecord:
+    """A segment on its way."""
+
+    uuid: UUID
+    place: Place
+    key: str
+    """Of the data object to be."""
+    upload_id: str
+    """The store's identity of the multipart upload; empty: not created yet, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecord:
+    """An object that is to go, with its index and any unfinished upload of its key."""
+
+    uuid: UUID
+    place: Place
+    key: str
+    """Of the data object."""
+
+
+def parse_segment(value: bytes, path: str) -> SegmentRecord:
+    """Read a segment's record.
+
+    Raises:
+        CorruptMetadata: It does not parse, or stands at another path than its UUID's.
+        WrongVersion: A newer release wrote it.
+    """
+
+    def read(uuid: UUID, record: Message) -> SegmentRecord:
+        place, key = place_of_record(record.message(3))
+        begin, end = record.message(4), record.message(5)
+        return SegmentRecord(
+            uuid=uuid,
+            place=place,
+            key=key or str(uuid),
+            begin=(begin.integer(1), begin.integer(2)),
+            end=(end.integer(1), end.integer(2)),
+            bytes=record.unsigned(6),
+            entries=record.unsigned(7),
+            blocks=record.unsigned(8),
+        )
+
+    return _parse(value, path, read)
+
+
+def parse_upload(value: bytes, path: str) -> UploadRecord:
+    """Read the record of a segment on its way; raises as :func:`parse_segment`."""
+
+    def read(uuid: UUID, record: Message) -> UploadRecord:
+        place, key = place_of_record(record.message(4))
+        return UploadRecord(uuid, place, key or str(uuid), record.text(5))
+
+    return _parse(value, path, read)
+
+
+def parse_delete(value: bytes, path: str) -> DeleteRecord:
+    """Read an intent to delete; raises as :func:`parse_segment`."""
+
+    def read(uuid: UUID, record: Message) -> DeleteRecord:
+        place, key = place_of_record(record.message(3))
+        ledger_id = record.integer_or_none(7)
+        return DeleteRecord(uuid, place, key or (str(uuid) if ledger_id is None else f"{uuid}-ledger-{ledger_id}"))
+
+    return _parse(value, path, read)
+
+
+def _parse(value: bytes, path: str, read: Callable[[UUID, Message], _R]) -> _R:
+    try:
+        record = Message(value)
+        version, text = record.unsigned(1), record.text(2)
+        uuid = UUID(text)
+    except ValueError as error:  # FormatError, and what UUID raises
+        raise CorruptMetadata(f"the record at {path} does not parse: {error}; restore it") from error
+    if version != _VERSION:
+        raise WrongVersion(f"the record at {path} has version {version}, this release knows {_VERSION}: upgrade it")
+    if text != path.rpartition("/")[2]:
+        raise CorruptMetadata(f"the record at {path} is that of {text}; restore it")
+    try:
+        return read(uuid, record)
+    except FormatError as error:
+        raise CorruptMetadata(f"the record at {path} does not parse: {error}; restore it") from error

@@ -1,0 +1,107 @@
+"""Pending deletes by themselves: what is on record is carried out when nothing speaks against it, and only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from afterglow.format.proto.afterglow_pb2 import DeleteRecord
+from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload.pending_deletes import CarriedOut, PendingDelete, PendingDeletes
+from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
+from afterglow.testing.ledgers import TOPIC
+from afterglow.testing.offloads import INSTANCE, OffloadWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from afterglow.metadata.store import MetadataStore
+
+PATHS = AfterglowPaths()
+
+
+def pending_deletes(
+    world: OffloadWorld,
+    *,
+    metadata: MetadataStore | None = None,
+    writing: Callable[[str, UUID], bool] = lambda *_: False,
+) -> PendingDeletes:
+    return PendingDeletes(
+        metadata=metadata or world.metadata,
+        paths=PATHS,
+        policies=world.policies,
+        tiers=world.tiers,
+        clock=world.clock,
+        instance=INSTANCE,
+        writing=writing,
+    )
+
+
+def object_to_delete(world: OffloadWorld) -> PendingDelete:
+    """A segment's object that no list names, in the tier."""
+    pending = PendingDelete(uuid4(), world.own, None)
+    world.tier.put(pending.key, b"data")
+    return pending
+
+
+def test_an_object_that_a_task_still_writes_is_deleted_only_afterwards(new_world: Callable[..., OffloadWorld]) -> None:
+    """A part that came after the deletion would be left over, and named by nothing."""
+    world = new_world()
+    world.topic(1)
+    pending = object_to_delete(world)
+    written = {pending.uuid}
+    found = pending_deletes(world, writing=lambda _, uuid: uuid in written)
+    found.record(TOPIC, pending, "for a test")
+    assert found.carry_out(TOPIC) == CarriedOut(waiting=1)
+    assert world.objects() == [pending.key]
+    written.clear()
+    assert found.carry_out(TOPIC) == CarriedOut(done=1)
+    assert world.objects() == []
+
+
+def test_an_intent_of_unknown_outcome_is_on_record_in_the_end(new_world: Callable[..., OffloadWorld]) -> None:
+    for fault in (Fault.LOST, Fault.ERROR_AFTER):
+        world = new_world()
+        world.topic(1)
+        pending = PendingDelete(uuid4(), world.own, None)
+        faulty = FaultyMetadataStore(world.metadata, [FaultRule(fault, frozenset({"put"}))])
+        pending_deletes(world, metadata=faulty).record(TOPIC, pending, "for a test")
+        assert world.intents() == (str(pending.uuid),)
+
+
+@pytest.mark.parametrize("jump_ms", [7_200_000, -7_200_000])
+def test_an_intent_outlives_a_jump_of_the_clock(new_world: Callable[..., OffloadWorld], jump_ms: int) -> None:
+    """An upload that was not there, or not listed, at the first look is aborted at the second."""
+    world = new_world()
+    world.topic(1)
+    pending = PendingDelete(uuid4(), world.own, None, unfinished=True)
+    found = pending_deletes(world)
+    found.record(TOPIC, pending, "for a test")
+    assert found.carry_out(TOPIC) == CarriedOut(kept=1)
+    world.clock.set_now_ms(world.clock.now_ms() + jump_ms)
+    assert found.carry_out(TOPIC) == CarriedOut(kept=1)
+    world.tier.create_upload(pending.key)
+    world.clock.advance(600)
+    assert found.carry_out(TOPIC) == CarriedOut(done=1)
+    assert world.tier.list_uploads() == ()
+
+
+def test_an_intent_that_names_the_key_of_another_object_deletes_nothing() -> None:
+    world = OffloadWorld()  # not checked at the end: the intent stays
+    world.topic(1)
+    other = object_to_delete(world)
+    pending = PendingDelete(uuid4(), world.own, None)
+    found = pending_deletes(world)
+    found.record(TOPIC, pending, "for a test")
+    path = PATHS.delete(TOPIC, pending.uuid)
+    node = world.metadata.get(path)
+    assert node is not None
+    record = DeleteRecord.FromString(node.value)
+    record.place.key = other.key
+    world.metadata.put(path, record.SerializeToString(), node.version)
+    assert found.carry_out(TOPIC) == CarriedOut(failed=1)
+    assert world.objects() == [other.key]
+    assert world.intents() == (str(pending.uuid),)

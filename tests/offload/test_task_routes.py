@@ -1,0 +1,315 @@
+"""Tasks over the protocol of a real server, held against the same tasks over its files."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import ssl
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+import jwt
+import pytest
+
+from afterglow.config import BrokerConfig, load_conf
+from afterglow.errors import AccessDenied, CorruptBlock, HotLogUnavailable, LedgerMissing, NotSupported
+from afterglow.format.blocks import plan_v1, plan_v2
+from afterglow.format.entry import encode_entry
+from afterglow.format.objects import INSTANCE_KEY
+from afterglow.format.proto import pulsar_api_pb2 as wire
+from afterglow.hot.local import open_shared, read_instance
+from afterglow.hot.pulsar import LedgerRange, PulsarAddress, RemoteLedgers
+from afterglow.metadata.names import TopicName
+from afterglow.offload.task import LedgerPart, LedgerTask, PartTask, Route, RouteBytes, run_part, run_task
+from afterglow.pipeline.task_access import TaskReach
+from afterglow.storage.memory import MemoryStore
+from afterglow.testing.certificates import write_certificate
+from afterglow.testing.faults import Fault, FaultRule, FaultyStore
+from afterglow.testing.raw_client import RawClient, encode_send
+from afterglow.testing.served_topics import eventually
+from afterglow.testing.serving import serving, start
+from afterglow.tier.locations import place_of_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from afterglow.hot.pulsar import RemoteLedger
+    from afterglow.testing.serving import Served
+
+TOPIC = "persistent://public/default/far"
+NAME = TopicName.parse(TOPIC).managed_ledger_name
+KEEP = "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"
+SMALL_LEDGERS = f"managedLedgerMaxEntriesPerLedger=25\nmanagedLedgerMinLedgerRolloverTimeMinutes=0\n{KEEP}"
+
+
+class Engine(NamedTuple):
+    """A running server with a topic of several ledgers."""
+
+    served: Served
+    home: Path
+    stretches: tuple[LedgerRange, ...]
+
+    @property
+    def instance(self) -> str:
+        return read_instance(self.home) or ""
+
+    def offsets(self, stretch: LedgerRange) -> NDArray[np.int64]:
+        with open_shared(self.home, stretch.ledger_id) as ledger:
+            eventually(lambda: ledger.confirmed >= stretch.last, lambda: ledger.confirmed)
+            return ledger.offsets(stretch.first, stretch.last)
+
+    def task(self, *ledgers: LedgerPart, **changes: Any) -> PartTask:
+        return PartTask(
+            **{
+                "topic": NAME,
+                "key": "object",
+                "number": 1,
+                "upload_id": None,
+                "url": "",
+                "options": (),
+                "metadata": ((INSTANCE_KEY, self.instance),),
+                "home": str(self.home),
+                "instance": self.instance,
+                "ledgers": ledgers,
+                **changes,
+            }
+        )
+
+
+def publish(url: str, count: int, size: int = 900, **options: Any) -> tuple[LedgerRange, ...]:
+    """Publishes entries of different sizes; returns what each ledger has got."""
+    with RawClient(url, **options) as client:
+        producer = client.open_producer(TOPIC)
+        entries = (
+            encode_entry(
+                wire.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1 + number),
+                number.to_bytes(4, "big") * (size // 4 + number % 7),
+            )
+            for number in range(count)
+        )
+        # Few at once: a ledger that is full takes what is under way all the same.
+        positions = client.publish((encode_send(producer, i, data) for i, data in enumerate(entries)), 5)
+    last: dict[int, int] = {}
+    for position in positions:
+        last[position.ledger_id] = max(position.entry_id, last.get(position.ledger_id, 0))
+    return tuple(LedgerRange(ledger_id, 0, entry_id) for ledger_id, entry_id in sorted(last.items()))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    directory = tmp_path_factory.mktemp("engine")
+    conf = directory / "broker.conf"
+    conf.write_text(SMALL_LEDGERS)
+    with serving(directory / "home", "--conf", str(conf)) as served:
+        yield Engine(served, directory / "home", publish(served.service_url, 160))
+
+
+@pytest.fixture
+def address(engine: Engine) -> PulsarAddress:
+    return PulsarAddress(engine.served.service_url)
+
+
+def v1(engine: Engine, stretch: LedgerRange) -> LedgerPart:
+    return LedgerPart(stretch.ledger_id, plan_v1(engine.offsets(stretch), 8_000))
+
+
+def v2(engine: Engine, stretches: Sequence[LedgerRange]) -> tuple[LedgerPart, ...]:
+    parts = []
+    at = 0
+    for stretch in stretches:
+        plans = plan_v2(engine.offsets(stretch), stretch.ledger_id, stretch.first, block_bytes=4_000, offset=at)
+        at = plans[-1].offset + plans[-1].header.block_bytes
+        parts.append(LedgerPart(stretch.ledger_id, plans))
+    return tuple(parts)
+
+
+def both_ways(task: PartTask, address: PulsarAddress) -> None:
+    """Runs a task over files and over the protocol, and finds the same bytes, checksums and statistics."""
+    found = []
+    for task_, route in ((task, Route.FILES), (replace(task, home="", remote=address), Route.PROTOCOL)):
+        store = MemoryStore()
+        result = run_part(pickle.loads(pickle.dumps(task_)), open_store=lambda *_, store=store: store)
+        assert (result.error, result.route) == (None, route)
+        assert result.file_bytes == (task.entry_bytes if route is Route.FILES else 0)
+        found.append((store.get(task.key), result.part, result.statistics))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == task.size_bytes
+
+
+def test_a_ledger_gives_the_same_object_over_the_protocol(engine: Engine, address: PulsarAddress) -> None:
+    assert len(engine.stretches) >= 3
+    for stretch in engine.stretches:
+        both_ways(engine.task(v1(engine, stretch)), address)
+
+
+def test_a_part_of_several_ledgers_gives_the_same_bytes(engine: Engine, address: PulsarAddress) -> None:
+    first, *middle, last = engine.stretches
+    begin = LedgerRange(first.ledger_id, 10, first.last)
+    end = LedgerRange(last.ledger_id, 0, max(last.last - 2, 0))
+    task = engine.task(*v2(engine, [begin, *middle, end]))
+    assert sum(len(piece.plans) for piece in task.ledgers) > len(task.ledgers)
+    both_ways(task, address)
+
+
+def test_a_part_in_the_middle_of_a_ledger_gives_the_same_bytes(engine: Engine, address: PulsarAddress) -> None:
+    stretch = engine.stretches[1]
+    both_ways(engine.task(*v2(engine, [LedgerRange(stretch.ledger_id, 3, 17)])), address)
+
+
+def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
+    engine: Engine, address: PulsarAddress, tmp_path: Path
+) -> None:
+    stretch = engine.stretches[0]
+    found = []
+    for remote in (None, address):
+        tier = tmp_path / str(remote is None)
+        tier.mkdir()
+        task = LedgerTask(
+            topic=NAME,
+            key="for people",
+            ledger_id=stretch.ledger_id,
+            entries=len(stretch),
+            uuid=UUID(int=7),
+            size_bytes=1,
+            policy=BrokerConfig(),
+            own=place_of_url(tier.as_uri()),
+            metadata=((INSTANCE_KEY, engine.instance),),
+            home=str(engine.home) if remote is None else "",
+            instance=engine.instance,
+            remote=remote,
+        )
+        result = run_task(task)
+        assert (result.error, result.route) == (None, Route.FILES if remote is None else Route.PROTOCOL)
+        assert result.file_bytes == (task.size_bytes if remote is None else 0)
+        found.append({path.relative_to(tier): path.read_bytes() for path in tier.rglob("*") if path.is_file()})
+    assert found[0]
+    assert found[0] == found[1]
+
+
+def test_a_ledger_over_the_protocol_is_as_its_files_are(engine: Engine, address: PulsarAddress) -> None:
+    stretch = engine.stretches[1]
+    with (
+        RemoteLedgers(address, TOPIC, engine.stretches) as ledgers,
+        open_shared(engine.home, stretch.ledger_id) as stored,
+    ):
+        far: RemoteLedger = ledgers.ledger(stretch.ledger_id)
+        assert (far.ledger_id, far.confirmed, far.size_bytes) == (
+            stored.ledger_id,
+            stored.confirmed,
+            stored.size_bytes,
+        )
+        for first, last in ((0, 99), (5, 8), (24, 24), (3, 2), (99, 100)):
+            assert list(map(bytes, far.read(first, last))) == list(map(bytes, stored.read(first, last)))
+        for first, size in ((0, 1), (7, 3_000), (7, 1 << 30), (24, 5), (99, 5)):
+            assert tuple(far.read_frames(first, size)) == tuple(stored.read_frames(first, size))
+        assert far.offsets(4, 20).tolist() == stored.offsets(4, 20).tolist()
+        with pytest.raises(IndexError, match="are not among those to be read"):
+            far.offsets(0, 99)
+
+
+def test_files_are_read_only_where_they_are_the_engines(engine: Engine, address: PulsarAddress, tmp_path: Path) -> None:
+    task = engine.task(v1(engine, engine.stretches[0]), remote=address)
+    assert run_part(task, open_store=lambda *_: MemoryStore()).route is Route.FILES
+    (tmp_path / "hot").mkdir()
+    (tmp_path / "hot" / "instance").write_text("another")
+    for home in ("", str(tmp_path), str(tmp_path / "hot" / "instance"), str(tmp_path / "none")):
+        result = run_part(replace(task, home=home), open_store=lambda *_: MemoryStore())
+        assert (result.error, result.route) == (None, Route.PROTOCOL)
+        alone = run_part(replace(task, home=home, remote=None), open_store=lambda *_: MemoryStore())
+        assert isinstance(alone.error, LedgerMissing)
+        assert alone.route is None
+
+
+def test_bytes_read_from_files_count_also_where_their_upload_fails(engine: Engine, address: PulsarAddress) -> None:
+    task = engine.task(v1(engine, engine.stretches[0]))
+    with open_shared(engine.home, engine.stretches[0].ledger_id) as stored:
+        assert task.entry_bytes == stored.size_bytes
+    full = FaultyStore(MemoryStore(), [FaultRule(Fault.ERROR_BEFORE, times=None)])
+    result = run_part(task, open_store=lambda *_: full)
+    assert result.error is not None
+    assert (result.route, result.file_bytes) == (None, task.entry_bytes)
+    assert run_part(replace(task, home="", remote=address), open_store=lambda *_: full).file_bytes == 0
+    assert run_part(replace(task, home=""), open_store=lambda *_: full).file_bytes == 0
+
+
+def test_another_engine_at_the_same_address_is_not_read(engine: Engine, address: PulsarAddress) -> None:
+    task = engine.task(v1(engine, engine.stretches[0]), home="", remote=address, instance="of another home")
+    result = run_part(task, open_store=lambda *_: MemoryStore())
+    assert isinstance(result.error, NotSupported)
+    assert f"this is the hot log {engine.instance}, not of another home" in str(result.error)
+
+
+def test_entries_that_are_not_as_planned_are_not_uploaded(engine: Engine, address: PulsarAddress) -> None:
+    stretch = engine.stretches[0]
+    offsets = engine.offsets(stretch).copy()
+    offsets[5:] += 1
+    store = MemoryStore()
+    task = engine.task(LedgerPart(stretch.ledger_id, plan_v1(offsets, 8_000)), home="", remote=address)
+    assert isinstance(run_part(task, open_store=lambda *_: store).error, CorruptBlock)
+    assert list(store.list()) == []
+
+
+def test_an_engine_killed_in_the_middle_of_a_task_is_an_error_to_try_again(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(SMALL_LEDGERS)
+    served = start(tmp_path / "home", "--conf", str(conf))
+    try:
+        stretches = publish(served.service_url, 200, 256 << 10)  # more than both ends hold in memory
+        engine = Engine(served, tmp_path / "home", stretches)
+        task = engine.task(*v2(engine, stretches), home="", remote=PulsarAddress(served.service_url))
+        store = MemoryStore()
+        with RemoteLedgers(PulsarAddress(served.service_url), TOPIC, stretches, deadline_s=1.0) as ledgers:
+
+            def open_ledger(ledger_id: int) -> AbstractContextManager[RemoteLedger]:
+                if ledger_id == stretches[1].ledger_id:
+                    served.kill()
+                return nullcontext(ledgers.ledger(ledger_id))
+
+            result = run_part(task, open_ledger=open_ledger, open_store=lambda *_: store)
+        assert isinstance(result.error, HotLogUnavailable)
+        assert list(store.list()) == []
+        served = start(tmp_path / "home", "--conf", str(conf))
+        both_ways(replace(task, home=str(engine.home)), PulsarAddress(served.service_url))
+    finally:
+        if served.process.poll() is None:
+            served.kill()
+
+
+def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
+    secret = bytes(range(32))
+    token = jwt.encode({"sub": "engine"}, secret, algorithm="HS256")
+    certificate, key = write_certificate(tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "authenticationEnabled=true\nauthenticationProviders=token\n"
+        f"tokenSecretKey=data:;base64,{base64.b64encode(secret).decode()}\n"
+        "brokerServicePort=\nwebServicePort=\nbrokerServicePortTls=0\nwebServicePortTls=0\n"
+        f"tlsCertificateFilePath={certificate}\ntlsKeyFilePath={key}\n"
+        f"brokerClientAuthenticationParameters=token:{token}\nbrokerClientTrustCertsFilePath={certificate}\n"
+        f"offloadTasksReadFiles=false\n{KEEP}"
+    )
+    with serving(tmp_path / "home", "--conf", str(conf), plain=False) as served:
+        tls = ssl.create_default_context(cafile=certificate)
+        engine = Engine(served, tmp_path / "home", publish(served.service_url, 20, token=token, tls=tls))
+        reach = TaskReach(load_conf(conf), place_of_url("s3://bucket"))
+        reach.listening("", served.service_url)
+        address = reach()
+        assert address is not None
+        task = engine.task(v1(engine, engine.stretches[0]))
+        both_ways(task, address)
+        assert token not in repr(replace(task, remote=address))
+        stranger = replace(address, token=jwt.encode({"sub": "engine"}, bytes(32), algorithm="HS256"))
+        result = run_part(replace(task, home="", remote=stranger), open_store=lambda *_: MemoryStore())
+        assert isinstance(result.error, AccessDenied)
+
+
+def test_bytes_are_counted_by_route() -> None:
+    counted = RouteBytes().plus(Route.FILES, 3).plus(Route.PROTOCOL, 5).plus(Route.FILES, 4).plus(None, 9)
+    assert counted == RouteBytes(files=7, protocol=5)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.errors import StoreUnavailable
+from afterglow.pipeline.upkeep import cancel, every, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("not today"), ZeroDivisionError("a fault")])
+def test_upkeep_goes_on_after_a_failure_and_tells_of_it(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> int:
+        calls = 0
+        enough = asyncio.Event()
+
+        async def work() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                enough.set()
+            if calls == 1:
+                raise error
+
+        task = asyncio.create_task(every(0, "the work", work))
+        await asyncio.wait_for(enough.wait(), 30)
+        await cancel(task)
+        return calls
+
+    assert asyncio.run(run()) >= 3
+    (told,) = (record for record in caplog.records if record.name == "afterglow.pipeline.upkeep")
+    assert told.getMessage().startswith("the work failed and is done again later")
+    assert (told.exc_info is None) == isinstance(error, StoreUnavailable)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_work_that_does_not_end_is_left_behind(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+    assert not within(0.01, "the end", gate.wait)
+    assert "the end takes longer than 0.01 s and is left behind" in caplog.text
+
+
+def test_work_that_ends_is_waited_for() -> None:
+    done: list[int] = []
+    assert within(30, "the end", lambda: done.append(1))
+    assert done == [1]

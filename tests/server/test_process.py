@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from afterglow.config import BrokerConfig
+from afterglow.errors import ConfigError, MetadataUnavailable
+from afterglow.server.process import Server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = BrokerConfig(bind_address="127.0.0.1", broker_service_port=0)
+
+
+def start_and_stop(home: Path, config: BrokerConfig = CONFIG, tier: str | None = None) -> Server:
+    async def run() -> Server:
+        server = await Server.start(home, config, tier=tier)
+        await server.stop()
+        return server
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("config", "tier", "message"),
+    [
+        (CONFIG, "memory://", "--tier memory://"),
+        (CONFIG, "nonsense", "tier 'nonsense' is no address"),
+        (
+            BrokerConfig(bind_address="127.0.0.1", broker_service_port=0, spark_master="local[x]"),
+            None,
+            "--master local",
+        ),
+    ],
+)
+def test_a_start_that_is_refused_leaves_the_home_free(
+    tmp_path: Path, config: BrokerConfig, tier: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        start_and_stop(tmp_path / "home", config, tier)
+    start_and_stop(tmp_path / "home")
+
+
+def test_the_server_gives_its_metadata_store_the_timeouts_of_its_settings(tmp_path: Path) -> None:
+    config = replace(CONFIG, metadata_store_url="zk://127.0.0.1:1", metadata_store_operation_timeout_seconds=1)
+    with pytest.raises(MetadataUnavailable, match=r"within 1 s; .* metadataStoreOperationTimeoutSeconds"):
+        start_and_stop(tmp_path / "home", config)
+
+
+def test_an_engine_knows_its_tier_and_offloads_to_it(tmp_path: Path) -> None:
+    server = start_and_stop(tmp_path / "home")
+    assert server.tiering.place.url == (tmp_path / "home/tier").as_uri()
+    assert server.service.reads("public/default/persistent/t") is None
+
+
+def test_a_changed_policy_is_known_to_offload_at_once(tmp_path: Path) -> None:
+    async def run() -> tuple[int, int]:
+        server = await Server.start(tmp_path / "home", CONFIG)
+        try:
+            name = "public/default/persistent/t"
+            before = server.tiering.policies.of(name).managed_ledger_offload_threshold_in_bytes
+            namespace = server.service.catalog.namespaces("public")[0]
+            await server.service.update_policies(namespace, lambda found: {**found, "offload_threshold": 77})
+            return before, server.tiering.policies.of(name).managed_ledger_offload_threshold_in_bytes
+        finally:
+            await server.stop()
+
+    assert asyncio.run(run()) == (-1, 77)
+
+
+def test_a_ledger_that_nobody_serves_is_kept_as_its_policies_say(tmp_path: Path) -> None:
+    """Offload opens topics by themselves, and the broker's own setting keeps nothing."""
+
+    async def run() -> tuple[int, int]:
+        server = await Server.start(tmp_path / "home", CONFIG)
+        try:
+            service = server.service
+            namespace = service.catalog.namespaces("public")[0]
+            none = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+            keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            await service.update_policies(namespace, lambda found: {**found, "retention_policies": keep})
+            ledger = await service.blocking(service.store.open, "public/default/persistent/t")
+            ended = asyncio.get_running_loop().create_future()
+            ledger.append([bytes(100)], 1, ended.set_result)
+            await ended
+            await service.blocking(ledger.roll)
+            await service.blocking(service.store.trim)
+            kept = ledger.number_of_entries
+            await service.update_policies(namespace, lambda _found: {"retention_policies": none})
+            await service.blocking(service.store.trim)
+            return kept, ledger.number_of_entries
+        finally:
+            await server.stop()
+
+    assert asyncio.run(run()) == (1, 0)
