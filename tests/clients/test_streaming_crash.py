@@ -1,6 +1,6 @@
 """``kill -9`` of ``serve --streaming`` in the middle of segments, its store failing: nothing is lost, nothing twice.
 
-Rounds end at moments of a segment's life: the proxy in front of the store kills the engine when the request that was
+Rounds end at moments of a segment's life: the proxy in front of the store kills the server when the request that was
 drawn comes by, before or after its effect. Workers of the killed engine may go on for a moment, as those of any crash.
 """
 
@@ -127,7 +127,7 @@ class Load:
 
 
 class Assassin:
-    """Kills an engine when a request comes by."""
+    """Kills a server when a request comes by."""
 
     def __init__(self, served: Served, operation: str, moment: Moment, skip: int) -> None:
         self._served = served
@@ -234,8 +234,10 @@ def test_segments_survive_kill_9_at_any_moment_with_a_failing_store(
             check(home, topic, acknowledged)
             settle(served, home, TOPICS[topic])
             assert check(home, topic, acknowledged) == {"tiered"}
+        store = open_store("s3://crash", **store_server.options())
+        eventually(lambda: store.list_uploads() == (), store.list_uploads)
         assert served.stop() == 0
-    assert open_store("s3://crash", **store_server.options()).list_uploads() == ()
+    assert store.list_uploads() == ()
     assert "no faults" in verified(home, store_server)
 
 
@@ -268,7 +270,7 @@ def settle(served: Served, home: Path, topic: str) -> None:
         eventually(lambda: on_record(home, topic) == [], lambda: on_record(home, topic))
         wait_for_tier_alone(home, topic)
     except AssertionError:
-        log.warning("the engine said:\n%s", "\n".join(served.lines[-60:]))
+        log.warning("the server said:\n%s", "\n".join(served.lines[-60:]))
         raise
 
 
