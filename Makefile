@@ -87,7 +87,7 @@ SEEDS ?= 1000
 STEPS ?= 1000
 .PHONY: sim
 sim: $(STAMP) ## simulate SEEDS=1000 schedules of STEPS=1000 from seed FIRST=0 on, JOBS=0 (all cores) at a time
-	$(BIN)/python -m afterglow.testing.sim --seed $(FIRST) --count $(SEEDS) --steps $(STEPS) --jobs $(or $(JOBS),0)
+	$(BIN)/python -m tests.support.sim --seed $(FIRST) --count $(SEEDS) --steps $(STEPS) --jobs $(or $(JOBS),0)
 
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks; results go to bench/results/

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from tests.support.assemble import assemble_blocks, encode_block_into
+
 from afterglow.format.blocks import BlockPlan, plan_v1, plan_v2
 from afterglow.format.frames import scan_frames
-from afterglow.testing.assemble import assemble_blocks, encode_block_into
 from bench.measure import best_seconds, copy_fresh, keep
 from bench.samples import unbatched
 

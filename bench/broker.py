@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.support.raw_client import RawClient
+from tests.support.serving import serving, start
 
-from afterglow.testing.raw_client import RawClient
-from afterglow.testing.serving import serving, start
 from bench.broker_load import BATCH, WINDOW, pace, pull, push, sends, stock_client, stock_consume, stock_produce
 from bench.measure import keep
 

@@ -10,16 +10,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pulsar
+from tests.support.raw_client import RawClient, encode_send
 
 from afterglow.format.entry import encode_batch, encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import FrameBuffer
-from afterglow.testing.raw_client import RawClient, encode_send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from afterglow.testing.raw_client import Frame
+    from tests.support.raw_client import Frame
 
 PAYLOAD = os.urandom(1024)
 BATCH = 100  # messages in a batch

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from tests.support.servers import ServerUnavailable, start_moto, start_versitygw
+
 from afterglow.config import BrokerConfig
 from afterglow.format.compression import Codec
 from afterglow.format.frames import FRAME_BYTES, scan_frames
@@ -35,16 +37,16 @@ from afterglow.read.hot_readers import SharedHot
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.server.process import Server
 from afterglow.storage.store import Part, Upload
-from afterglow.testing.servers import ServerUnavailable, start_moto, start_versitygw
 from bench.measure import keep
 from bench.process_tree import Peak
 from bench.samples import batched, unbatched
 
 if TYPE_CHECKING:
+    from tests.support.servers import S3Server
+
     from afterglow.errors import AfterglowError
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.storage.store import ObjectStore
-    from afterglow.testing.servers import S3Server
 
 TOTAL = int(os.environ.get("BENCH_OFFLOAD_MIB", "1024")) << 20
 PART = 64 << 20

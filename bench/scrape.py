@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.support.raw_client import RawClient
+from tests.support.serving import serving
 
-from afterglow.testing.raw_client import RawClient
-from afterglow.testing.serving import serving
 from bench.broker_load import WINDOW, pace, push, sends
 from bench.measure import keep
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pulsar
+from tests.support.serving import TierRequests, serving
 
 from afterglow.config import load_conf
 from afterglow.format.position import Position
@@ -38,7 +39,6 @@ from afterglow.source.addresses import SourceAddress, open_source
 from afterglow.source.connect import Source
 from afterglow.source.partition import Rooms
 from afterglow.storage import CountingStore
-from afterglow.testing.serving import TierRequests, serving
 from afterglow.tier.locations import Tiers
 from bench.measure import keep
 from bench.offload import Target
@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from tests.support.serving import Served
+
     from afterglow.storage.store import ObjectStore
-    from afterglow.testing.serving import Served
     from bench.topics import Topic
 
 SEGMENTS = tuple(int(count) for count in os.environ.get("BENCH_SEEK_SEGMENTS", "1,100,1600").split(","))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.support.assemble import assemble_blocks
 
 from afterglow.format.blocks import HEADER_BYTES, V2_BLOCK_BYTES, plan_v2
 from afterglow.format.entry import encode_broker_metadata, encode_entry
@@ -20,7 +21,6 @@ from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.format.statistics import BlockStatistics
-from afterglow.testing.assemble import assemble_blocks
 from bench.samples import TIME_MS
 from bench.topics import MESSAGE, SEGMENT, TopicWriter, user
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.support.fault_proxy import fault_proxy
+from tests.support.servers import start_moto
 
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.server.process import Server
 from afterglow.spark.offload_jobs import SparkRunner
-from afterglow.testing.fault_proxy import fault_proxy
-from afterglow.testing.servers import start_moto
 from bench import offload
 from bench.offload import Target, fill, s3_settings
 from bench.samples import unbatched

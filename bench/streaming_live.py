@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.raw_client import RawClient
+from tests.support.serving import Served, serving
 
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.testing.raw_client import RawClient
-from afterglow.testing.serving import Served, serving
 from bench.broker_load import BATCH, Receipts, pace, sends
 
 ROUNDS = 6

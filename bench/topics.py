@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
+from tests.support.assemble import assemble_blocks
 
 from afterglow.catalog.catalog import Catalog
 from afterglow.format.blocks import plan_v2
@@ -24,7 +25,6 @@ from afterglow.ledger.properties import BROKER_TIME, set_text
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths, managed_ledger_path
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.testing.assemble import assemble_blocks
 from afterglow.tier.locations import place_of_url, place_record
 from bench.offload import store_of
 from bench.samples import TIME_MS, records

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pulsar
 from playwright.sync_api import sync_playwright
-
-from afterglow.testing.serving import serving
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, Page
-
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 PICTURES: Final = Path(__file__).parents[1] / "docs" / "pictures"
 

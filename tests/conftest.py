@@ -24,12 +24,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 # Spark's JVMs live for seconds here: the optimizing compiler costs a third of their processor time and gains nothing.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Programs that tests start, and Spark's workers among them, import ``tests.support`` too.
+ROOT = Path(__file__).parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
 
 @pytest.fixture(scope="session")
 def zip_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process for which the example offload driver is installed."""
     target = tmp_path_factory.mktemp("zip-driver")
-    project = Path(__file__).parents[1] / "examples" / "offloader"
+    project = ROOT / "examples" / "offloader"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     options = ["--no-deps", "--no-build-isolation", "--target", str(target), str(project)]
     subprocess.run([*command, *options], check=True, capture_output=True, text=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.support.pages import Page, run_python
 
 import afterglow
 from afterglow.errors import DISTRIBUTION, MissingDependency
-from afterglow.testing.pages import Page, run_python
 
 ROOT: Final = Path(__file__).parents[1]
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -111,6 +111,8 @@ def test_the_wheel_has_both_packages_the_command_and_the_extras(tmp_path: Path) 
     assert set(head.get_all("Provides-Extra", [])) == set(EXTRAS)
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"afterglow", "pyspark_afterglow"}
     assert "afterglow/py.typed" in names
+    kit = {name for name in names if name.startswith("afterglow/testing/")}
+    assert kit == {f"afterglow/testing/{name}.py" for name in ("__init__", "memory_hot", "offloaders")}
 
 
 @pytest.mark.pulsar

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.clock import ManualExecutor
+from tests.support.java_tools import JavaTools
 
 from afterglow.admin.app import admin_app
 from afterglow.admin.server import HttpLimits, serve_http
@@ -40,8 +42,6 @@ from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.resolver import Policies
 from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
-from afterglow.testing.clock import ManualExecutor
-from afterglow.testing.java_tools import JavaTools
 from afterglow.tier.locations import Tiers, place_of_url
 
 if TYPE_CHECKING:

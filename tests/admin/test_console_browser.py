@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 import jwt
 import pytest
 from tests.admin.test_access import SECRET, SECURE
-
-from afterglow.testing.serving import serving
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, Locator, Page, Route
     from tests.admin.conftest import Admin
-
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 pytestmark = pytest.mark.pulsar
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.served_topics import eventually
 
 from afterglow.errors import ObjectMissing
 from afterglow.pipeline.metrics.declared import METRICS
@@ -15,7 +16,6 @@ from afterglow.pipeline.tier_verifier import VerifyRequest
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.storage import CountingStore, MemoryStore
-from afterglow.testing.served_topics import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

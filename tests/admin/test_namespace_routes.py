@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient
 
 from afterglow.errors import HotLogUnavailable
 from afterglow.metadata.names import NamespaceName
-from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.admin_tool import AdminTool
+from tests.support.differences import allowed_differences
+from tests.support.http_proxy import recorder
+from tests.support.pulsar_standalone import PulsarStandalone
+from tests.support.scenario import parse_scenario
+from tests.support.servers import start_moto
+from tests.support.serving import start
+from tests.support.side_by_side import Side, SideBySide
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.admin_tool import AdminTool
-from afterglow.testing.differences import allowed_differences
-from afterglow.testing.http_proxy import recorder
-from afterglow.testing.pulsar_standalone import PulsarStandalone
-from afterglow.testing.scenario import parse_scenario
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import start
-from afterglow.testing.side_by_side import Side, SideBySide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.differences import Allowed
-    from afterglow.testing.serving import Served
-    from afterglow.testing.side_by_side import Comparison
+    from tests.support.differences import Allowed
+    from tests.support.serving import Served
+    from tests.support.side_by_side import Comparison
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 # The first run fetches the tools and a Pulsar, which takes minutes.

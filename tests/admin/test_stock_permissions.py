@@ -8,10 +8,10 @@ import jwt
 import pytest
 from tests.admin.test_access import SECRET, SECURE
 from tests.admin.test_stock_policies import check
+from tests.support.commands import CommandFailed
+from tests.support.java_tools import JavaTools
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.commands import CommandFailed
-from afterglow.testing.java_tools import JavaTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.admin.conftest import Admin
-
-    from afterglow.testing.java_tools import JavaTools
+    from tests.support.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]

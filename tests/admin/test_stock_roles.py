@@ -14,15 +14,13 @@ import pulsar
 import pytest
 from tests.admin.test_access import SECRET, SECURE
 from tests.admin.test_stock_permissions import tools_of
-
-from afterglow.testing.commands import CommandFailed
+from tests.support.commands import CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.admin.conftest import Admin
-
-    from afterglow.testing.java_tools import JavaTools
+    from tests.support.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]

@@ -6,15 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from afterglow.testing.commands import CommandFailed
+from tests.support.commands import CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.admin.conftest import Admin
-
-    from afterglow.testing.java_tools import JavaTools
+    from tests.support.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]

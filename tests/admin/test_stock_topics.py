@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
-
-from afterglow.testing.commands import CommandFailed
+from tests.support.commands import CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.admin.conftest import Admin
-
-    from afterglow.testing.java_tools import JavaTools
+    from tests.support.java_tools import JavaTools
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]

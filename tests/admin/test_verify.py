@@ -11,12 +11,12 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.served_topics import eventually
 
 from afterglow.admin import verify
 from afterglow.pipeline import verify_runs
 from afterglow.pipeline.tier_verifier import VerifyRequest
 from afterglow.storage import LocalStore
-from afterglow.testing.served_topics import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient
 
 from afterglow.config import BrokerConfig
 from afterglow.format.entry import encode_entry
@@ -17,7 +18,6 @@ from afterglow.hot.pulsar import PulsarAddress, RawReader
 from afterglow.ledger.reader import ReadOrigin
 from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
-from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

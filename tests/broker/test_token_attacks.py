@@ -16,16 +16,16 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.support.raw_client import ErrorAnswer, Kind, RawClient
+from tests.support.serving import start
 
 from afterglow.broker.tokens import MAX_TOKEN_BYTES
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, Kind, RawClient
-from afterglow.testing.serving import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 AUDIENCE = "this-broker"
 CLAIMS = {"sub": "admin", "aud": AUDIENCE}

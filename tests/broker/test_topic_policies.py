@@ -8,6 +8,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tests.support.certificates import write_certificate
+
 from afterglow.broker import policy_refresh
 from afterglow.broker.service import BrokerService
 from afterglow.config import BrokerConfig
@@ -17,7 +19,6 @@ from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
-from afterglow.testing.certificates import write_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,8 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
+from tests.support.clock import ManualClock
+
 from afterglow.broker.consumers import Consumer
 from afterglow.config import BrokerConfig
 from afterglow.format.entry import encode_entry
@@ -14,7 +16,6 @@ from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
-from afterglow.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.serving import serving
 
 from afterglow.cli import main
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Cli
-
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 
 def test_a_tenant_is_created_changed_in_what_is_given_and_deleted(cli: Cli) -> None:

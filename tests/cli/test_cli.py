@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.sample import sample_objects
 
 import afterglow
 from afterglow.storage import open_store
-from afterglow.testing.sample import sample_objects
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -79,7 +79,7 @@ def test_nothing_is_left_of_a_demo_that_is_interrupted(tmp_path: Path, number: s
 
 
 def test_a_home_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
-    from afterglow.testing.serving import serving
+    from tests.support.serving import serving
 
     with serving(tmp_path):
         demo = start("--messages", "10", "--home", str(tmp_path))

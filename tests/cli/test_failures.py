@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
 
 from afterglow.cli import app as application
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
-
-from afterglow.testing.serving import serving
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,17 +9,17 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 
 import pytest
+from tests.support.raw_client import ErrorAnswer, Kind, RawClient, encode_send
+from tests.support.serving import serving
 
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, Kind, RawClient, encode_send
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 FORGED = "x\n2026-01-01 00:00:00,000 INFO forged: all is well\r\x1b[2J\x9b2J\u202e"
 RECORD = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ (\S+): ")

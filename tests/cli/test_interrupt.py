@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.served_topics import eventually
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
+from tests.support.served_topics import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 pytest.importorskip("pyspark", reason="the extra afterglow[spark] is not installed")
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which Linux has")

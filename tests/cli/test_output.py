@@ -11,19 +11,18 @@ from uuid import uuid4
 
 import pulsar
 import pytest
+from tests.support.offloaded import OffloadedTopic
 
 from afterglow.cli.output import PrintableFormatter, printable
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.storage import open_store
-from afterglow.testing.offloaded import OffloadedTopic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Cli
-
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\x9b2Jc\x7fd\u202ee\u2066f\r\n\tg"
 """Title, colour, clearing by an 8-bit sequence, delete, reordering, and what ends a line."""

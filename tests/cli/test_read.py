@@ -11,17 +11,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from afterglow.testing.homes import APART_MS, EngineHome, batch
-from afterglow.testing.ledgers import message
-from afterglow.testing.odd_topics import chunks
-from afterglow.testing.serving import serving
+from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.ledgers import message
+from tests.support.odd_topics import chunks
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 

@@ -5,17 +5,15 @@ from typing import TYPE_CHECKING
 
 import jwt
 import pytest
-
-from afterglow.testing.certificates import write_certificate
-from afterglow.testing.serving import serving
+from tests.support.certificates import write_certificate
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.cli.conftest import Cli
-
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 SECRET = b"a key of thirty-two bytes, at least"
 

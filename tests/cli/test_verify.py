@@ -11,18 +11,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.serving import serving
 
 from afterglow.hot.local.shared import read_instance
 from afterglow.storage import LocalStore
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.cli.conftest import Canned, Cli
-
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 VERIFY = "afterglow/verify"
 

@@ -4,13 +4,12 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from afterglow.testing.serving import serving
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.serving import start
+
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.serving import start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.raw_client import Frame
+    from tests.support.raw_client import Frame
 
 Kind = wire.BaseCommand
 TOPIC = "persistent://public/default/acks"

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import jwt
 import pulsar
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient
+from tests.support.serving import serving, start
 
 from afterglow.errors import AccessDenied
 from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.pulsar import PulsarAddress, RawReader
-from afterglow.testing.raw_client import ErrorAnswer, RawClient
-from afterglow.testing.serving import serving, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 SECRET = bytes(range(32))
 WAIT_MS = 20_000

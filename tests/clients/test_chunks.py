@@ -7,17 +7,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.serving import serving
 
 import afterglow
 from afterglow.config import BrokerConfig
 from afterglow.read.split_reader import SplitReader
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 

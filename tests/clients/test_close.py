@@ -6,14 +6,15 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING
 
+from tests.support.raw_client import RawClient, encode_send
+
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_command
-from afterglow.testing.raw_client import RawClient, encode_send
 
 if TYPE_CHECKING:
-    from afterglow.testing.raw_client import Frame
-    from afterglow.testing.serving import Served
+    from tests.support.raw_client import Frame
+    from tests.support.serving import Served
 
 Kind = wire.BaseCommand
 SENT = 50

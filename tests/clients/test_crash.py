@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.serving import start
 
 from afterglow.format.entry import decode_entry, encode_batch, encode_entry
 from afterglow.format.frames import iter_entries, scan_frames
 from afterglow.format.position import Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.serving import start
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient, encode_send
+from tests.support.serving import serving, start
 
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, RawClient, encode_send
-from afterglow.testing.serving import serving, start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 WAIT_MS = 20_000
 SHORT_MS = 300

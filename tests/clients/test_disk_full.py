@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient, encode_send
+from tests.support.serving import serving
 
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, RawClient, encode_send
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

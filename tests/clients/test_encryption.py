@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 
 def crypto_key_reader(directory: Path) -> Any:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import pytest
-
-from afterglow.testing.served_topics import eventually, on_record, rows_of
-from afterglow.testing.serving import start
+from tests.support.served_topics import eventually, on_record, rows_of
+from tests.support.serving import start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")

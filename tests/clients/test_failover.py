@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.raw_client import RawClient
 
 from afterglow.format.entry import decode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import RawClient
 
 if TYPE_CHECKING:
-    from afterglow.testing.raw_client import Frame
-    from afterglow.testing.serving import Served
+    from tests.support.raw_client import Frame
+    from tests.support.serving import Served
 
 WAIT_MS = 20_000
 SHORT_MS = 300

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from tests.support.client_programs import go_program_of, java_program, python_program, rust_program
+from tests.support.commands import run, started
+from tests.support.pulsar_standalone import PulsarStandalone
+from tests.support.serving import start
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.client_programs import go_program_of, java_program, python_program, rust_program
-from afterglow.testing.commands import run, started
-from afterglow.testing.pulsar_standalone import PulsarStandalone
-from afterglow.testing.serving import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from afterglow.testing.commands import Running
-    from afterglow.testing.serving import Served
+    from tests.support.commands import Running
+    from tests.support.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 # The first run fetches a Pulsar and builds the programs, which takes minutes.

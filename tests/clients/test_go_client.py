@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.commands import run, started
+from tests.support.go_tools import go_source
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.commands import run, started
-from afterglow.testing.go_tools import go_source
 
 if TYPE_CHECKING:
-    from afterglow.testing.commands import Running
-    from afterglow.testing.serving import Served
+    from tests.support.commands import Running
+    from tests.support.serving import Served
 
 # The first run builds the program, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.commands import started
+from tests.support.go_tools import go_perf
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.commands import started
-from afterglow.testing.go_tools import go_perf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from afterglow.testing.commands import Running
-    from afterglow.testing.serving import Served
+    from tests.support.commands import Running
+    from tests.support.serving import Served
 
 # The first run builds the tool, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]

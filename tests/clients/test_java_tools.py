@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.commands import CommandFailed
+from tests.support.java_tools import VERSION, JavaTools
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.commands import CommandFailed
-from afterglow.testing.java_tools import VERSION, JavaTools
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 # The first run fetches the tools, which takes minutes.
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]

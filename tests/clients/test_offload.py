@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.serving import serving
 
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.serving import Served
+
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.testing.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")

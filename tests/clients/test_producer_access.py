@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient, encode_send
+from tests.support.serving import serving
 
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, RawClient, encode_send
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.raw_client import Frame
-    from afterglow.testing.serving import Served
+    from tests.support.raw_client import Frame
+    from tests.support.serving import Served
 
 Kind = wire.BaseCommand
 Mode = wire.ProducerAccessMode

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 if TYPE_CHECKING:
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 WAIT_MS = 20_000
 SHORT_MS = 300

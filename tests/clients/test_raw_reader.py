@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import jwt
 import pulsar
 import pytest
+from tests.support.certificates import write_certificate
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.serving import serving, start
 
 from afterglow.errors import AccessDenied, ConfigError, EntriesMissing, HotLogError, NotSupported, TopicMissing
 from afterglow.format.entry import encode_batch, encode_entry
@@ -23,15 +26,13 @@ from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.local import open_shared
 from afterglow.hot.pulsar import LedgerRange, PulsarAddress, RawReader, partitions
-from afterglow.testing.certificates import write_certificate
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.serving import serving, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tests.support.serving import Served
+
     from afterglow.hot.pulsar import RawRun
-    from afterglow.testing.serving import Served
 
 SECRET = bytes(range(32))
 KEEP = "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient, encode_send
 
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, RawClient, encode_send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 ENTRY = encode_entry(wire.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"payload")
 

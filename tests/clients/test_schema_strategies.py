@@ -11,18 +11,18 @@ import pulsar
 import pytest
 from _pulsar import SchemaType
 from pulsar.schema import BytesSchema, Integer, JsonSchema, Long, Record, Schema, String
+from tests.support.pulsar_standalone import PulsarStandalone
+from tests.support.raw_client import RawClient
+from tests.support.schema_cases import CASES, STRATEGIES, TENANT, prepare, run, schema
 
 from afterglow.errors import MissingDependency
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.pulsar_standalone import PulsarStandalone
-from afterglow.testing.raw_client import RawClient
-from afterglow.testing.schema_cases import CASES, STRATEGIES, TENANT, prepare, run, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.schema_cases import Server
-    from afterglow.testing.serving import Served
+    from tests.support.schema_cases import Server
+    from tests.support.serving import Served
 
 
 @pytest.fixture(scope="module")

@@ -29,17 +29,17 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from tests.support.raw_client import ErrorAnswer, RawClient
+from tests.support.serving import serving
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_command, encode_head
-from afterglow.testing.raw_client import ErrorAnswer, RawClient
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 SECRET = bytes(range(32))
 OTHER_SECRET = bytes(range(1, 33))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 import pulsar
 import pytest
+from tests.support.homes import APART_MS, EngineHome
+from tests.support.ledgers import message
+from tests.support.serving import TierRequests, serving
 
 from afterglow.format.position import Position
-from afterglow.testing.homes import APART_MS, EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.serving import TierRequests, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 TOPIC: Final = "persistent://public/default/t"
 REST: Final = "persistent/public/default/t"

@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.served_topics import eventually, offload_all, on_record, rows_of, wait_for_tier_alone
+from tests.support.serving import serving
 
 from afterglow.format.entry import decode_entry
-from afterglow.testing.served_topics import eventually, offload_all, on_record, rows_of, wait_for_tier_alone
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.serving import Served
+
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.testing.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")

@@ -18,25 +18,25 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.fault_proxy import Moment, fault_proxy
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.served_topics import eventually, offload_all, on_record, wait_for_tier_alone
+from tests.support.servers import start_moto
+from tests.support.serving import start
 
 import afterglow
 from afterglow.format.entry import decode_entry, encode_entry
 from afterglow.format.position import Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.storage import open_store
-from afterglow.testing.fault_proxy import Moment, fault_proxy
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.served_topics import eventually, offload_all, on_record, wait_for_tier_alone
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.fault_proxy import FaultProxy
-    from afterglow.testing.servers import S3Server
-    from afterglow.testing.serving import Served
+    from tests.support.fault_proxy import FaultProxy
+    from tests.support.servers import S3Server
+    from tests.support.serving import Served
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

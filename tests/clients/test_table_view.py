@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, RawClient
 
 if TYPE_CHECKING:
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 
 def test_a_table_view_has_the_last_value_of_each_key(client: Any, topic: str) -> None:

@@ -9,17 +9,16 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from afterglow.testing.fault_proxy import fault_proxy
-from afterglow.testing.served_topics import eventually, offload_all
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import serving
+from tests.support.fault_proxy import fault_proxy
+from tests.support.served_topics import eventually, offload_all
+from tests.support.servers import start_moto
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.fault_proxy import FaultProxy
-    from afterglow.testing.serving import Served
+    from tests.support.fault_proxy import FaultProxy
+    from tests.support.serving import Served
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")

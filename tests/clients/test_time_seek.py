@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.serving import serving
 
 from afterglow.config import BrokerConfig
 from afterglow.format.entry import BROKER_MAGIC, CHECKSUM_MAGIC, decode_entry, encode_entry
@@ -25,16 +27,15 @@ from afterglow.hot.local import LocalLog
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.sqlite import SqliteMetadataStore
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.serving import Served
+
     from afterglow.format.position import Position
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.testing.serving import Served
 
 log = logging.getLogger(__name__)
 

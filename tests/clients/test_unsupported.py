@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from tests.support.raw_client import ErrorAnswer, RawClient
+from tests.support.strategies import sized, varint
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.testing.raw_client import ErrorAnswer, RawClient
-from afterglow.testing.strategies import sized, varint
 
 if TYPE_CHECKING:
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 Kind = wire.BaseCommand
 NO_TRANSACTIONS = "transactions are not supported by this broker"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.pages import Page, run_python
+from tests.support.sample import sample_objects
+
 from afterglow.storage import open_store
-from afterglow.testing.pages import Page, run_python
-from afterglow.testing.sample import sample_objects
 
 PAGE = Page.read(Path(__file__).parents[2] / "docs" / "clusters.md")
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-
-from afterglow.testing.homes import EngineHome, batch
-from afterglow.testing.ledgers import message
-from afterglow.testing.pages import Page, run_python
+from tests.support.homes import EngineHome, batch
+from tests.support.ledgers import message
+from tests.support.pages import Page, run_python
 
 PART = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md").part("Python")
 

@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-
-from afterglow.testing.homes import EngineHome, batch
-from afterglow.testing.ledgers import message
-from afterglow.testing.pages import Page, run_python
+from tests.support.homes import EngineHome, batch
+from tests.support.ledgers import message
+from tests.support.pages import Page, run_python
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-
-from afterglow.testing.pages import Page
-from afterglow.testing.terminal import free_port, terminal
+from tests.support.pages import Page
+from tests.support.terminal import free_port, terminal
 
 if TYPE_CHECKING:
-    from afterglow.testing.terminal import Terminal
+    from tests.support.terminal import Terminal
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = Page.read(ROOT / "docs" / "quick-start.md")

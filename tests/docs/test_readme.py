@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from afterglow.testing.pages import Page, run_python
+from tests.support.pages import Page, run_python
 
 README = Path(__file__).parents[2] / "README.md"
 PAGE = Page.read(README)
@@ -23,7 +22,7 @@ def rows(head: str) -> list[list[str]]:
 def test_the_program_writes_a_topic_and_reads_it_in_spark(tmp_path: Path) -> None:
     pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
     pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
-    from afterglow.testing.serving import serving
+    from tests.support.serving import serving
 
     (program,) = PAGE.programs
     assert len(program.splitlines()) <= 15

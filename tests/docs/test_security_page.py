@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-
-from afterglow.testing.pages import Page, without_java
-from afterglow.testing.terminal import free_port, terminal
+from tests.support.pages import Page, without_java
+from tests.support.terminal import free_port, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.terminal import Terminal
+    from tests.support.terminal import Terminal
 
 pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 
@@ -79,7 +78,7 @@ def test_the_commands_and_programs_of_the_page_end_in_a_message_over_tls(tmp_pat
 
 @pytest.mark.pulsar
 def test_the_stock_tools_work_with_the_client_conf_of_the_page(tmp_path: Path) -> None:
-    from afterglow.testing.java_tools import JavaTools
+    from tests.support.java_tools import JavaTools
 
     with walked(tmp_path) as walk:
         shown = (tmp_path / "client.conf").read_text()

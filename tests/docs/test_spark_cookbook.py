@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.pages import Page, run_python
+from tests.support.serving import serving
 
 from afterglow.catalog.schemas import SchemaRegistry
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.pages import Page, run_python
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from tests.support.oracle import batch_rows, decode_rows
+from tests.support.strategies import envelope, sized, varint
 
 from afterglow.errors import CorruptBlock, CorruptEntry
 from afterglow.format import columns
@@ -36,8 +38,6 @@ from afterglow.format.proto.pulsar_api_pb2 import (
     SingleMessageMetadata,
 )
 from afterglow.format.statistics import measure_block
-from afterglow.testing.oracle import batch_rows, decode_rows
-from afterglow.testing.strategies import envelope, sized, varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

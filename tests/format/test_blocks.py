@@ -8,12 +8,12 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.assemble import encode_block, encode_block_into
 
 from afterglow.errors import CorruptBlock, EntryTooLarge
 from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format, block_checksum, decode_header, plan_v1, plan_v2
 from afterglow.format.checks import open_block
 from afterglow.format.frames import FRAME_BYTES, PADDING, frame_entries, iter_entries, scan_frames
-from afterglow.testing.assemble import encode_block, encode_block_into
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

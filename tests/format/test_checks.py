@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support.assemble import encode_block
 
 from afterglow.errors import CorruptBlock
 from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
@@ -10,7 +11,6 @@ from afterglow.format.checks import Damage, block_problems, index_problems, open
 from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.index import IndexBlock, LedgerGroup, ObjectIndex
 from afterglow.format.statistics import measure_block
-from afterglow.testing.assemble import encode_block
 
 
 def block_of(entries: list[bytes], first: int, ledger: int = 4, padding: int = 0) -> bytes:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import strategies
+from tests.support.oracle import batch_rows, decode_rows
 
 from afterglow.errors import ConfigError, CorruptEntry
 from afterglow.format import schema
@@ -23,14 +25,12 @@ from afterglow.format.proto.pulsar_api_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from afterglow.testing import strategies
-from afterglow.testing.oracle import batch_rows, decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from afterglow.testing.oracle import Row
-    from afterglow.testing.strategies import LedgerEntries
+    from tests.support.oracle import Row
+    from tests.support.strategies import LedgerEntries
 
 HEAD = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
 

@@ -19,6 +19,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import strategies
+from tests.support.assemble import encode_block
+from tests.support.oracle import batch_rows, decode_rows
 
 from afterglow.errors import CorruptBlock, CorruptEntry
 from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
@@ -28,14 +31,11 @@ from afterglow.format.compression import Codec, compress
 from afterglow.format.entry import encode_batch, encode_broker_metadata, encode_entry
 from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.proto.pulsar_api_pb2 import CompressionType, KeyValue, MessageMetadata, SingleMessageMetadata
-from afterglow.testing import strategies
-from afterglow.testing.assemble import encode_block
-from afterglow.testing.oracle import batch_rows, decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.testing.oracle import Row
+    from tests.support.oracle import Row
 
 HERE = Path(__file__).parent
 FUZZ_SECONDS = float(os.environ.get("AFTERGLOW_FUZZ_SECONDS", "4"))

@@ -4,6 +4,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import strategies
 
 from afterglow.errors import CorruptEntry
 from afterglow.format.entry import (
@@ -15,7 +16,6 @@ from afterglow.format.entry import (
     split_broker_metadata,
 )
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
-from afterglow.testing import strategies
 
 METADATA = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
 HEAD = METADATA.SerializeToString()

@@ -6,6 +6,9 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support import golden
+from tests.support.assemble import encode_block
+from tests.support.oracle import batch_rows, decode_rows
 
 from afterglow.errors import CorruptBlock
 from afterglow.format.blocks import Format, plan_v1
@@ -14,9 +17,6 @@ from afterglow.format.columns import decode_messages
 from afterglow.format.frames import frame_entries, iter_entries, scan_frames
 from afterglow.format.index import decode_index, encode_index
 from afterglow.format.objects import check_version, parse_key
-from afterglow.testing import golden
-from afterglow.testing.assemble import encode_block
-from afterglow.testing.oracle import batch_rows, decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

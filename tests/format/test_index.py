@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.assemble import encode_block
 
 from afterglow.errors import CorruptIndex
 from afterglow.format.blocks import Format, plan_v1, plan_v2
@@ -26,7 +27,6 @@ from afterglow.format.index import (
 from afterglow.format.proto.bookkeeper_pb2 import LedgerMetadataFormat
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.format.statistics import KEY, BlockStatistics, measure_block
-from afterglow.testing.assemble import encode_block
 
 BLOCK = 250
 V1_METADATA = bytes.fromhex(

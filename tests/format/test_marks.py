@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import strategies
 
 from afterglow.format._kernels import layout
 from afterglow.format.columns import decode_messages
@@ -14,11 +15,11 @@ from afterglow.format.entry import decode_entry, encode_entry
 from afterglow.format.frames import frame_entries, scan_frames
 from afterglow.format.marks import Chunk, find_marks
 from afterglow.format.proto.pulsar_api_pb2 import EncryptionKeys, MessageMetadata
-from afterglow.testing import strategies
 
 if TYPE_CHECKING:
+    from tests.support.strategies import LedgerEntries
+
     from afterglow.format.marks import Marks
-    from afterglow.testing.strategies import LedgerEntries
 
 BITS = st.sampled_from([0, 1, 2, 2**63, 2**64 - 1])
 

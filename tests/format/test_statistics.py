@@ -5,6 +5,8 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import strategies
+from tests.support.assemble import encode_block
 
 from afterglow.errors import CorruptIndex
 from afterglow.format.blocks import HEADER_BYTES, BlockHeader, Format
@@ -20,8 +22,6 @@ from afterglow.format.statistics import (
     measure_block,
     stripe_checksums,
 )
-from afterglow.testing import strategies
-from afterglow.testing.assemble import encode_block
 
 TIMES = st.none() | st.integers(0, 2**62)
 U32 = st.integers(0, 2**32 - 1)

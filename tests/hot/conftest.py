@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from afterglow.testing.disk import RecordedDisk
+from tests.support.disk import RecordedDisk
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.hot import HotLogContract
 
 from afterglow.hot.local import LocalLog
-from afterglow.testing.hot import HotLogContract
 from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:

@@ -10,20 +10,21 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.disk import RecordedDisk, UnsyncedDisk, rebuild
+from tests.support.hot import Completions, append_all, read_all
 
 from afterglow.errors import HotLogError, LedgerMissing
 from afterglow.format.frames import frame_entries
 from afterglow.hot.local import LocalLog
 from afterglow.hot.local.stored import HEAD_BYTES
-from afterglow.testing.disk import RecordedDisk, UnsyncedDisk, rebuild
-from afterglow.testing.hot import Completions, append_all, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tests.support.disk import Op, Survival
+
     from afterglow.hot.local.ledger import LocalLedger
-    from afterglow.testing.disk import Op, Survival
 
 _SEED = 76
 

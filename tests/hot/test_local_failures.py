@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.disk import RecordedDisk, UnsyncedDisk, rebuild
+from tests.support.hot import Completions, append_all, read_all
 
 from afterglow.errors import DiskFull, HotLogError, LedgerClosed
 from afterglow.hot.local import LocalLog
 from afterglow.hot.local.disk import Disk
 from afterglow.hot.local.layout import Layout
-from afterglow.testing.disk import RecordedDisk, UnsyncedDisk, rebuild
-from afterglow.testing.hot import Completions, append_all, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

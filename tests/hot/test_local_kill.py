@@ -10,8 +10,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from tests.support.hot import read_all
+
 from afterglow.hot.local import LocalLog
-from afterglow.testing.hot import read_all
 
 # More rounds: AFTERGLOW_CRASH_ROUNDS=200 make test. The seed of a round is in the message of its failure.
 _ROUNDS = int(os.environ.get("AFTERGLOW_CRASH_ROUNDS", "6"))

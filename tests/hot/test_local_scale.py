@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.disk import RecordedDisk, rebuild
+from tests.support.hot import Completions, append_all, read_all
 
 from afterglow.hot.local import LocalLog
-from afterglow.testing.disk import RecordedDisk, rebuild
-from afterglow.testing.hot import Completions, append_all, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

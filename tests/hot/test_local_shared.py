@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.disk import UnsyncedDisk, rebuild
+from tests.support.hot import Completions, append_all
 
 from afterglow.errors import CorruptBlock, LedgerMissing
 from afterglow.format.frames import frame_entries
 from afterglow.hot.local import LocalLog, open_shared, read_instance
 from afterglow.hot.local.published import SLOT_BYTES
-from afterglow.testing.disk import UnsyncedDisk, rebuild
-from afterglow.testing.hot import Completions, append_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.disk import RecordedDisk
+
     from afterglow.hot.local import SharedLedger
-    from afterglow.testing.disk import RecordedDisk
 
 _DAY_MS = 86_400_000
 _FOLLOWER = Path(__file__).with_name("follower.py")
@@ -206,7 +207,7 @@ def test_without_a_living_writer_only_what_a_checkpoint_made_durable_is_read(
 def test_a_reader_that_outlives_the_writer_learns_from_the_next_one(home: Path) -> None:
     command = (
         "import sys; from pathlib import Path; from afterglow.hot.local import LocalLog\n"
-        "from afterglow.testing.hot import append_all\n"
+        "from tests.support.hot import append_all\n"
         "log = LocalLog(Path(sys.argv[1]), checkpoint_interval_ms=10**8); ledger = log.create()\n"
         "append_all(ledger, [b'0', b'1']); log.flush(); append_all(ledger, [b'2'])\n"
         "print(ledger.ledger_id, flush=True); sys.stdin.read()\n"

@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.crash_points import CrashingMetadataStore
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
+from tests.support.ledgers import TOPIC, Receipts, World, settings
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import (
@@ -24,9 +27,6 @@ from afterglow.ledger.ledger_list import LedgerEnd, add_ledger, finish_ledger
 from afterglow.ledger.properties import set_text
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.testing.crash_points import CrashingMetadataStore
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
-from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:
     from afterglow.ledger.managed_ledger import ManagedLedger

@@ -6,6 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.crash_points import Crashed, CrashingMetadataStore, CrashPoint
+from tests.support.ledgers import TOPIC, Receipts, World, settings
 
 from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.entry import split_broker_metadata
@@ -15,8 +17,6 @@ from afterglow.ledger.properties import get_trash
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashPoint
-from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
+from tests.support.ledgers import TOPIC, World, settings
 
 from afterglow.errors import CursorMissing, InvalidName, InvalidPosition, MetadataUnavailable
 from afterglow.format.compression import Codec
@@ -24,8 +26,6 @@ from afterglow.ledger.cursor_codec import (
 from afterglow.ledger.layout import Span
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import cursor_path
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
-from afterglow.testing.ledgers import TOPIC, World, settings
 
 if TYPE_CHECKING:
     from afterglow.ledger.cursor import Cursor

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.ledgers import World, settings
 
 from afterglow.format.position import Position
 from afterglow.ledger import cache as tail_cache
 from afterglow.ledger.cache import TailCache
 from afterglow.ledger.offload_buffer import ENTRY_OVERHEAD_BYTES, BufferStatistics, OffloadBuffer
 from afterglow.ledger.reader import ReadOrigin
-from afterglow.testing.ledgers import World, settings
 
 SIZE = 10
 COST = ENTRY_OVERHEAD_BYTES + SIZE

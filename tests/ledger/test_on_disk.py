@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tests.support.ledgers import message, settings
+
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST, Position
 from afterglow.hot.local import LocalLog
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.sqlite import SqliteMetadataStore
-from afterglow.testing.ledgers import message, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
+from tests.support.ledgers import World, message
+from tests.support.ledgers import settings as broker_settings
 
 from afterglow.errors import AfterglowError, MetadataError, TopicTerminated
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
-from afterglow.testing.ledgers import World, message
-from afterglow.testing.ledgers import settings as broker_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

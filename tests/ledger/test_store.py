@@ -4,6 +4,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.crash_points import Crashed
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
+from tests.support.ledgers import TOPIC, Receipts, World, settings
 
 from afterglow.config.choices import DamagePolicy
 from afterglow.errors import (
@@ -28,9 +31,6 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName
 from afterglow.metadata.paths import cursor_path, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.testing.crash_points import Crashed
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
-from afterglow.testing.ledgers import TOPIC, Receipts, World, settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.ledgers import World, message, settings
 
 from afterglow.config.choices import EntryInterceptor
 from afterglow.errors import CorruptEntry
@@ -15,7 +16,6 @@ from afterglow.ledger.layout import Layout
 from afterglow.ledger.reader import StoredEntry
 from afterglow.ledger.source import EntryRun, HotSource
 from afterglow.ledger.time_search import TimeSearch, entry_time
-from afterglow.testing.ledgers import World, message, settings
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo

@@ -3,14 +3,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clock import ManualClock
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import Fenced, MetadataUnavailable, TopicMissing
 from afterglow.ledger.properties import OWNER_EPOCH, get_number, get_text, set_text
 from afterglow.ledger.update import TopicMetadata
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.testing.clock import ManualClock
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 
 if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
+from tests.support.ledgers import TOPIC, World
 
 from afterglow.errors import MetadataUnavailable
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
-from afterglow.testing.ledgers import TOPIC, World
 
 
 def test_a_ledger_that_a_failed_deletion_ended_is_put_on_record_though_no_entry_follows() -> None:

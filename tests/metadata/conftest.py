@@ -4,9 +4,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.zookeeper import ZooKeeperServer, maven_jars, spark_jars
 
 from afterglow.errors import MissingDependency
-from afterglow.testing.zookeeper import ZooKeeperServer, maven_jars, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.zookeeper import ZooKeeperServer
+    from tests.support.zookeeper import ZooKeeperServer
 
 
 def test_memory_is_shared_by_name() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.recorded_admin import recorded_admin
 
 from afterglow.errors import ConfigError, CorruptMetadata, NotThere
 from afterglow.metadata.admin_rest import AdminRest
 from afterglow.metadata.cluster_proof import ClusterProof
 from afterglow.metadata.names import Domain, NamespaceName, TopicName
-from afterglow.testing.recorded_admin import recorded_admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.recorded_admin import RecordedAdmin
+    from tests.support.recorded_admin import RecordedAdmin
 
 TOPIC = NamespaceName("a", "b").topic("c d%é", Domain.PERSISTENT)
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.metadata import MetadataStoreContract
 
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.testing.metadata import MetadataStoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable

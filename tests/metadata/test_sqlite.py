@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.metadata import MetadataStoreContract
 
 from afterglow.errors import (
     CommitFailed,
@@ -22,7 +23,6 @@ from afterglow.errors import (
 )
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.testing.metadata import MetadataStoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def run(code: str, path: Path) -> subprocess.Popen[str]:
     prelude = f"""
 import sys
 from afterglow.metadata.sqlite import SqliteMetadataStore
-from afterglow.testing.metadata import increment
+from tests.support.metadata import increment
 store = SqliteMetadataStore({str(path)!r})
 """
     return subprocess.Popen(

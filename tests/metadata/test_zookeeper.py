@@ -7,17 +7,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.metadata import MetadataStoreContract
 
 from afterglow.errors import CommitFailed, CommitUnknown, MetadataError, MetadataUnavailable, MissingDependency
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore, _is_refusal
-from afterglow.testing.metadata import MetadataStoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.support.zookeeper import ZooKeeperServer
+
     from afterglow.metadata.store import MetadataStore
-    from afterglow.testing.zookeeper import ZooKeeperServer
 
 PATIENCE_S = 20.0
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support import zookeeper
 
 from afterglow.errors import MetadataUnavailable, MissingDependency
-from afterglow.testing import zookeeper
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from afterglow.testing.offloads import OffloadWorld
+from tests.support.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

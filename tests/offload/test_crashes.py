@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import OffloadWorld
 
 from afterglow.errors import StoreUnavailable, TopicMissing
 from afterglow.format.objects import ledger_uuid
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.metadata.memory import MemoryMetadataStore
-from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable

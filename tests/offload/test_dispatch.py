@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
 
 from afterglow.config import BrokerConfig
 from afterglow.offload.dispatch import Admission
-from afterglow.testing.clock import ManualClock
 
 
 def limits(**changes: int) -> BrokerConfig:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.support import golden
+from tests.support.ledgers import TOPIC, settings
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import ReadPriority
@@ -35,8 +37,6 @@ from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.server.process import Server, summarize
 from afterglow.storage.memory import MemoryStore
-from afterglow.testing import golden
-from afterglow.testing.ledgers import TOPIC, settings
 from afterglow.testing.memory_hot import MemoryLog
 from afterglow.tier import drivers
 from afterglow.tier.locations import TierPlace, Tiers
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from tests.support.offloads import OffloadWorld
+
     from afterglow.testing.memory_hot import MemoryLedger
-    from afterglow.testing.offloads import OffloadWorld
 
 OWN = TierPlace("memory", "own")
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.ledgers import TOPIC, settings
+
 from afterglow.errors import StoreUnavailable
 from afterglow.format.position import LATEST
 from afterglow.metadata.names import NamespaceName
 from afterglow.offload.explain import LedgerState
-from afterglow.testing.ledgers import TOPIC, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.support.offloads import OffloadWorld
+
     from afterglow.offload.explain import Explanation
-    from afterglow.testing.offloads import OffloadWorld
 
     NewWorld = Callable[..., OffloadWorld]
 

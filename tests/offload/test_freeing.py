@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import OffloadWorld
 
 from afterglow.errors import CorruptMetadata, WrongLength, WrongVersion
 from afterglow.format.index import decode_index, encode_index
@@ -17,8 +19,6 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.freeing import CopyCheck
 from afterglow.storage.wrapper import CountingStore
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.ledgers import settings
+from tests.support.streams import StreamWorld, streaming
 
 from afterglow.errors import CorruptBlock, HandleClosed, InvalidPosition, ObjectExists, StoreUnavailable
 from afterglow.format.blocks import HEADER_BYTES
@@ -21,9 +24,6 @@ from afterglow.offload.segments.part_planner import Sizes, plan_parts
 from afterglow.offload.segments.uncovered import EntryRange, PositionRange
 from afterglow.read.inspect import inspect_object
 from afterglow.storage.memory import MemoryStore
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.ledgers import settings
-from afterglow.testing.streams import StreamWorld, streaming
 from afterglow.tier.locations import MEMORY, TierPlace, Tiers
 
 if TYPE_CHECKING:

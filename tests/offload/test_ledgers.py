@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import INSTANCE, OffloadWorld
 
 from afterglow import __version__
 from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, StoreUnavailable, UploadMissing, WrongLength
@@ -24,9 +27,6 @@ from afterglow.offload.offloader import OffloadedLedger
 from afterglow.offload.task import run_part
 from afterglow.storage.store import PAGE_SIZE, Upload
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import INSTANCE, OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
+from tests.support.ledgers import TOPIC
+from tests.support.offloads import INSTANCE, OffloadWorld
 
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.pending_deletes import CarriedOut, PendingDelete, PendingDeletes
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
-from afterglow.testing.ledgers import TOPIC
-from afterglow.testing.offloads import INSTANCE, OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.ledgers import TOPIC
 
 from afterglow.config import BrokerConfig
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -13,7 +14,6 @@ from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.backoff import LedgerFailure
 from afterglow.offload.explain import LedgerState, OffloadActivity, explain
-from afterglow.testing.ledgers import TOPIC
 
 NOW = 1_700_000_000_000
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import OffloadWorld
 
 from afterglow.errors import (
     AfterglowError,
@@ -26,9 +29,6 @@ from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.status import OffloadState
 from afterglow.offload.topic_offload import TopicOffload
 from afterglow.offload.topic_schedule import Lane
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,6 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from crc32c import crc32c
+from tests.support.assemble import assemble_blocks
+from tests.support.disk import RecordedDisk
 
 from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing, ObjectExists, UploadMissing
 from afterglow.format.blocks import plan_v1, plan_v2
@@ -17,8 +19,6 @@ from afterglow.offload.parts import PartBuffer, group_blocks
 from afterglow.offload.task import LedgerPart, PartTask, cached_store, run_part
 from afterglow.storage.memory import MemoryStore
 from afterglow.storage.store import Part
-from afterglow.testing.assemble import assemble_blocks
-from afterglow.testing.disk import RecordedDisk
 from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:

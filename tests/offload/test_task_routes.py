@@ -12,6 +12,11 @@ from uuid import UUID
 
 import jwt
 import pytest
+from tests.support.certificates import write_certificate
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.served_topics import eventually
+from tests.support.serving import serving, start
 
 from afterglow.config import BrokerConfig, load_conf
 from afterglow.errors import AccessDenied, CorruptBlock, HotLogUnavailable, LedgerMissing, NotSupported
@@ -25,11 +30,6 @@ from afterglow.metadata.names import TopicName
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask, Route, RouteBytes, run_part, run_task
 from afterglow.pipeline.task_access import TaskReach
 from afterglow.storage.memory import MemoryStore
-from afterglow.testing.certificates import write_certificate
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.served_topics import eventually
-from afterglow.testing.serving import serving, start
 from afterglow.tier.locations import place_of_url
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+    from tests.support.serving import Served
 
     from afterglow.hot.pulsar import RemoteLedger
-    from afterglow.testing.serving import Served
 
 TOPIC = "persistent://public/default/far"
 NAME = TopicName.parse(TOPIC).managed_ledger_name

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tests.support.ledgers import settings
+
 from afterglow.catalog.catalog import Catalog
 from afterglow.hot.local.log import LocalLog
 from afterglow.ledger.environment import SystemClock
@@ -17,7 +19,6 @@ from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
 from afterglow.policy.resolver import Policies
 from afterglow.storage.local import LocalStore
-from afterglow.testing.ledgers import settings
 from afterglow.tier.locations import Tiers, place_of_url
 from afterglow.verify import verify
 

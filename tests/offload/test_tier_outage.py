@@ -6,6 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import OffloadWorld
 
 from afterglow.errors import StoreUnavailable
 from afterglow.format.position import LATEST
@@ -14,9 +17,6 @@ from afterglow.offload.explain import LedgerState
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.status import OffloadState
 from afterglow.storage.wrapper import CountingStore, StoreWrapper
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

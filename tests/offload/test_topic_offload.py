@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from tests.support.ledgers import TOPIC
+from tests.support.offloads import OffloadWorld
+from tests.support.streams import streaming
 
 from afterglow.errors import AccessDenied, BucketMissing, StoreUnavailable
 from afterglow.format.position import LATEST, Position
@@ -15,9 +18,6 @@ from afterglow.offload.segments.records import new_record
 from afterglow.offload.segments.stream import TopicStream
 from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.offload.status import OffloadState
-from afterglow.testing.ledgers import TOPIC
-from afterglow.testing.offloads import OffloadWorld
-from afterglow.testing.streams import streaming
 
 if TYPE_CHECKING:
     from collections.abc import Callable

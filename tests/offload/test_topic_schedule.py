@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import InlineExecutor, ManualExecutor
 
 from afterglow.offload.topic_schedule import Lane, TopicSchedule
-from afterglow.testing.clock import InlineExecutor, ManualExecutor
 
 if TYPE_CHECKING:
     import pytest

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Final
 import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.fault_proxy import fault_proxy
+from tests.support.served_topics import eventually, offload_all
+from tests.support.servers import start_moto
+from tests.support.serving import serving
 
 import afterglow
 from afterglow.cli import main
@@ -23,18 +27,15 @@ from afterglow.ledger.reader import ReadOrigin
 from afterglow.metadata.names import TopicName
 from afterglow.offload.status import OffloadState
 from afterglow.server.process import Server
-from afterglow.testing.fault_proxy import fault_proxy
-from afterglow.testing.served_topics import eventually, offload_all
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.fault_proxy import Moment
+    from tests.support.serving import Served
+
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
-    from afterglow.testing.fault_proxy import Moment
-    from afterglow.testing.serving import Served
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.odd_topics import OddTopic, chunks, odd_topic
 
 from afterglow.errors import CorruptEntry, IncompleteMessage
 from afterglow.format.compression import Codec
@@ -17,7 +18,6 @@ from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.read import chunks as chunks_module
 from afterglow.read.chunks import ChunkedMessages, Whole
-from afterglow.testing.odd_topics import OddTopic, chunks, odd_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,6 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support import golden
+from tests.support.oracle import batch_rows
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy
@@ -21,16 +23,14 @@ from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.read.window import Window
-from afterglow.testing import golden
 from afterglow.testing.memory_hot import MemoryLog
-from afterglow.testing.oracle import batch_rows
 from afterglow.tier.locations import TierPlace, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.golden import GoldenCase
+    from tests.support.golden import GoldenCase
 
 DAMAGED = {"oversize", "streaming_v2_manyblocks"}
 CASES = {name: case for name, case in golden.cases().items() if name != "fs_mapfile"}

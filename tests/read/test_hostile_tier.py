@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
+
 import afterglow
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

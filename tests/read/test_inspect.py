@@ -9,13 +9,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support import golden
+from tests.support.sample import sample_objects
 
 from afterglow.cli import main
 from afterglow.format.objects import parse_key
 from afterglow.read.inspect import inspect_object
 from afterglow.storage import open_store
-from afterglow.testing import golden
-from afterglow.testing.sample import sample_objects
 
 if TYPE_CHECKING:
     from pathlib import Path

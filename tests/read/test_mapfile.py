@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.support import golden
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import BucketMissing, CorruptBlock, DamagedPiece, NotSupported, ObjectMissing
@@ -15,7 +16,6 @@ from afterglow.read.counters import ReadCounters
 from afterglow.read.mapfile import MapFileCopy, mapfile_key, open_mapfile
 from afterglow.read.objects import Located
 from afterglow.spark.java import find_java
-from afterglow.testing import golden
 from afterglow.tier.locations import MAPFILES, TierPlace, Tiers
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.odd_topics import OddTopic, chunks, odd_topic
+from tests.support.oracle import batch_rows
 
 from afterglow.errors import CorruptEntry
 from afterglow.format.columns import BLOCK_COLUMNS
@@ -17,12 +19,11 @@ from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import CompressionType, MessageMetadata
 from afterglow.read.messages import MessageBatches
 from afterglow.read.window import Window
-from afterglow.testing.odd_topics import OddTopic, chunks, odd_topic
-from afterglow.testing.oracle import batch_rows
 
 if TYPE_CHECKING:
+    from tests.support.oracle import Row
+
     from afterglow.errors import IncompleteMessage
-    from afterglow.testing.oracle import Row
 
 SEEDS = st.integers(0, 2**32)
 

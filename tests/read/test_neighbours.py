@@ -8,6 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
+from tests.support.read_world import TOPIC as WORLD_TOPIC
+from tests.support.read_world import ReadWorld, random_entries
 
 import afterglow
 from afterglow.config import BrokerConfig
@@ -18,10 +22,6 @@ from afterglow.read.neighbours import Neighbourhood, SplitNeighbours, ViewNeighb
 from afterglow.read.split_reader import SplitReader
 from afterglow.read.tiered import TieredSource
 from afterglow.read.topic_reader import TopicReader, TopicView
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.read_world import TOPIC as WORLD_TOPIC
-from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

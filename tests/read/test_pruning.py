@@ -7,6 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.ledgers import message
+from tests.support.read_world import TOPIC, ReadWorld
 
 from afterglow.format.entry import encode_broker_metadata
 from afterglow.format.position import EARLIEST, LATEST, Position
@@ -16,8 +18,6 @@ from afterglow.read.split_planner import SplitPlanner
 from afterglow.read.splits import WHOLE
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.read.window import Window
-from afterglow.testing.ledgers import message
-from afterglow.testing.read_world import TOPIC, ReadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

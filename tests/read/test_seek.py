@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualExecutor
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.ledgers import message, settings
+from tests.support.read_world import TOPIC, ReadWorld
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import ReadPriority
@@ -29,10 +33,6 @@ from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.storage import CountingStore
-from afterglow.testing.clock import ManualExecutor
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.ledgers import message, settings
-from afterglow.testing.read_world import TOPIC, ReadWorld
 from afterglow.tier.locations import Tiers
 
 if TYPE_CHECKING:

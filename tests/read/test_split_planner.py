@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from threading import Barrier
 
+from tests.support.read_world import TOPIC, ReadWorld, random_entries
+
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.read.split_planner import SplitPlanner
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.read.window import Window
 from afterglow.storage import MemoryStore
-from afterglow.testing.read_world import TOPIC, ReadWorld, random_entries
 
 WAIT_S = 30.0
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, CorruptEntry, HotLogUnavailable, TopicChanged
 from afterglow.read.copies import Tier
 from afterglow.read.split_reader import SplitReader
-from afterglow.testing.homes import APART_MS, EngineHome, batch
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

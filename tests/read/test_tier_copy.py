@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.ledgers import message
+from tests.support.read_world import ReadWorld, random_entries
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import CorruptBlock, StoreUnavailable
@@ -18,8 +20,6 @@ from afterglow.format.frames import iter_entries
 from afterglow.read.messages import EntryBatches, MessageBatches
 from afterglow.read.window import Window
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.testing.ledgers import message
-from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

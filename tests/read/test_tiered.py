@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.read_world import ReadWorld, random_entries
 
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy, ReadPriority
@@ -27,8 +29,6 @@ from afterglow.format.frames import iter_entries
 from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX
 from afterglow.read.copies import Tier
 from afterglow.read.ranges import offloaded_range_at
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.read_world import ReadWorld, random_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

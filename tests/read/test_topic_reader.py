@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.read_world import TOPIC, ReadWorld, random_entries
 
 from afterglow.config.choices import ReadPriority
 from afterglow.errors import LedgerMissing
@@ -16,7 +17,6 @@ from afterglow.hot.local.log import LocalLog
 from afterglow.read.copies import Tier
 from afterglow.read.hot_readers import SharedHot
 from afterglow.read.topic_reader import TopicReader, TopicView
-from afterglow.testing.read_world import TOPIC, ReadWorld, random_entries
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.odd_topics import OddTopic, odd_topic
 
 from afterglow.errors import OutOfReach
 from afterglow.format.entry import encode_entry
@@ -15,7 +16,6 @@ from afterglow.format.marks import find_marks
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.read.transactions import Transactions
-from afterglow.testing.odd_topics import OddTopic, odd_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,10 +3,10 @@ import os
 from random import Random
 
 import pytest
+from tests.support.typed import TOPIC, RandomTypes, encode_avro, messages, typed, version
 
 from afterglow.format.schema import SchemaVersion
 from afterglow.read.typed import TypedColumns
-from afterglow.testing.typed import TOPIC, RandomTypes, encode_avro, messages, typed, version
 
 SEED = int(os.environ.get("AFTERGLOW_SEED", "20261116"))
 

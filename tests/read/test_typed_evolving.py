@@ -2,10 +2,10 @@ import json
 from typing import Any
 
 import pyarrow as pa
+from tests.support.typed import encode_avro, messages, typed, version
 
 from afterglow.format.schema import SchemaVersion
 from afterglow.read.typed import TypedColumns
-from afterglow.testing.typed import encode_avro, messages, typed, version
 
 
 def schemas(kind: str, *definitions: Any) -> list[SchemaVersion]:

@@ -5,10 +5,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.typed import TOPIC, messages, typed, version
 
 from afterglow.format.schema import SchemaVersion
 from afterglow.read.typed import TypedColumns
-from afterglow.testing.typed import TOPIC, messages, typed, version
 
 SEED = int(os.environ.get("AFTERGLOW_SEED", "20261116"))
 JAVA = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}

@@ -1,8 +1,9 @@
 import json
 import struct
 
+from tests.support.typed import encode_avro, messages, typed, version
+
 from afterglow.format.schema import SchemaVersion
-from afterglow.testing.typed import encode_avro, messages, typed, version
 
 RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
 

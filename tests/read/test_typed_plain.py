@@ -4,10 +4,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.typed import TOPIC, messages, typed, version
 
 from afterglow.format.schema import SchemaVersion
 from afterglow.read.typed import TypedColumns
-from afterglow.testing.typed import TOPIC, messages, typed, version
 
 MOMENT = datetime(2026, 11, 16, 3, 4, 5, 678000, UTC)
 MILLIS = int(MOMENT.timestamp() * 1000)

@@ -11,12 +11,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.certificates import write_certificate
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError
 from afterglow.server import advertised_address as advertised
 from afterglow.server.advertised_address import with_advertised_address
-from afterglow.testing.certificates import write_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +109,7 @@ exec "$0" "$@"
 PROGRAM = r"""
 import json, pathlib, sys, urllib.request
 import pulsar
-from afterglow.testing.serving import serving
+from tests.support.serving import serving
 
 with serving(pathlib.Path(sys.argv[1]), "--listen", "0.0.0.0", "--insecure") as served:
     port = served.service_url.rpartition(":")[2]

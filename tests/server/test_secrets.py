@@ -17,16 +17,16 @@ from urllib.error import HTTPError
 import jwt
 import pulsar
 import pytest
+from tests.support.served_topics import eventually
+from tests.support.servers import start_moto
+from tests.support.serving import serving
 
 from afterglow.storage import open_store
-from afterglow.testing.served_topics import eventually
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 TOKEN_SECRET = b"the secret that signs the tokens, 0123456789"
 S3_SECRET = "s3-of-the-server-Zx81"

@@ -7,14 +7,14 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING
 
-from afterglow.testing.served_topics import eventually
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import serving
+from tests.support.served_topics import eventually
+from tests.support.servers import start_moto
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 CURE = "create the bucket or directory, or correct the tier's address, endpoint and region"
 

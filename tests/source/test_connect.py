@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.errors import (
@@ -32,8 +34,6 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.copies import Tier
-from afterglow.testing.homes import APART_MS, EngineHome, batch
-from afterglow.testing.ledgers import message
 from afterglow.tier.locations import place_record
 
 if TYPE_CHECKING:

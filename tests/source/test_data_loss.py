@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.errors import EntriesMissing
 from afterglow.metadata.names import TopicName
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable

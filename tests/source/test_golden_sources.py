@@ -7,26 +7,27 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support import golden
+from tests.support.oracle import batch_rows
+from tests.support.recorded_admin import recorded_admin
+from tests.support.servers import start_moto
+from tests.support.zookeeper import ZooKeeperServer, spark_jars
 
 import afterglow
 from afterglow.errors import BucketMissing, CorruptIndex, LedgerMissing, NotSupported
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
 from afterglow.storage import open_store
-from afterglow.testing import golden
-from afterglow.testing.oracle import batch_rows
-from afterglow.testing.recorded_admin import recorded_admin
-from afterglow.testing.servers import start_moto
-from afterglow.testing.zookeeper import ZooKeeperServer, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.golden import GoldenCase
+    from tests.support.recorded_admin import RecordedAdmin
+    from tests.support.servers import S3Server
+
     from afterglow.source.connect import Source
-    from afterglow.testing.golden import GoldenCase
-    from afterglow.testing.recorded_admin import RecordedAdmin
-    from afterglow.testing.servers import S3Server
 
 CASES = {name: case for name, case in golden.cases().items() if case.about}
 MAPFILES = "fs_mapfile"

@@ -9,23 +9,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import EngineHome, batch
+from tests.support.ledgers import message
+from tests.support.servers import free_port
+from tests.support.serving import serving
 
 import afterglow
 from afterglow.cli import main
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, HotLogUnavailable, MetadataUnavailable, NotSupported, TopicMissing
 from afterglow.read.split_reader import SplitReader
-from afterglow.testing.homes import EngineHome, batch
-from afterglow.testing.ledgers import message
-from afterglow.testing.servers import free_port
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.serving import Served
+
     from afterglow.source.connect import Source
-    from afterglow.testing.serving import Served
 
 TOPIC = "persistent://public/default/t"
 PARTS = "persistent://public/default/parts"

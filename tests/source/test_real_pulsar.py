@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.pulsar_standalone import PulsarStandalone
+from tests.support.served_topics import eventually
+from tests.support.servers import start_moto
+from tests.support.zookeeper import ZooKeeperServer, spark_jars
 
 import afterglow
 from afterglow.errors import MissingDependency, TopicMissing
 from afterglow.spark.session import local_session
-from afterglow.testing.pulsar_standalone import PulsarStandalone
-from afterglow.testing.served_topics import eventually
-from afterglow.testing.servers import start_moto
-from afterglow.testing.zookeeper import ZooKeeperServer, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from tests.support.servers import S3Server
 
     from afterglow.source.connect import Source
-    from afterglow.testing.servers import S3Server
 
 pulsar = pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]

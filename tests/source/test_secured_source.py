@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import jwt
 import pytest
+from tests.support.certificates import write_certificate
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
+from tests.support.serving import serving
 
 import afterglow
 from afterglow.config import BrokerConfig
 from afterglow.errors import AccessDenied, ConfigError, MetadataUnavailable
 from afterglow.read.split_reader import SplitReader
-from afterglow.testing.certificates import write_certificate
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.serving import Served
+    from tests.support.serving import Served
 
 SECRET = b"a key of thirty-two bytes, at least"
 TOPIC = "persistent://public/default/t"

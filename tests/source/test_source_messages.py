@@ -6,6 +6,10 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
+from tests.support.odd_topics import OddTopic, chunks, odd_topic
+from tests.support.oracle import batch_rows
 
 import afterglow
 from afterglow.config import BrokerConfig
@@ -13,10 +17,6 @@ from afterglow.format.columns import BLOCK_COLUMNS
 from afterglow.format.frames import iter_entries
 from afterglow.format.position import Position
 from afterglow.read.split_reader import SplitReader
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.odd_topics import OddTopic, chunks, odd_topic
-from afterglow.testing.oracle import batch_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,15 +13,15 @@ import pulsar
 import pyarrow as pa
 import pytest
 from pulsar.schema import Array, Double, Integer, JsonSchema, Long, Map, Record, Schema, String, StringSchema
+from tests.support import golden
+from tests.support.recorded_admin import recorded_admin
+from tests.support.serving import serving
+from tests.support.typed import encode_avro
 
 import afterglow
 from afterglow.cli import main
 from afterglow.errors import ConfigError
 from afterglow.format.schema import SchemaVersion
-from afterglow.testing import golden
-from afterglow.testing.recorded_admin import recorded_admin
-from afterglow.testing.serving import serving
-from afterglow.testing.typed import encode_avro
 
 if TYPE_CHECKING:
     from afterglow.source.connect import Source

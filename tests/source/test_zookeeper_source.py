@@ -7,6 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
+from tests.support.servers import free_port
+from tests.support.serving import serving
+from tests.support.zookeeper import ZooKeeperServer, spark_jars
 
 import afterglow
 from afterglow.errors import ConfigError, CorruptMetadata, LedgerMissing, TopicMissing
@@ -17,18 +22,14 @@ from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
 from afterglow.pipeline.tier_verifier import VerifyRequest, open_verifier
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
-from afterglow.testing.servers import free_port
-from afterglow.testing.serving import serving
-from afterglow.testing.zookeeper import ZooKeeperServer, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.serving import Served
+
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.testing.serving import Served
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC).managed_ledger_name

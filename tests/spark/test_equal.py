@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.oracle import batch_rows
+from tests.support.produced import Asked
+from tests.support.random_topics import PARTITIONED, PLAIN, RandomTopics
 
 import afterglow
 from afterglow.spark.session import local_session
-from afterglow.testing.oracle import batch_rows
-from afterglow.testing.produced import Asked
-from afterglow.testing.random_topics import PARTITIONED, PLAIN, RandomTopics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from afterglow.testing.random_messages import Row
+    from tests.support.random_messages import Row
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

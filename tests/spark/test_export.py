@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.dataset import dataset
+from tests.support.homes import EngineHome, batch
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.cli.app import main
 from afterglow.errors import AfterglowError, ConfigError
 from afterglow.spark.export import ExportDirectory, ExportRecord, TopicExport
 from afterglow.spark.session import QUIET, local_session
-from afterglow.testing.homes import EngineHome, batch
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,6 +16,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.support import golden
+from tests.support.oracle import batch_rows
+from tests.support.recorded_admin import recorded_admin
+from tests.support.servers import start_moto
+from tests.support.zookeeper import ZooKeeperServer, spark_jars
 
 import afterglow
 from afterglow.metadata.names import TopicName
@@ -23,11 +28,6 @@ from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.zookeeper import ZooKeeperMetadataStore
 from afterglow.spark.session import local_session
 from afterglow.storage import open_store
-from afterglow.testing import golden
-from afterglow.testing.oracle import batch_rows
-from afterglow.testing.recorded_admin import recorded_admin
-from afterglow.testing.servers import start_moto
-from afterglow.testing.zookeeper import ZooKeeperServer, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from pyspark.sql import SparkSession
+    from tests.support.golden import GoldenCase
 
     from afterglow.read.split_reader import Include
-    from afterglow.testing.golden import GoldenCase
 
     Way: TypeAlias = Callable[..., pa.Table]
     """Reads a topic, with the options of the data source."""

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.metadata.names import TopicName
 from afterglow.spark.session import local_session
-from afterglow.testing.homes import APART_MS, EngineHome, batch
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

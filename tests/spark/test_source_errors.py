@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
 
 from afterglow import errors
 from afterglow.errors import AfterglowError
 from afterglow.spark.reasons import reason
 from afterglow.spark.session import QUIET, local_session
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import EngineHome, batch
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.metadata.names import TopicName
 from afterglow.spark.session import local_session
-from afterglow.testing.homes import EngineHome, batch
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

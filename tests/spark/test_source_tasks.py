@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
 
 import afterglow
 from afterglow.errors import AfterglowError
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.format.schema import SchemaVersion
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

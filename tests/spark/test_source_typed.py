@@ -9,6 +9,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.typed import encode_avro
 
 import afterglow
 from afterglow.catalog.schemas import SchemaRegistry
@@ -17,8 +19,6 @@ from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.spark.session import local_session
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.typed import encode_avro
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

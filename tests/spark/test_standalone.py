@@ -8,23 +8,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.raw_client import RawClient, encode_send
+from tests.support.served_topics import eventually, rows_of
+from tests.support.servers import start_moto
+from tests.support.serving import serving
+from tests.support.spark_cluster import can_hide, standalone_cluster
 
 from afterglow.format.entry import encode_entry
 from afterglow.format.objects import get_uuid
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.storage import open_store
-from afterglow.testing.raw_client import RawClient, encode_send
-from afterglow.testing.served_topics import eventually, rows_of
-from afterglow.testing.servers import start_moto
-from afterglow.testing.serving import serving
-from afterglow.testing.spark_cluster import can_hide, standalone_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.servers import S3Server
-    from afterglow.testing.serving import Served
+    from tests.support.servers import S3Server
+    from tests.support.serving import Served
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 pytest.importorskip("moto", reason="moto is not installed")

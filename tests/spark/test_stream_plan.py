@@ -7,6 +7,9 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.homes import EngineHome, batch
+from tests.support.ledgers import message
+from tests.support.served_topics import eventually
 
 import afterglow
 from afterglow.config import load_conf
@@ -18,9 +21,6 @@ from afterglow.hot.local.shared import open_shared
 from afterglow.metadata.names import TopicName
 from afterglow.read.counters import ReadCounts
 from afterglow.read.split_reader import SplitReader
-from afterglow.testing.homes import EngineHome, batch
-from afterglow.testing.ledgers import message
-from afterglow.testing.served_topics import eventually
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

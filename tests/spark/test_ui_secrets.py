@@ -7,11 +7,11 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.homes import EngineHome
+from tests.support.ledgers import message
 
 from afterglow.metadata.names import NamespaceName
 from afterglow.spark.session import local_session
-from afterglow.testing.homes import EngineHome
-from afterglow.testing.ledgers import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

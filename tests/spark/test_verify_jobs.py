@@ -9,6 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.ledgers import message
+from tests.support.offloaded import INSTANCE, OffloadedTopic, random_entries
+from tests.support.served_topics import eventually
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
@@ -18,9 +21,6 @@ from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
 from afterglow.storage import LocalStore
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.testing.ledgers import message
-from afterglow.testing.offloaded import INSTANCE, OffloadedTopic, random_entries
-from afterglow.testing.served_topics import eventually
 from afterglow.verify import Kind, ObjectCheck, Place, Stretch
 from afterglow.verify.checker import committed_objects
 from afterglow.verify.deep import CheckHere, portions

@@ -4,17 +4,18 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.servers import ServerUnavailable, start_moto, start_versitygw
 
 from afterglow.storage.s3 import S3Store
 from afterglow.storage.s3_client import S3Options
 from afterglow.storage.wrapper import PrefixedStore
-from afterglow.testing.servers import ServerUnavailable, start_moto, start_versitygw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.servers import S3Server
+
     from afterglow.storage import ObjectStore
-    from afterglow.testing.servers import S3Server
 
 
 @pytest.fixture(scope="session")

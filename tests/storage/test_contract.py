@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.stores import ObjectStoreContract
 
 from afterglow.errors import StoreTimeout
 from afterglow.storage import CountingStore, LocalStore, MemoryStore, PrefixedStore, RetryingStore, RetryPolicy
 from afterglow.storage.wrapper import OPERATIONS
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.stores import ObjectStoreContract
 
 if TYPE_CHECKING:
     from pathlib import Path

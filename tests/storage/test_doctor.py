@@ -3,19 +3,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
 
 from afterglow.errors import AccessDenied, StoreThrottled
 from afterglow.storage import LocalStore, MemoryStore, Outcome, check_store, open_store
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.servers import S3Server
 
     from afterglow.storage import (
         ObjectStore,
         StoreCheck,
     )
-    from afterglow.testing.servers import S3Server
 
 _STEPS = ["put", "put if absent", "head", "ranged get", "list", "multipart", "abort", "delete"]
 

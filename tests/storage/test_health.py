@@ -9,6 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clock import ManualClock, ManualExecutor
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.served_topics import eventually
 
 from afterglow.errors import (
     AccessDenied,
@@ -23,9 +26,6 @@ from afterglow.errors import (
 from afterglow.storage import LocalStore, MemoryStore, RetryingStore, RetryPolicy
 from afterglow.storage.health import MonitoredStore, Outage, TierHealth, spawn_thread
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.testing.clock import ManualClock, ManualExecutor
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.served_topics import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,6 +4,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
 
 from afterglow.errors import (
     AccessDenied,
@@ -17,7 +18,6 @@ from afterglow.errors import (
     UploadMissing,
 )
 from afterglow.storage import CountingStore, MemoryStore, RetryingStore, RetryPolicy
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,10 +38,11 @@ from afterglow.storage.s3_client import Refusal, body_of, error_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.servers import S3Server
+
     from afterglow.errors import (
         AfterglowError,
     )
-    from afterglow.testing.servers import S3Server
 
 _BODY = bytes(range(256)) * 8
 

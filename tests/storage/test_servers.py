@@ -5,8 +5,7 @@ import socket
 import sys
 
 import pytest
-
-from afterglow.testing.servers import ServerUnavailable, running
+from tests.support.servers import ServerUnavailable, running
 
 _LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
 _CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_LISTEN + 'time.sleep(600)'!r}, sys.argv[1]])"

@@ -19,11 +19,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.faults import Fault, FaultRule, FaultyStore
 
 from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, RangeInvalid, UploadMissing
 from afterglow.storage import LocalStore, MemoryStore, PrefixedStore, RetryingStore, RetryPolicy
 from afterglow.storage.wrapper import OPERATIONS
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,16 +4,16 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.offloaded import OffloadedTopic, random_entries
+from tests.support.servers import start_moto
 
 from afterglow.storage import open_store
-from afterglow.testing.offloaded import OffloadedTopic, random_entries
-from afterglow.testing.servers import start_moto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from afterglow.testing.servers import S3Server
+    from tests.support.servers import S3Server
 
 
 @pytest.fixture(scope="session")

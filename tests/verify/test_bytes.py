@@ -4,16 +4,16 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.ledgers import message
+from tests.support.offloaded import random_entries
 
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.testing.ledgers import message
-from afterglow.testing.offloaded import random_entries
 from afterglow.verify import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.testing.offloaded import OffloadedTopic
+    from tests.support.offloaded import OffloadedTopic
 
 BLOCK = 4096
 MIB = 1 << 20

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
+from tests.support.offloaded import OffloadedTopic, random_entries
 
 from afterglow.errors import CorruptMetadata, WrongVersion
 from afterglow.format.compression import Codec
 from afterglow.format.metadata_envelope import serialize_managed_ledger
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord, SegmentRecord
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.testing.offloaded import OffloadedTopic, random_entries
 from afterglow.verify import Kind
 
 if TYPE_CHECKING:

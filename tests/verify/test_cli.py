@@ -8,14 +8,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.offloaded import OffloadedTopic, random_entries
+from tests.support.served_topics import eventually
 
 from afterglow.format.objects import set_uuid
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.local.shared import read_instance
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.storage import open_store
-from afterglow.testing.offloaded import OffloadedTopic, random_entries
-from afterglow.testing.served_topics import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.support.golden import cases
+from tests.support.offloaded import OffloadedTopic
 
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.testing.golden import cases
-from afterglow.testing.offloaded import OffloadedTopic
 from afterglow.verify import Kind
 
 if TYPE_CHECKING:
-    from afterglow.testing.golden import GoldenCase
+    from tests.support.golden import GoldenCase
+
     from afterglow.verify import Finding
 
 CASES = cases()

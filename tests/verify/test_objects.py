@@ -4,14 +4,14 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.offloaded import INSTANCE, random_entries
 
 from afterglow.errors import BucketMissing, StoreUnavailable
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.offloaded import INSTANCE, random_entries
 from afterglow.verify import Kind
 
 if TYPE_CHECKING:
-    from afterglow.testing.offloaded import OffloadedTopic
+    from tests.support.offloaded import OffloadedTopic
 
 BLOCK = 4096
 MIB = 1 << 20

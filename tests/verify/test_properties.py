@@ -4,8 +4,8 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.offloaded import OffloadedTopic, random_entries
 
-from afterglow.testing.offloaded import OffloadedTopic, random_entries
 from afterglow.verify import Kind
 from afterglow.verify.entries import BlockWalk
 
@@ -119,8 +119,9 @@ def test_a_walk_sees_the_same_however_the_bytes_are_cut(
 def test_a_walk_finds_wrong_checksums_of_entries_however_the_bytes_are_cut(
     sizes: list[int], spoilt: set[int], cuts: set[int], *, broker: bool
 ) -> None:
+    from tests.support.ledgers import message
+
     from afterglow.format.frames import frame_entries
-    from afterglow.testing.ledgers import message
 
     added = bytes.fromhex("0e020000000908fbd095ffbc311000") if broker else b""
     entries = [bytearray(added + message(bytes(size))) for size in sizes]

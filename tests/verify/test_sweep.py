@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
+from tests.support.offloaded import HOUR_MS, INSTANCE, OffloadedTopic, random_entries
 
 from afterglow.errors import CorruptMetadata
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord, Place, UploadRecord
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.storage.wrapper import CountingStore
-from afterglow.testing.offloaded import HOUR_MS, INSTANCE, OffloadedTopic, random_entries
 from afterglow.verify import Kind, verify
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The protocol of metadata stores: a tree of small values, each changed only by compare-and-set.
 
-Promised by every store, and checked by ``afterglow.testing.metadata``:
+Promised by every store, and checked by ``tests.support.metadata``:
 
 * **Calls are synchronous and thread-safe**, and each ends within the store's deadline.
 * **A node** has a value and a version. The version is 0 at creation and grows by 1 with every put. As in ZooKeeper it

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.ledgers import Receipts
+from tests.support.offloads import OffloadWorld
+from tests.support.streams import streaming
 
 from afterglow.errors import HotLogError, MetadataUnavailable, StoreUnavailable
 from afterglow.format.position import LATEST
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.reader import ReadOrigin
-from afterglow.testing.ledgers import Receipts
-from afterglow.testing.offloads import OffloadWorld
-from afterglow.testing.streams import streaming
 
 if TYPE_CHECKING:
     from afterglow.ledger.managed_ledger import ManagedLedger
@@ -154,6 +154,36 @@ def test_a_topic_that_is_switched_back_keeps_nothing(world: BufferedWorld, ledge
     assert held(world) == 0
     world.append(ledger, b"by ledger")
     assert held(world) == 0
+
+
+def test_a_topic_switched_back_while_nothing_is_under_way_keeps_nothing(
+    world: BufferedWorld, ledger: ManagedLedger
+) -> None:
+    world.service.offload_prefix(ledger.name, LATEST)
+    world.run()
+    ledger.roll()
+    world.boot()  # a service that has nothing to report of the topic
+    ledger = world.open()
+    world.run()
+    world.clock.advance(300)
+    world.run()  # a scan, which drops topics that have nothing to do and nothing to report
+    world.catalog.update_topic_policies(ledger.topic, lambda _: {"offloadPolicies": {"streamingOffloadEnabled": False}})
+    world.policies.changed(None)
+    world.run()
+    world.append(ledger, b"by ledger")
+    assert held(world) == 0
+
+
+def test_a_topic_that_was_idle_for_long_streams_its_next_entries_at_once(world: BufferedWorld) -> None:
+    ledger = world.open()
+    world.run()
+    world.clock.advance(300)
+    world.run()  # a scan, which drops topics that have nothing to do and nothing to report
+    world.append(ledger, *(b"%d" % number * 60 for number in range(10)))
+    world.service.tick()
+    world.settle()
+    assert world.runner.waiting
+    world.run()
 
 
 def test_a_topic_that_is_deleted_keeps_nothing(world: BufferedWorld, ledger: ManagedLedger) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint
+from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import OffloadWorld
 
 from afterglow.errors import TopicMissing
 from afterglow.format.objects import named_uuids
@@ -12,10 +16,6 @@ from afterglow.format.position import EARLIEST, LATEST
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint
-from afterglow.testing.faults import Fault, FaultRule, FaultyStore
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable

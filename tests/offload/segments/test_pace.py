@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.ledgers import TOPIC, settings
+from tests.support.streams import StreamWorld, streaming
+
 from afterglow.format.position import LATEST
 from afterglow.offload.segments.stream import MOST_AT_ONCE
 from afterglow.offload.topic_offload import TopicOffload
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.streams import StreamWorld, streaming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pytest
+    from tests.support.offloads import OffloadWorld
 
     from afterglow.offload.task import StreamTask
-    from afterglow.testing.offloads import OffloadWorld
 
 ENTRY = bytes(60)
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from tests.support.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint
+from tests.support.ledgers import TOPIC, settings
+from tests.support.offloads import OffloadWorld
 
 from afterglow.errors import ConfigError, NotSupported, OffloadConflict, OffloadInProgress, TopicMissing, WouldLoseData
 from afterglow.format.position import EARLIEST, LATEST, Position
@@ -15,9 +18,6 @@ from afterglow.metadata.names import NamespaceName
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.segments.edits import add_stub
 from afterglow.offload.segments.listing import SegmentStatus
-from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashingStore, CrashPoint
-from afterglow.testing.ledgers import TOPIC, settings
-from afterglow.testing.offloads import OffloadWorld
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.support.crash_points import Crashed, CrashingMetadataStore, CrashPoint
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
+from tests.support.ledgers import World
+from tests.support.streams import PLACE, StreamWorld, streaming
 
 from afterglow.errors import (
     CommitUnknown,
@@ -30,10 +34,6 @@ from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.read.inspect import inspect_object
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.testing.crash_points import Crashed, CrashingMetadataStore, CrashPoint
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
-from afterglow.testing.ledgers import World
-from afterglow.testing.streams import PLACE, StreamWorld, streaming
 
 if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore

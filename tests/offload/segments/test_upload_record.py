@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
 
 from afterglow.errors import CorruptMetadata, Fenced
 from afterglow.format.proto.afterglow_pb2 import UploadRecord
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.offload.segments.records import parse_upload
 from afterglow.offload.segments.upload_record import UploadRecordNode
-from afterglow.testing.faults import Fault, FaultRule, FaultyMetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,55 @@
+"""Who acts in a schedule, and on which topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from afterglow.errors import Fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.sim.model import TopicModel
+    from tests.support.sim.process import Process
+    from tests.support.sim.world import SimWorld
+
+    from afterglow.ledger.managed_ledger import ManagedLedger
+
+
+class Acting:
+    """Chooses by lot. What its actions return is for the trace.
+
+    Args:
+        world: Where it acts.
+    """
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.rng = world.rng
+
+    def topic(self) -> TopicModel:
+        """Any topic."""
+        return self.rng.choice(tuple(self.world.models.values()))
+
+    def process(self) -> Process:
+        """Mostly the owner, sometimes one that was replaced and does not know it."""
+        if self.world.zombies and self.rng.random() < 0.3:
+            return self.rng.choice(self.world.zombies)
+        return self.world.owner
+
+    def on(self, process: Process, model: TopicModel, work: Callable[[ManagedLedger], object]) -> str:
+        """Open a topic and do something with it; one that turns out to be another's is closed, as a client's is."""
+
+        def open_and_work() -> None:
+            work(process.open(model.name))
+
+        error = self.world.act(process, open_and_work)
+        if isinstance(error, Fenced):
+            self.let_go(process, model)
+        return f"{process}, {model.name}" + ("" if error is None else f" -> {type(error).__name__}")
+
+    def let_go(self, process: Process, model: TopicModel) -> None:
+        """Close a topic where it is open."""
+        ledger = process.store.opened(model.name)
+        if ledger is not None and process.alive:
+            self.world.act(process, ledger.close)

@@ -1,0 +1,196 @@
+"""What clients and people do with topics, and what they must find there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.support.crash_points import Crashed
+from tests.support.ledgers import message
+from tests.support.sim.acting import Acting
+from tests.support.sim.model import FOREVER, as_sent
+from tests.support.sim.reading import read_by_priority
+from tests.support.sim.watchman import DELETING, text_of
+
+from afterglow.config.choices import ReadPriority
+from afterglow.errors import Fenced, TopicClosed
+from afterglow.format.position import EARLIEST, Position
+from afterglow.ledger.retention import Retention
+
+if TYPE_CHECKING:
+    from tests.support.sim.model import TopicModel
+    from tests.support.sim.process import Process
+    from tests.support.sim.world import SimWorld
+
+    from afterglow.errors import AfterglowError
+    from afterglow.ledger.managed_ledger import ManagedLedger
+
+_SUBSCRIPTION: Final = "s"
+_MINUTE_MS: Final = 60_000
+
+
+class Clients(Acting):
+    """Producers, readers, one subscription for each topic, and whoever administers them."""
+
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world)
+        self._sent = 0
+
+    def append(self) -> str:
+        """Append some entries; the process may die before it hears of them."""
+        model, process, rng = self.topic(), self.process(), self.rng
+        entries = []
+        for _ in range(rng.choice((1, 1, 2, 4, 8))):
+            self._sent += 1
+            text = b"%s %d %d;" % (model.name.encode(), model.life, self._sent)
+            entries.append(message(text + rng.randbytes(rng.choice((0, 20, 60, 150, 340)))))
+        hold = rng.random() < 0.2
+
+        def append(ledger: ManagedLedger) -> None:
+            hot = self.world.hot
+            hot.held = hold
+            try:
+                for entry in entries:
+                    model.send(entry)
+                    ledger.append((entry,), 1, partial(self._heard, process, model, model.life, entry))
+                hot.complete(rng.randint(0, len(hot.queue)))
+                if hot.queue and rng.random() < 0.5:
+                    raise Crashed(f"{process} before the rest is durable")
+                hot.complete()
+            finally:
+                hot.held = False
+
+        return f"{len(entries)} " + self.on(process, model, append)
+
+    def _heard(
+        self, process: Process, model: TopicModel, life: int, entry: bytes, outcome: Position | AfterglowError
+    ) -> None:
+        if life != model.life:
+            if isinstance(outcome, Position):
+                self.world.watchman.broken.append(f"{model.name}: an entry of an earlier life was acknowledged")
+            return
+        if isinstance(outcome, Position):
+            problem = model.acknowledge(entry, outcome)
+            if problem is not None:
+                self.world.watchman.broken.append(problem)
+        else:
+            model.refuse(entry)
+            if isinstance(outcome, Fenced | TopicClosed):
+                self._close_later(process, model)
+
+    def _close_later(self, process: Process, model: TopicModel) -> None:
+        ledger = process.store.opened(model.name)
+        if ledger is not None and not process.owns(model.name):
+            process.executor.submit(ledger.close)
+
+    def read(self) -> str:
+        """Read some entries, and hold them against the model."""
+        model, process, rng = self.topic(), self.process(), self.rng
+        if process.store.opened(model.name) is None and model.name not in self.world.watchman.lists:
+            return "nothing there"
+        known = model.expected(EARLIEST)
+        first = rng.choice(known) if known and rng.random() < 0.8 else EARLIEST
+        most, size = rng.choice(((1, 1), (3, 500), (1000, 200), (1000, 1 << 20)))
+        life = model.life
+        found: list[tuple[Position, bytes]] = []
+        owned = False
+
+        def read(ledger: ManagedLedger) -> None:
+            nonlocal owned
+            owned = process.owns(model.name)
+            found.extend(as_sent(ledger.read(first, most, size)))
+
+        calm = self.world.weather.calm and process.session.is_open
+        told = self.on(process, model, read)
+        error = "->" in told
+        owned = owned and process.owns(model.name) and process.alive and life == model.life
+        problems = model.wrong_entries(found, current=owned) if life == model.life else []
+        if owned and not error:
+            problems += model.missing(first, [position for position, _ in found], whole=False)
+        if owned and error and calm and not self.world.interleave:
+            problems.append(f"{model.name} cannot be read from {first} on: {told}")
+        if owned and not error and rng.random() < 0.5:
+            priority = rng.choice((None, *ReadPriority))
+            self.on(process, model, lambda ledger: problems.extend(read_by_priority(process, ledger, model, priority)))
+        self.world.watchman.broken += problems
+        return f"{len(found)} from {first}, {told}"
+
+    def roll(self) -> str:
+        """Begin a new ledger."""
+        return self.on(self.process(), self.topic(), lambda ledger: ledger.roll())
+
+    def trim(self) -> str:
+        """Let go of what retention does not hold."""
+        return self.on(self.process(), self.topic(), lambda ledger: ledger.trim())
+
+    def keep_for(self) -> str:
+        """Change the retention."""
+        model = self.topic()
+        model.retention = self.rng.choice(
+            (FOREVER, Retention(0, 0), Retention(10 * _MINUTE_MS, -1), Retention(-1, 2000), Retention(_MINUTE_MS, 1000))
+        )
+        for process in (self.world.owner, *self.world.zombies):
+            ledger = process.store.opened(model.name)
+            if ledger is not None:
+                ledger.retention = model.retention
+        return f"{model.name} {model.retention}"
+
+    def subscribe(self) -> str:
+        """Have everything kept that is not acknowledged."""
+        model, process = self.topic(), self.process()
+
+        def subscribe(ledger: ManagedLedger) -> None:
+            ledger.create_cursor(_SUBSCRIPTION, EARLIEST)
+            model.subscribed = model.subscribed or process.owns(model.name)
+            model.consumed = max(model.consumed, ledger.cursor(_SUBSCRIPTION).mark_delete)
+
+        return self.on(process, model, subscribe)
+
+    def acknowledge(self) -> str:
+        """Acknowledge some entries."""
+        model, process = self.topic(), self.process()
+        if not model.subscribed:
+            return "nobody has subscribed"
+
+        def acknowledge(ledger: ManagedLedger) -> None:
+            entries = ledger.read(ledger.cursor(_SUBSCRIPTION).mark_delete, 10, 1 << 20)
+            if entries:
+                to = self.rng.choice(entries).position
+                model.consumed = max(model.consumed, to)
+                ledger.cursor(_SUBSCRIPTION).ack_through(to)
+
+        return self.on(process, model, acknowledge)
+
+    def truncate(self) -> str:
+        """Let go of everything at once."""
+        model = self.topic()
+
+        def truncate(ledger: ManagedLedger) -> None:
+            model.truncated = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
+            model.consumed = max(model.consumed, Position(model.truncated, 1 << 40))
+            ledger.truncate()
+
+        return self.on(self.process(), model, truncate)
+
+    def terminate(self) -> str:
+        """End a topic for good."""
+        model, process = self.topic(), self.process()
+
+        def terminate(ledger: ManagedLedger) -> None:
+            ledger.terminate()
+            model.terminated = process.owns(model.name)
+
+        return self.on(process, model, terminate)
+
+    def delete(self) -> str:
+        """Delete a topic; the next append creates it again."""
+        # A version tells nothing across two lives of a topic, so that an owner of the first could take the list of the
+        # second for its own: a server's home has one process at a time.
+        self.world.end_zombies()
+        model, process = self.topic(), self.process()
+        model.deletion_wanted = True
+        error = self.world.act(process, lambda: process.store.delete(model.name))
+        info = self.world.watchman.lists.get(model.name)
+        if info is not None and text_of(info, DELETING) is None:
+            model.deletion_wanted = False
+        return f"{process}, {model.name} {'' if error is None else type(error).__name__}"

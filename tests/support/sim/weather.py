@@ -1,0 +1,85 @@
+"""Faults that last for a while: rules for the tier and for metadata, drawn by lot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tests.support.faults import CHANGES, Fault, FaultRule
+
+if TYPE_CHECKING:
+    from random import Random
+
+_WRITES: Final = frozenset({"put", "delete", "create_upload", "upload_part", "complete_upload", "abort_upload"})
+_DATA: Final = "*[0-9a-f]"
+"""Keys of data objects; an index ends otherwise, and no checksum covers it: only its length is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """Faults that hold at the same time."""
+
+    name: str
+    tier: tuple[FaultRule, ...] = ()
+    metadata: tuple[FaultRule, ...] = ()
+    torn: float = 0.0
+    """Of a read of the hot log giving less than it says, or nothing."""
+    conflicts: float = 0.0
+    """Of a topic's list being changed by somebody else, harmlessly, right before it is written."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong."""
+        return not (self.tier or self.metadata or self.torn or self.conflicts)
+
+
+CALM: Final = Weather("calm")
+
+
+def draw_weather(rng: Random) -> Weather:
+    """One of the kinds, more or less severe."""
+    often = rng.choice((0.05, 0.2, 0.5))
+    kinds = {
+        "a tier that fails now and then": Weather("", tier=_flaky_tier(often)),
+        "a tier that is out": Weather("", tier=_out_tier()),
+        "a tier that garbles what is read": Weather("", tier=_garbled_tier(often)),
+        "a hot log whose reads are torn": Weather("", torn=often),
+        "torn and garbled reads": Weather("", tier=_garbled_tier(often), torn=often),
+        "metadata that fails now and then": Weather("", metadata=_flaky_metadata(often), conflicts=often),
+        "metadata that is out": Weather("", metadata=_out_metadata()),
+        "somebody else who changes lists": Weather("", conflicts=often),
+        "a storm": Weather("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often, often),
+    }
+    name = rng.choice(tuple(kinds))
+    drawn = kinds[name]
+    return replace(drawn, name=f"{name} ({often})")
+
+
+def _flaky_tier(often: float) -> tuple[FaultRule, ...]:
+    return (
+        FaultRule(Fault.ERROR_BEFORE, times=None, probability=often),
+        FaultRule(Fault.ERROR_AFTER, _WRITES, times=None, probability=often),
+    )
+
+
+def _out_tier() -> tuple[FaultRule, ...]:
+    return (FaultRule(Fault.ERROR_BEFORE, times=None),)
+
+
+def _garbled_tier(often: float) -> tuple[FaultRule, ...]:
+    return (
+        FaultRule(Fault.FLIPPED_BIT, key=_DATA, times=None, probability=often / 2),
+        FaultRule(Fault.SHORT_READ, times=None, probability=often / 2),
+    )
+
+
+def _flaky_metadata(often: float) -> tuple[FaultRule, ...]:
+    return (
+        FaultRule(Fault.ERROR_BEFORE, times=None, probability=often),
+        FaultRule(Fault.ERROR_AFTER, CHANGES, times=None, probability=often),
+        FaultRule(Fault.LOST, times=None, probability=often),
+    )
+
+
+def _out_metadata() -> tuple[FaultRule, ...]:
+    return (FaultRule(Fault.ERROR_BEFORE, times=None),)
