@@ -177,11 +177,13 @@ class TopicOffload:
 
     @property
     def can_be_dropped(self) -> bool:
-        """Whether it is quiet, and has no state to report that metadata does not hold."""
+        """Whether it is quiet, takes no entries that are to be streamed, and has nothing to report but metadata."""
         reported = (
             self._ledgers.obstacle_logged or self.last_success_ms or self.status.state is not OffloadState.NOT_RUN
         )
-        return self.is_quiet and not reported
+        # A stream whose topic is open must see the next entry, and release what the offload buffer keeps for it.
+        streams = self._stream is not None and self._env.store.opened(self.name) is self._streamed_ledger
+        return self.is_quiet and not reported and not streams
 
     def needs_poll(
         self, info: ManagedLedgerInfo, policy: BrokerConfig, *, opened: bool, writing_to: int | None
@@ -192,6 +194,11 @@ class TopicOffload:
     def is_stream_due(self, now_ms: int) -> bool:
         """Whether a poll would advance the stream. Compares a few numbers."""
         return (stream := self._stream) is not None and stream.due(now_ms)
+
+    def drop(self) -> None:
+        """Release what is held for a topic that is not known here any more."""
+        if self._stream is not None:
+            self._drop_stream()
 
     def writes(self, uuid: UUID) -> bool:
         """Whether a task may still write an object of that UUID."""
@@ -369,6 +376,8 @@ class TopicOffload:
             return True
         if not self._system and needs_streaming(info, streaming=policy.streaming_offload_enabled):
             return True
+        if self._stream is not None and not policy.streaming_offload_enabled:
+            return True  # it is to learn that, and to release what the offload buffer keeps for it
         if planner.freeable(info, policy=policy, now_ms=self._env.clock.now_ms()):
             return True
         if self._ledgers.due(info, writing_to, policy) or planner.given_up(info, pursued=()):

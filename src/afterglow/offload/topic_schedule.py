@@ -215,5 +215,5 @@ class KnownTopics:
                 if topic.can_be_dropped or (name not in existing and topic.is_quiet)
             ]
             for name in dropped:
-                del self._known[name]
+                self._known.pop(name).drop()
             return dropped
