@@ -106,10 +106,10 @@ def _pairs(
     panel: Axes, names: Sequence[str], ours: tuple[str, Sequence[float]], yardstick: tuple[str, Sequence[float]]
 ) -> None:
     """Bars two by two, ours with its part of the other above it."""
-    places = range(len(names))
-    bars = panel.bar([at - WIDTH / 2 for at in places], ours[1], WIDTH, color=OURS, label=ours[0])
-    panel.bar([at + WIDTH / 2 for at in places], yardstick[1], WIDTH, color=YARDSTICK, label=yardstick[0])
+    locations = range(len(names))
+    bars = panel.bar([at - WIDTH / 2 for at in locations], ours[1], WIDTH, color=OURS, label=ours[0])
+    panel.bar([at + WIDTH / 2 for at in locations], yardstick[1], WIDTH, color=YARDSTICK, label=yardstick[0])
     panel.bar_label(bars, [f"{a / b:.2f}" for a, b in zip(ours[1], yardstick[1], strict=True)], fontsize=8)
-    panel.set_xticks(places, names)
+    panel.set_xticks(locations, names)
     panel.set_ylim(0, 1.35 * max(*ours[1], *yardstick[1]))  # room for the legend
     panel.legend(frameon=False, fontsize=8)

@@ -88,7 +88,7 @@ def sparse_topic(home: Path, directory: Path, target: Target, segments: int, wan
         row = ManagedLedgerInfo.LedgerInfo(ledgerId=ledger + 1, entries=first + PER_SEGMENT, size=1)
         index = encode_index(index_v2([(row, plans, measured)]))
         put = partial(write, writer, directory, real, size, index)
-        writer.place(ledger + 1, first, first + PER_SEGMENT - 1, size, (time_of(begin), time_of(end - 1)), put)
+        writer.location(ledger + 1, first, first + PER_SEGMENT - 1, size, (time_of(begin), time_of(end - 1)), put)
         if at == LEDGER - 1 or segment == segments - 1:
             writer.ledger(ledger + 1)
     return writer.finish(segments * PER_SEGMENT)

@@ -25,7 +25,7 @@ from afterglow.ledger.properties import BROKER_TIME, set_text
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths, managed_ledger_path
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.tier.locations import place_of_url, place_record
+from afterglow.tier.locations import location_of_url, location_record
 from bench.offload import store_of
 from bench.samples import TIME_MS, records
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from afterglow.format.compression import Codec
     from afterglow.storage.store import ObjectStore
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
     from bench.offload import Target
 
 NAME = "public/default/persistent/bench"
@@ -88,10 +88,10 @@ class Topic:
         return sum(segment.last - segment.first + 1 for segment in self.segments)
 
 
-def place_of(target: Target) -> TierPlace:
+def location_of(target: Target) -> TierLocation:
     """Where metadata says that objects are."""
     endpoint, region = target.options.get("endpoint", ""), target.options.get("region", "")
-    return place_of_url(target.url, endpoint=endpoint, region=region)
+    return location_of_url(target.url, endpoint=endpoint, region=region)
 
 
 def let_in(target: Target) -> None:
@@ -139,7 +139,7 @@ class TopicWriter:
         home.mkdir()
         self._home = home
         self.store = store_of(target)
-        self._place = place_of(target)
+        self._location = location_of(target)
         self._metadata = SqliteMetadataStore(home / "metadata.db")
         Catalog(self._metadata, STANDALONE).ensure_defaults()
         self._info = ManagedLedgerInfo()
@@ -158,9 +158,9 @@ class TopicWriter:
             self.store.put(key + INDEX_SUFFIX, index, metadata=user("index"))
 
         times = [(block.min_broker_time or 0, block.max_broker_time or 0) for block in measured]
-        self.place(ledger_id, first, first + offsets.size - 2, len(data), (times[0][0], times[-1][1]), put)
+        self.location(ledger_id, first, first + offsets.size - 2, len(data), (times[0][0], times[-1][1]), put)
 
-    def place(  # noqa: PLR0917 - what a record holds
+    def location(  # noqa: PLR0917 - what a record holds
         self, ledger_id: int, first: int, last: int, size: int, times: tuple[int, int], put: Callable[[str], None]
     ) -> None:
         """Have a segment's objects written, and record it."""
@@ -191,7 +191,7 @@ class TopicWriter:
         record = SegmentRecord(
             version=1,
             uuid=str(uuid),
-            place=place_record(self._place, str(uuid)),
+            location=location_record(self._location, str(uuid)),
             begin=begin,
             end=Position(ledger_id=begin.ledger_id, entry_id=last),
             bytes=size,

@@ -42,7 +42,7 @@ from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.resolver import Policies
 from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
-from afterglow.tier.locations import Tiers, place_of_url
+from afterglow.tier.locations import Tiers, location_of_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -123,7 +123,7 @@ class Offloading:
         self.tier.mkdir()
         self.policies = Policies(config, catalog)
         paths, tiers = AfterglowPaths(config.cluster_name), Tiers()
-        own = self.own = place_of_url(self.tier.as_uri())
+        own = self.own = location_of_url(self.tier.as_uri())
         self._tier_source = TierSource(tiers, config, Locator(metadata, paths, own=own))
         self.sources = TopicSources(hot, self._tier_source, self.policies)
         self.service = OffloadService(

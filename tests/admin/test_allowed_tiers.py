@@ -9,7 +9,7 @@ import pytest
 from tests.admin.test_access import SECURE, as_role
 
 from afterglow.admin.app import ALL_RESOURCES
-from afterglow.tier.locations import place_of_policy
+from afterglow.tier.locations import location_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def elsewhere(path: Path) -> dict[str, Any]:
 
 
 def tier_of(admin: Admin, topic: str = "acme/orders/persistent/t") -> str:
-    return place_of_policy(admin.offloading.policies.of(topic), admin.offloading.own).url
+    return location_of_policy(admin.offloading.policies.of(topic), admin.offloading.own).url
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -120,7 +120,7 @@ def test_the_size_behind_a_message_is_told(start: Callable[..., Admin]) -> None:
     admin.write_entries(2)
     entry = admin.get(f"{TOPIC}/internalStats")["totalSize"] // 4
     current = admin.get(f"{TOPIC}/internalStats")["ledgers"][-1]["ledgerId"]
-    for place, entries in (
+    for location, entries in (
         ((-1, -1), 4),
         ((ledgers[0], -1), 4),
         ((ledgers[0], 0), 3),
@@ -130,8 +130,8 @@ def test_the_size_behind_a_message_is_told(start: Callable[..., Admin]) -> None:
         ((current, 1), 0),
         ((2**63 - 1, 2**63 - 1), 0),
     ):
-        answer = admin.call("PUT", f"{TOPIC}/backlogSize", {"ledgerId": place[0], "entryId": place[1]})
-        assert (answer.status, answer.json) == (200, entries * entry), place
+        answer = admin.call("PUT", f"{TOPIC}/backlogSize", {"ledgerId": location[0], "entryId": location[1]})
+        assert (answer.status, answer.json) == (200, entries * entry), location
     admin.refused(400, "PUT", f"{TOPIC}/backlogSize")
     admin.do("PUT", f"{NAMESPACE}/p/partitions", 1)
     admin.refused(405, "PUT", f"{NAMESPACE}/p/backlogSize", {"ledgerId": 0, "entryId": 0})

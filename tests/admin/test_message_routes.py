@@ -131,8 +131,12 @@ def test_a_message_is_found_by_its_id_or_not(admin: Admin, client: pulsar.Client
     sent = client.create_producer("t").send(b"x")
     ledger = sent.ledger_id()
     assert admin.call("GET", f"{TOPIC}/ledger/{ledger}/entry/0").status == 200
-    for place in (f"ledger/{ledger}/entry/1", f"ledger/{ledger + 1}/entry/0", f"ledger/{2**63 - 1}/entry/{2**63 - 1}"):
-        admin.refused(404, "GET", f"{TOPIC}/{place}")
+    for location in (
+        f"ledger/{ledger}/entry/1",
+        f"ledger/{ledger + 1}/entry/0",
+        f"ledger/{2**63 - 1}/entry/{2**63 - 1}",
+    ):
+        admin.refused(404, "GET", f"{TOPIC}/{location}")
     admin.refused(412, "GET", f"{TOPIC}/ledger/-1/entry/-1")
     admin.refused(404, "GET", f"{NAMESPACE}/nothing/ledger/0/entry/0")
 

@@ -52,8 +52,8 @@ def test_a_partitioned_topic_has_properties_of_its_own(admin: Admin) -> None:
 def test_properties_of_a_subscription_are_replaced_on_all_partitions(admin: Admin) -> None:
     path = f"{NAMESPACE}/p"
     admin.do("PUT", f"{path}/partitions", 2)
-    place = {"ledgerId": -1, "entryId": -1, "properties": {"team": "ops", "since": "may"}}
-    admin.do("PUT", f"{path}/subscription/s", place)
+    location = {"ledgerId": -1, "entryId": -1, "properties": {"team": "ops", "since": "may"}}
+    admin.do("PUT", f"{path}/subscription/s", location)
     assert admin.get(f"{path}/subscription/s/properties") == {"team": "ops", "since": "may"}
     admin.do("PUT", f"{path}/subscription/s/properties", {"team": "data"})
     admin.do("PUT", f"{path}/unload")

@@ -146,12 +146,12 @@ async def last_broker_time(admin: Admin) -> int:
 def test_a_subscription_is_reset_to_a_message(admin: Admin, client: pulsar.Client) -> None:
     admin.do("PUT", SUBSCRIPTION)
     sent = produce(client, 3)
-    place = {"ledgerId": sent[1].ledger_id(), "entryId": sent[1].entry_id(), "partitionIndex": -1}
-    admin.do("POST", f"{SUBSCRIPTION}/resetcursor", place)
+    location = {"ledgerId": sent[1].ledger_id(), "entryId": sent[1].entry_id(), "partitionIndex": -1}
+    admin.do("POST", f"{SUBSCRIPTION}/resetcursor", location)
     assert rest(client) == [b"1", b"2"]
-    admin.do("POST", f"{SUBSCRIPTION}/resetcursor", {**place, "excluded": True})
+    admin.do("POST", f"{SUBSCRIPTION}/resetcursor", {**location, "excluded": True})
     assert rest(client) == [b"2"]
-    admin.do("POST", f"{SUBSCRIPTION}/resetcursor", {**place, "batchIndex": 0, "excluded": True})
+    admin.do("POST", f"{SUBSCRIPTION}/resetcursor", {**location, "batchIndex": 0, "excluded": True})
     assert rest(client) == [b"2"]
     admin.do("POST", f"{SUBSCRIPTION}/resetcursor", "earliest")
     assert backlog(admin) == 3

@@ -59,7 +59,7 @@ async def append(topic: Topic, count: int) -> list[Position]:
 
 def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Path:
     """Copy a closed ledger to the tier and take it out of the hot log; returns the object's file."""
-    offloader = BlockOffloader(server.tiering.place, CONFIG, Tiers())
+    offloader = BlockOffloader(server.tiering.location, CONFIG, Tiers())
     uuid = uuid4()
     copies = MemoryLog()
     while (ledger := copies.create()).ledger_id != ledger_id:
@@ -75,7 +75,7 @@ def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Pa
         set_uuid(row.offloadContext, uuid)
         row.offloadContext.complete = True
         row.offloadContext.timestamp = 1
-        row.offloadContext.driverMetadata.name = server.tiering.place.driver
+        row.offloadContext.driverMetadata.name = server.tiering.location.driver
         for key, value in offloader.driver_metadata().items():
             row.offloadContext.driverMetadata.properties.add(key=key, value=value)
 

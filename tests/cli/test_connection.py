@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     ],
 )
 def test_the_admin_url_stands_before_or_after_the_subcommand_and_wins_over_the_environment(
-    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch, place: Callable[[str], tuple[str, ...]]
+    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch, location: Callable[[str], tuple[str, ...]]
 ) -> None:
     monkeypatch.setenv("AFTERGLOW_ADMIN_URL", "http://127.0.0.1:1")
     canned.on("GET", "namespaces/public/default/topics", (200, ["persistent://public/default/t"]))
-    assert canned_cli.do(*place(canned.url)) == "persistent://public/default/t\n"
+    assert canned_cli.do(*location(canned.url)) == "persistent://public/default/t\n"
 
 
 def test_nobody_at_the_address_is_one_line_with_the_cure(canned_cli: Cli) -> None:

@@ -86,8 +86,8 @@ def test_a_payload_is_printed_with_its_control_characters_escaped(
 ) -> None:
     name, *options = command
     printed = cli.do("topics", name, hostile_topic, *options)
-    place, text = printed.rstrip("\n").split("\t")
-    assert place.split(":")[0].isdigit()
+    location, text = printed.rstrip("\n").split("\t")
+    assert location.split(":")[0].isdigit()
     assert is_safe(text)
     assert text.endswith(f"={ESCAPED}")
 

@@ -239,8 +239,8 @@ def test_a_tier_that_does_not_answer_holds_up_neither_other_topics_nor_the_end(h
 
 def waits_for_pipe(pid: int) -> bool:
     """Whether a thread of a process waits for the other end of a pipe; True where the system does not tell."""
-    places = {(thread / "wchan").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()}
-    return bool(places & {"wait_for_partner", "fifo_open"}) or places == {"0"}
+    locations = {(thread / "wchan").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()}
+    return bool(locations & {"wait_for_partner", "fifo_open"}) or locations == {"0"}
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -51,7 +51,7 @@ class SeekableTopic:
         """Broker time of an entry, by its number in the topic."""
         return self._begin_ms + number * APART_MS
 
-    def place(self, number: int) -> Position:
+    def location(self, number: int) -> Position:
         """Where it stands."""
         return Position(self._ledgers[number // EACH], number % EACH)
 
@@ -97,7 +97,7 @@ def test_a_stock_clients_seek_costs_one_index_and_one_ranged_get_or_nothing(topi
                 consumer.seek(topic.time_of(number))
                 assert topic.cost() == expected, number
                 found = consumer.receive().message_id()
-                assert Position(found.ledger_id(), found.entry_id()) == topic.place(number)
+                assert Position(found.ledger_id(), found.entry_id()) == topic.location(number)
                 topic.cost()  # of what was delivered, by the read priority
     finally:
         client.close()
@@ -108,7 +108,7 @@ def test_the_admin_api_searches_at_the_same_cost(topic: SeekableTopic) -> None:
     for number, cold in ((SEGMENTS_ONLY[33], ONE_EACH), (OBJECT_ONLY[55], ONE_EACH), (BOTH[77], NONE)):
         for expected in (cold, NONE):
             found = served.admin("GET", f"{REST}/messageid/{topic.time_of(number)}")
-            assert Position(found["ledgerId"], found["entryId"]) == topic.place(number)
+            assert Position(found["ledgerId"], found["entryId"]) == topic.location(number)
             assert topic.cost() == expected, number
 
 

@@ -17,10 +17,10 @@ PART = Page.read(Path(__file__).parents[2] / "docs" / "dataframes.md").part("Pyt
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a home: five orders of yesterday in the tier, four of now in the hot log."""
-    place = tmp_path_factory.mktemp("place")
-    home = place / "home"
+    location = tmp_path_factory.mktemp("place")
+    home = location / "home"
     home.mkdir()
     now_ms = time.time_ns() // 1_000_000
     with EngineHome(home) as engine:
@@ -30,42 +30,42 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         engine.free("orders", old)
         engine.clock.set_now_ms(now_ms)
         engine.write("orders", [batch([b"1", b"2", b"3"])])
-    return place
+    return location
 
 
-def run(place: Path, marker: str) -> str:
+def run(location: Path, marker: str) -> str:
     """What the program with these words prints."""
-    return run_python("-c", PART.program(marker), cwd=place)
+    return run_python("-c", PART.program(marker), cwd=location)
 
 
 def test_every_program_is_run_here() -> None:
     assert (len(PART.programs), len(PART.commands)) == (4, 1)
 
 
-def test_a_scan(place: Path) -> None:
-    assert "3 messages of the last four hours" in run(place, "for batch in")
+def test_a_scan(location: Path) -> None:
+    assert "3 messages of the last four hours" in run(location, "for batch in")
 
 
-def test_pandas(place: Path) -> None:
+def test_pandas(location: Path) -> None:
     pytest.importorskip("pandas")
-    assert re.findall(r"^(\d+) +(\d+)$", run(place, "read_pandas"), re.MULTILINE) == [
+    assert re.findall(r"^(\d+) +(\d+)$", run(location, "read_pandas"), re.MULTILINE) == [
         ("0", "1"),
         ("1", "3"),
         ("3", "5"),
     ]
 
 
-def test_polars(place: Path) -> None:
+def test_polars(location: Path) -> None:
     pytest.importorskip("polars")
-    assert re.findall(r"(hot|tiered) +┆ (\d+)", run(place, "polars")) == [("hot", "4"), ("tiered", "5")]
+    assert re.findall(r"(hot|tiered) +┆ (\d+)", run(location, "polars")) == [("hot", "4"), ("tiered", "5")]
 
 
-def test_duckdb(place: Path) -> None:
+def test_duckdb(location: Path) -> None:
     pytest.importorskip("duckdb")
-    found = re.findall(r"(hot|tiered) +│ +(\d+) +│ +(\d+)", run(place, "duckdb"))
+    found = re.findall(r"(hot|tiered) +│ +(\d+) +│ +(\d+)", run(location, "duckdb"))
     assert sorted(found) == [("hot", "4", "3"), ("tiered", "5", "15")]
 
 
-def test_parquet(place: Path) -> None:
-    run_python("-m", *shlex.split(PART.commands[0]), cwd=place)
-    assert pq.read_table(place / "orders.parquet")["value"].to_pylist() == [b"1", b"2", b"3"]
+def test_parquet(location: Path) -> None:
+    run_python("-m", *shlex.split(PART.commands[0]), cwd=location)
+    assert pq.read_table(location / "orders.parquet")["value"].to_pylist() == [b"1", b"2", b"3"]

@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 VECTORS = {name: bytes.fromhex(text) for name, text in re.findall(r"^(V\d \w+)  ([0-9a-f]+)$", PAGE, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("name", ["BlockStatistics", "Place", "SegmentRecord", "UploadRecord", "DeleteRecord"])
+@pytest.mark.parametrize("name", ["BlockStatistics", "ObjectLocation", "SegmentRecord", "UploadRecord", "DeleteRecord"])
 def test_a_record_has_the_fields_of_its_table(name: str) -> None:
     table = PAGE.partition(f"| # | {name} |")[2].partition("\n\n")[0]
     told = {int(number): field for number, field in re.findall(r"^\| (\d+) \| `(\w+)` \|", table, re.MULTILINE)}

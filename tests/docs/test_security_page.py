@@ -34,8 +34,8 @@ PORTS: Final = ("6651", "8443")
 class Walk:
     """The page, walked through up to its end; the broker still runs."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, location: Path) -> None:
+        self.location = location
         self.ports = {port: str(free_port()) for port in PORTS}
         self.broker: Terminal
         self.said: list[str] = []
@@ -43,21 +43,21 @@ class Walk:
 
     def here(self, text: str) -> str:
         text = re.sub(r"\b(6651|8443)\b", lambda port: self.ports[port.group()], text)
-        return text.replace("bindAddress=0.0.0.0", "bindAddress=127.0.0.1").replace("/path/to", str(self.place))
+        return text.replace("bindAddress=0.0.0.0", "bindAddress=127.0.0.1").replace("/path/to", str(self.location))
 
 
 @contextmanager
-def walked(place: Path) -> Iterator[Walk]:
-    walk = Walk(place)
+def walked(location: Path) -> Iterator[Walk]:
+    walk = Walk(location)
     with without_java() as environment:
         # As in an environment that is activated.
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        with terminal(place, environment) as walk.broker, terminal(place, environment) as typed:
+        with terminal(location, environment) as walk.broker, terminal(location, environment) as typed:
             assert not re.search("[0-9]", typed.run("command -v java || true"))
             for listing in PART.listings():
                 if listing.language in {"python", "properties"}:
                     (saved,) = SAVED.findall(listing.before)
-                    (place / saved).write_text(walk.here(listing.text))
+                    (location / saved).write_text(walk.here(listing.text))
                 elif listing.text.startswith(SERVE):
                     walk.broker.type(walk.here(listing.text))
                     assert walk.broker.wait_for("^ready |^afterglow: ").group() == "ready ", walk.broker.said

@@ -64,14 +64,14 @@ def order(version: bytes, number: int, customer: str) -> bytes:
 def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What all programs of the page print; one process and one session for all, for Spark is slow to start."""
     pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
-    place = tmp_path_factory.mktemp("place")
-    home = place / "home"
+    location = tmp_path_factory.mktemp("place")
+    home = location / "home"
     home.mkdir()
     fill(home)
-    (place / "broker.conf").write_text(RETENTION)  # nobody is subscribed: else all but the newest ledger would go
-    with serving(home, "--conf", str(place / "broker.conf")) as served:
+    (location / "broker.conf").write_text(RETENTION)  # nobody is subscribed: else all but the newest ledger would go
+    with serving(home, "--conf", str(location / "broker.conf")) as served:
         text = "\n".join(PAGE.programs).replace("http://pulsar:8080", served.admin_url)
-        yield run_python("-c", text, cwd=place, timeout_s=1_200)
+        yield run_python("-c", text, cwd=location, timeout_s=1_200)
 
 
 @pytest.mark.pulsar

@@ -39,7 +39,7 @@ from afterglow.server.process import Server, summarize
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.memory_hot import MemoryLog
 from afterglow.tier import drivers
-from afterglow.tier.locations import TierPlace, Tiers
+from afterglow.tier.locations import TierLocation, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from afterglow.testing.memory_hot import MemoryLedger
 
-OWN = TierPlace("memory", "own")
+OWN = TierLocation("memory", "own")
 
 
 def policy(**changes: object) -> BrokerConfig:
@@ -71,7 +71,7 @@ def sealed(entries: list[bytes]) -> MemoryLedger:
 def test_without_a_driver_the_engines_own_tier_is_used() -> None:
     found = offloader_of(policy(), OWN, Tiers())
     assert isinstance(found, BlockOffloader)
-    assert found.place == OWN
+    assert found.location == OWN
 
 
 def test_without_a_tier_there_is_no_offloader_and_the_error_says_how_to_get_one() -> None:
@@ -92,7 +92,7 @@ def test_without_a_tier_there_is_no_offloader_and_the_error_says_how_to_get_one(
 def test_our_own_drivers_are_found_by_their_names(changes: dict[str, object], url: str) -> None:
     found = offloader_of(policy(**changes), OWN, Tiers())
     assert isinstance(found, LedgerOffloader)
-    assert found.place.url == url
+    assert found.location.url == url
 
 
 def test_an_unknown_driver_is_refused_with_the_known_ones_and_the_group() -> None:
@@ -120,9 +120,9 @@ def test_a_whole_ledger_becomes_the_bytes_that_pulsar_writes(name: str) -> None:
         ]
         ledger = sealed(entries)
         store = MemoryStore()
-        place = TierPlace("memory", store.url.removeprefix("memory://"))
+        location = TierLocation("memory", store.url.removeprefix("memory://"))
         obeyed = policy(managed_ledger_offload_max_block_size_in_bytes=5 << 20)
-        offloader = BlockOffloader(place, obeyed, Tiers())
+        offloader = BlockOffloader(location, obeyed, Tiers())
 
         offloader.offload(ledger, key.uuid, extra_metadata("t/n/persistent/x", cluster="c", instance="i"))
 
@@ -144,8 +144,8 @@ def test_a_whole_ledger_becomes_the_bytes_that_pulsar_writes(name: str) -> None:
 def test_a_copy_is_read_back_and_deleted() -> None:
     entries = [b"%d" % number * 30 for number in range(40)]
     store = MemoryStore()
-    place = TierPlace("memory", store.url.removeprefix("memory://"))
-    offloader = BlockOffloader(place, policy(), Tiers(), block_bytes=500, part_bytes=1000)
+    location = TierLocation("memory", store.url.removeprefix("memory://"))
+    offloader = BlockOffloader(location, policy(), Tiers(), block_bytes=500, part_bytes=1000)
     offloader.offload(sealed(entries), UUID(int=5), {})
 
     for given in ({}, offloader.driver_metadata()):
@@ -170,7 +170,7 @@ DRIVER = """
     from afterglow.format.position import Position
     from afterglow.offload.offloader import OffloadHandle, OffloadResult
     from afterglow.read.copies import FrameRun
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
     SHELF = {}
     ABORTED = []
@@ -184,8 +184,8 @@ DRIVER = """
                 raise ConfigError("the attic is locked")
 
         @property
-        def place(self):
-            return TierPlace("shelf", self._shelf)
+        def location(self):
+            return TierLocation("shelf", self._shelf)
 
         def driver_metadata(self):
             return {"bucket": self._shelf, "colour": "green"}
@@ -212,8 +212,8 @@ DRIVER = """
 
     class StreamingShelf(Shelf):
         @property
-        def place(self):
-            return TierPlace("streaming-shelf", self._shelf)
+        def location(self):
+            return TierLocation("streaming-shelf", self._shelf)
 
         def streaming_offload(self, uuid, driver_metadata):
             assert driver_metadata["colour"] == "green"
@@ -379,7 +379,7 @@ def test_an_external_driver_streams_frees_reads_and_deletes(
     assert sum(len(entries) for entries, _ in shelf.values()) == 75
     assert all(given["ManagedLedgerName"] == TOPIC and given["colour"] == "green" for _, given in shelf.values())
     records = world.service.segment_records(TOPIC)
-    assert all(dict(record.place.driver_metadata) == {"bucket": "lower", "colour": "green"} for record in records)
+    assert all(dict(record.location.driver_metadata) == {"bucket": "lower", "colour": "green"} for record in records)
     assert sum(record.entries for record in records) == 75
 
     assert [each[:3] for each in read_all(world)] == before

@@ -24,7 +24,7 @@ from afterglow.offload.segments.part_planner import Sizes, plan_parts
 from afterglow.offload.segments.uncovered import EntryRange, PositionRange
 from afterglow.read.inspect import inspect_object
 from afterglow.storage.memory import MemoryStore
-from afterglow.tier.locations import MEMORY, TierPlace, Tiers
+from afterglow.tier.locations import MEMORY, TierLocation, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -362,15 +362,15 @@ def test_a_key_that_another_instance_has_taken_is_not_the_segment() -> None:
 def test_an_offloader_of_ours_begins_segments_as_its_policy_says() -> None:
     policy = settings(max_offload_segment_size_in_bytes=4000, streaming_offload_block_size_in_bytes=1024)
     tiers = Tiers()
-    place = TierPlace(MEMORY, f"driver-{uuid4()}")
-    offloader = BlockOffloader(place, policy, tiers)
+    location = TierLocation(MEMORY, f"driver-{uuid4()}")
+    offloader = BlockOffloader(location, policy, tiers)
     given = {**offloader.driver_metadata(), "ManagedLedgerName": "a/b/persistent/c"}
     with offloader.streaming_offload(UUID_1, given) as segment:
         number = 5
         while segment.offer_entry(3, number, bytes(88)):
             number += 1
         assert segment.result() == OffloadResult(UUID_1, BEGIN, Position(3, 44))
-    store = tiers.store(place, policy)
+    store = tiers.store(location, policy)
     index = decode_index(store.get(str(UUID_1) + INDEX_SUFFIX))
     assert [block.first_entry_id for block in index.groups[0].blocks] == [5, 13, 21, 29, 37]
     assert store.head(str(UUID_1)).metadata["role"] == "data"

@@ -15,7 +15,7 @@ from afterglow.offload.blocks import BlockOffloader, object_metadata
 from afterglow.offload.handle import BlockHandle, SegmentLimits
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.testing.offloaders import OffloaderContract
-from afterglow.tier.locations import MEMORY, TierPlace, Tiers, place_of_url
+from afterglow.tier.locations import MEMORY, TierLocation, Tiers, location_of_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "offloader"
 class TestBlocksInADirectory(OffloaderContract):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Callable[[], BlockOffloader]:
-        place = place_of_url(tmp_path.as_uri())
-        return lambda: BlockOffloader(place, BrokerConfig(), Tiers())
+        location = location_of_url(tmp_path.as_uri())
+        return lambda: BlockOffloader(location, BrokerConfig(), Tiers())
 
 
 class SmallBlocks(BlockOffloader):
@@ -43,8 +43,8 @@ class SmallBlocks(BlockOffloader):
 class TestSmallBlocksInMemory(OffloaderContract):
     @pytest.fixture
     def make(self) -> Callable[[], BlockOffloader]:
-        place = TierPlace(MEMORY, f"contract-{uuid4()}")
-        return lambda: SmallBlocks(place, BrokerConfig(), Tiers(), block_bytes=100_000, part_bytes=200_000)
+        location = TierLocation(MEMORY, f"contract-{uuid4()}")
+        return lambda: SmallBlocks(location, BrokerConfig(), Tiers(), block_bytes=100_000, part_bytes=200_000)
 
 
 def test_the_example_driver_passes_the_contract_suite_once_it_is_installed(zip_driver: dict[str, str]) -> None:

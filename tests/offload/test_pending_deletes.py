@@ -100,7 +100,7 @@ def test_an_intent_that_names_the_key_of_another_object_deletes_nothing() -> Non
     node = world.metadata.get(path)
     assert node is not None
     record = DeleteRecord.FromString(node.value)
-    record.place.key = other.key
+    record.location.key = other.key
     world.metadata.put(path, record.SerializeToString(), node.version)
     assert found.carry_out(TOPIC) == CarriedOut(failed=1)
     assert world.objects() == [other.key]

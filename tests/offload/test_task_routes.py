@@ -30,7 +30,7 @@ from afterglow.metadata.names import TopicName
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask, Route, RouteBytes, run_part, run_task
 from afterglow.pipeline.task_access import TaskReach
 from afterglow.storage.memory import MemoryStore
-from afterglow.tier.locations import place_of_url
+from afterglow.tier.locations import location_of_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,7 +179,7 @@ def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
             uuid=UUID(int=7),
             size_bytes=1,
             policy=BrokerConfig(),
-            own=place_of_url(tier.as_uri()),
+            own=location_of_url(tier.as_uri()),
             metadata=((INSTANCE_KEY, engine.instance),),
             home=str(engine.home) if remote is None else "",
             instance=engine.instance,
@@ -298,7 +298,7 @@ def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
     with serving(tmp_path / "home", "--conf", str(conf), plain=False) as served:
         tls = ssl.create_default_context(cafile=certificate)
         engine = Engine(served, tmp_path / "home", publish(served.service_url, 20, token=token, tls=tls))
-        reach = TaskReach(load_conf(conf), place_of_url("s3://bucket"))
+        reach = TaskReach(load_conf(conf), location_of_url("s3://bucket"))
         reach.listening("", served.service_url)
         address = reach()
         assert address is not None

@@ -19,7 +19,7 @@ from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
 from afterglow.policy.resolver import Policies
 from afterglow.storage.local import LocalStore
-from afterglow.tier.locations import Tiers, place_of_url
+from afterglow.tier.locations import Tiers, location_of_url
 from afterglow.verify import verify
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_many_topics_at_once_end_in_the_tier_and_nowhere_else(tmp_path: Path) ->
             paths=AfterglowPaths(),
             policies=Policies(config, Catalog(metadata, STANDALONE)),
             tiers=Tiers(),
-            own=place_of_url(tier.as_uri()),
+            own=location_of_url(tier.as_uri()),
             runner=PoolRunner(workers),
             executor=pool,
             clock=SystemClock(),
@@ -98,7 +98,7 @@ def test_many_topics_at_once_end_in_the_tier_and_nowhere_else(tmp_path: Path) ->
         now_ms = int(time.time() * 1000) + 60_000
         found = verify(
             metadata,
-            lambda _place: objects,
+            lambda _location: objects,
             tiers=[objects],
             instance=log.instance,
             now_ms=now_ms,

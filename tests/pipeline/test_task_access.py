@@ -15,17 +15,17 @@ from afterglow.errors import ConfigError
 from afterglow.hot.pulsar import PulsarAddress
 from afterglow.pipeline.task_access import TaskReach
 from afterglow.spark.session import spark_properties
-from afterglow.tier.locations import place_of_url
+from afterglow.tier.locations import location_of_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUCKET = place_of_url("s3://bucket")
+BUCKET = location_of_url("s3://bucket")
 URLS = ("pulsar://h:6650", "pulsar+ssl://h:6651")
 
 
 def reach(tier: str = "s3://bucket", **settings: Any) -> TaskReach:
-    made = TaskReach(BrokerConfig(**({"offload_tasks_read_files": False} | settings)), place_of_url(tier))
+    made = TaskReach(BrokerConfig(**({"offload_tasks_read_files": False} | settings)), location_of_url(tier))
     made.listening(*URLS)
     return made
 

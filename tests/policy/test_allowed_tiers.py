@@ -10,12 +10,12 @@ from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, TierNotAllowed
 from afterglow.policy.allowed_tiers import AllowedTiers, Levels
 from afterglow.policy.stored import NAMESPACE_OFFLOAD, TOPIC_OFFLOAD
-from afterglow.tier.locations import place_of_url
+from afterglow.tier.locations import location_of_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 HERE = "http://minio:9000"
 NOTHING = Levels({}, {})
@@ -53,7 +53,7 @@ def is_refused(tiers: AllowedTiers, wanted: Levels) -> bool:
     return False
 
 
-def allowed(*entries: str, own: TierPlace | None = None, **settings: Any) -> AllowedTiers:
+def allowed(*entries: str, own: TierLocation | None = None, **settings: Any) -> AllowedTiers:
     return AllowedTiers(BrokerConfig(allowed_tiers=entries, **settings), own)
 
 
@@ -135,7 +135,7 @@ def test_without_an_endpoint_the_region_counts(entry: str, region: str, *, expec
 
 
 def test_the_servers_own_tier_is_allowed_and_nothing_below_or_above_it(tmp_path: Path) -> None:
-    tiers = allowed(own=place_of_url(tmp_path.as_uri()))
+    tiers = allowed(own=location_of_url(tmp_path.as_uri()))
     assert is_allowed(tiers, {})
     assert is_allowed(tiers, directory(tmp_path.as_uri()))
     for path in (tmp_path / "below", tmp_path.parent):
@@ -149,7 +149,7 @@ def test_the_tier_of_the_brokers_settings_is_the_servers_own_too() -> None:
 
 
 def test_the_own_tier_stays_allowed_beside_entries(tmp_path: Path) -> None:
-    assert is_allowed(allowed("s3://b", own=place_of_url(tmp_path.as_uri())), directory(tmp_path.as_uri()))
+    assert is_allowed(allowed("s3://b", own=location_of_url(tmp_path.as_uri())), directory(tmp_path.as_uri()))
 
 
 @pytest.mark.parametrize(

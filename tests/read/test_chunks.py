@@ -166,16 +166,16 @@ def test_a_chunk_that_is_gone_when_it_is_read_again_makes_the_message_incomplete
 @pytest.mark.parametrize("seed", range(20))
 def test_any_bound_gives_the_same_messages(seed: int) -> None:
     topic = odd_topic(random.Random(seed))
-    expected = [(place, value(each)) for place, each in _wholes(ChunkedMessages(topic, payloads=True), topic)]
+    expected = [(location, value(each)) for location, each in _wholes(ChunkedMessages(topic, payloads=True), topic)]
     for held_bytes in (0, 50, 500):
         chunked = ChunkedMessages(topic, payloads=True, held_bytes=held_bytes)
-        assert [(place, value(each)) for place, each in _wholes(chunked, topic)] == expected
+        assert [(location, value(each)) for location, each in _wholes(chunked, topic)] == expected
 
 
 def _wholes(chunked: ChunkedMessages, topic: OddTopic) -> Iterator[tuple[Position, Whole]]:
-    for place, each in outcomes(chunked, topic):
+    for location, each in outcomes(chunked, topic):
         if isinstance(each, Whole):
-            yield place, each
+            yield location, each
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZLIB, Codec.ZSTD, Codec.SNAPPY])

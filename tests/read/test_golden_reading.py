@@ -24,7 +24,7 @@ from afterglow.read.tiered import TieredSource
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.read.window import Window
 from afterglow.testing.memory_hot import MemoryLog
-from afterglow.tier.locations import TierPlace, Tiers
+from afterglow.tier.locations import TierLocation, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def buffer_bytes(request: pytest.FixtureRequest) -> int:
 def reader(case: GoldenCase, tier: Path, policy: BrokerConfig) -> TopicReader:
     """A reader of a topic of which only the tier has anything."""
     case.unpack(tier)
-    place = TierPlace("filesystem", str(tier))
+    location = TierLocation("filesystem", str(tier))
     info = parse_managed_ledger(case.stored_list())
     hot = MemoryLog()
     config = BrokerConfig(
@@ -55,7 +55,7 @@ def reader(case: GoldenCase, tier: Path, policy: BrokerConfig) -> TopicReader:
     source = TieredSource(
         "public/default/persistent/t",
         hot,
-        TierSource(Tiers(), config, Locator(explicit=place)),
+        TierSource(Tiers(), config, Locator(explicit=location)),
         lambda: policy,
         ReadCounters(),
     )

@@ -16,7 +16,7 @@ from afterglow.read.counters import ReadCounters
 from afterglow.read.mapfile import MapFileCopy, mapfile_key, open_mapfile
 from afterglow.read.objects import Located
 from afterglow.spark.java import find_java
-from afterglow.tier.locations import MAPFILES, TierPlace, Tiers
+from afterglow.tier.locations import MAPFILES, TierLocation, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,10 +68,10 @@ def write(java: Any, path: Path, kind: str, found: Sequence[bytes], codec: str =
 
 
 def copy(directory: Path, key: str = KEY, ledger_id: int = 7, buffer_bytes: int = 10_000) -> MapFileCopy:
-    place = TierPlace(MAPFILES, str(directory))
-    store = Tiers().store(place, BrokerConfig())
+    location = TierLocation(MAPFILES, str(directory))
+    store = Tiers().store(location, BrokerConfig())
     counters = ReadCounters()
-    return MapFileCopy(store, open_mapfile(store, Located(place, key), counters), ledger_id, buffer_bytes, counters)
+    return MapFileCopy(store, open_mapfile(store, Located(location, key), counters), ledger_id, buffer_bytes, counters)
 
 
 def scanned(mapfile: MapFileCopy, first: int, last: int) -> list[tuple[int, bytes]]:

@@ -43,7 +43,7 @@ def read(topic: OddTopic, window: Window | None = None, columns: Any = BLOCK_COL
     return found
 
 
-def place(row: Row) -> Position:
+def location(row: Row) -> Position:
     return Position(row["ledger_id"], row["entry_id"])
 
 
@@ -73,7 +73,7 @@ def test_ranges_next_to_each_other_share_out_the_messages(seed: int) -> None:
     found = []
     for start, end in zip([EARLIEST, *cuts], [*cuts, LATEST], strict=True):
         rows = read(topic, Window(start=start, end=end))
-        assert rows == [row for row in expected if start <= place(row) < end]
+        assert rows == [row for row in expected if start <= location(row) < end]
         found += rows
     assert found == expected
 
@@ -113,7 +113,7 @@ def test_damaged_entries_are_told_and_cost_only_their_own_messages(seed: int) ->
 def test_runs_that_are_passed_over_make_no_message_of_what_does_not_belong_together(seed: int) -> None:
     rng = random.Random(seed)
     topic = odd_topic(rng)
-    expected = {place(row) for row in topic.rows()}
+    expected = {location(row) for row in topic.rows()}
     batches = MessageBatches("t", Window(), BLOCK_COLUMNS, around=topic, incomplete=lambda _: None)
     wanted, found = [], []
     for served in topic.runs(EARLIEST, LATEST):
@@ -121,7 +121,7 @@ def test_runs_that_are_passed_over_make_no_message_of_what_does_not_belong_toget
             frames = served.run.frames
             wanted += [Position(served.run.ledger_id, id_) for id_ in range(frames.first_entry_id, frames.end_entry_id)]
             found += [row for batch in batches.of(served) for row in batch_rows(batch)]
-    assert found == [row for row in topic.rows() if place(row) in set(wanted) & expected]
+    assert found == [row for row in topic.rows() if location(row) in set(wanted) & expected]
 
 
 # --- chunks --------------------------------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ def positions(runs: Iterable[ServedRun]) -> list[Position]:
 
 def is_backwards(runs: Sequence[ServedRun]) -> bool:
     """Whether each run stands right before the last, or ends the ledger before."""
-    places = [(served.run.ledger_id, served.run.frames.first_entry_id) for served in runs]
-    return places == sorted(places, reverse=True)
+    locations = [(served.run.ledger_id, served.run.frames.first_entry_id) for served in runs]
+    return locations == sorted(locations, reverse=True)
 
 
 @pytest.fixture(scope="module")

@@ -222,7 +222,7 @@ def many_segments(
     return world
 
 
-def place(world: ReadWorld, number: int) -> Position:
+def location(world: ReadWorld, number: int) -> Position:
     """Where an entry of a topic stands, by its number in it."""
     for row in world.info.ledgerInfo:
         if number < row.entries:
@@ -254,7 +254,7 @@ def test_every_moment_of_a_stamped_topic_is_found(path: str) -> None:
     world = many_segments(6, per_ledger=2)
     search = Search(world, path)
     for moment in range(-1, 10 * 6 * 40 + 12, 3):
-        assert search.find(moment) == place(world, min(max(-(-moment // 10), 0), 6 * 40)), moment
+        assert search.find(moment) == location(world, min(max(-(-moment // 10), 0), 6 * 40)), moment
 
 
 @by_either_path
@@ -269,7 +269,7 @@ def test_of_entries_with_equal_times_the_first_is_found(path: str) -> None:
         world.free(row)
     search = Search(world, path)
     for moment, number in ((0, 0), (5, 0), (6, 30), (7, 30), (8, 160), (9, 160), (10, 200)):
-        assert search.find(moment) == place(world, number), moment
+        assert search.find(moment) == location(world, number), moment
 
 
 @by_either_path
@@ -341,10 +341,10 @@ def test_a_seek_costs_one_index_and_one_ranged_get_however_many_segments_there_a
     for number in random.Random(5).choices(range(each * count), k=20 if count < 100 else 5):
         search = Search(world, path)
         asked.clear()
-        assert search.find(10 * number) == place(world, number)
+        assert search.find(10 * number) == location(world, number)
         assert search.cost() == Cost(1, 1, 1)
         assert len(asked) <= records + 1  # those that bisection meets, and the place of the segment
-        assert search.find(10 * number - 3) == place(world, number)
+        assert search.find(10 * number - 3) == location(world, number)
         assert search.cost() == Cost(0, 0, 0)
 
 
@@ -355,10 +355,10 @@ def test_a_seek_between_ledgers_touches_one_of_them_and_behind_the_last_none(pat
     for number in (0, 1, 119, 120, 121, 240, end - 1):
         for moment in (10 * number - 9, 10 * number):
             search = Search(world, path)
-            assert search.find(moment) == place(world, number)
+            assert search.find(moment) == location(world, number)
             assert search.cost() == Cost(1, 1, 1)
     search = Search(world, path)
-    assert search.find(10 * end) == place(world, end)
+    assert search.find(10 * end) == location(world, end)
     assert search.cost() == Cost(0, 0, 0)
 
 
@@ -385,7 +385,7 @@ def test_while_there_is_a_hot_copy_the_tier_is_not_asked(
                 world.offload_v2([(row, 50, 99)], block_bytes=500)
     search = Search(world, path)
     for moment in range(-5, 2_010, 35):
-        assert search.find(moment) == place(world, min(max(-(-moment // 10), 0), 200))
+        assert search.find(moment) == location(world, min(max(-(-moment // 10), 0), 200))
     assert search.cost() == Cost(0, 0, 0)
     assert search.counters.counts().entries == {}  # a search is not a read
 
@@ -396,7 +396,7 @@ def test_a_hot_copy_that_is_missing_unexpectedly_is_searched_for_in_the_tier_by_
     world = many_segments(8)
     world.info.ledgerInfo[0].offloadContext.bookkeeperDeleted = False
     search = Search(world, path)
-    assert search.find(1_234) == place(world, 124)
+    assert search.find(1_234) == location(world, 124)
     assert search.cost() == Cost(1, 1, 1)
 
 
@@ -407,7 +407,7 @@ def test_a_ledger_whose_end_is_not_recorded_costs_no_more(path: str) -> None:
     del world.info.ledgerInfo[0].properties[:]
     for number in (0, 150, 319):
         search = Search(world, path)
-        assert search.find(10 * number) == place(world, number)
+        assert search.find(10 * number) == location(world, number)
         assert search.cost() == Cost(1, 1, 1)
 
 
@@ -465,7 +465,7 @@ def test_entries_without_broker_times_are_scanned_only_where_one_may_be_late_eno
         assert cost.indexes <= 2  # of the segment that has it, and of the ledger's last one, to see how it is stamped
         assert cost.gets <= 2
     search = Search(world, path)
-    assert search.find(max(times) + 1) == place(world, len(times))
+    assert search.find(max(times) + 1) == location(world, len(times))
     assert search.cost() == Cost(0, 0, 0)
 
 
@@ -475,16 +475,16 @@ def test_what_a_search_has_fetched_serves_the_read_that_follows() -> None:
     found = search.find(10 * 1_234)
     assert search.cost() == Cost(1, 1, 1)
     (entry,) = search.ledger.read(found, 1, 1)
-    assert entry.position == place(world, 1_234)
+    assert entry.position == location(world, 1_234)
     assert search.cost() == Cost(0, 0, 0)
 
 
 def test_message_expiry_costs_what_a_seek_costs() -> None:
     world = many_segments(64, per_ledger=16)
     search = Search(world, "broker")
-    assert search.ledger.last_before(10 * 1_234) == place(world, 1_233)
+    assert search.ledger.last_before(10 * 1_234) == location(world, 1_233)
     assert search.cost() == Cost(1, 1, 1)
-    assert search.ledger.last_before(10 * 1_234 - 5) == place(world, 1_233)
+    assert search.ledger.last_before(10 * 1_234 - 5) == location(world, 1_233)
     assert search.cost() == Cost(0, 0, 0)
 
 
@@ -505,9 +505,9 @@ def test_a_hot_log_behind_brokers_is_not_asked_for_what_a_tier_has() -> None:
     set_text(row, BROKER_TIME, "490")
     world.hot = brokers = Brokers(hot)  # type: ignore[assignment]  # a hot log that is only read
     search = Search(world, "library")
-    assert search.find(123) == place(world, 13)
+    assert search.find(123) == location(world, 13)
     assert (search.cost(), brokers.opened) == (Cost(1, 1, 1), 0)
-    assert search.find(433) == place(world, 44)
+    assert search.find(433) == location(world, 44)
     assert brokers.opened > 0
     assert search.cost() == Cost(0, 0, 0)
 
@@ -529,8 +529,8 @@ def test_hot_ledgers_are_searched_while_the_tier_is_out_of_reach(path: str) -> N
     out_of_reach(world)
     search = Search(world, path)
     for number in (160, 175, 185, 199):
-        assert search.find(10 * number) == place(world, number)
-    assert search.find(2_000) == place(world, 200)
+        assert search.find(10 * number) == location(world, number)
+    assert search.find(2_000) == location(world, 200)
     assert search.cost() == Cost(0, 0, 0)
 
 

@@ -47,7 +47,7 @@ def world() -> Iterator[ReadWorld]:
     made.tiers.close()
 
 
-def place(world: ReadWorld, kind: str) -> tuple[ManagedLedgerInfo.LedgerInfo, str]:
+def location(world: ReadWorld, kind: str) -> tuple[ManagedLedgerInfo.LedgerInfo, str]:
     """A ledger of some 3 MB in the hot log and, unless ``hot``, in an object; returns the object's key."""
     row = world.add(random_entries([1_000] * COUNT))
     if kind == "V1":
@@ -78,7 +78,7 @@ def read(world: ReadWorld, row: ManagedLedgerInfo.LedgerInfo, *, scan: bool) -> 
 def test_the_data_is_right_and_the_named_tier_serves(
     world: ReadWorld, kind: str, priority: ReadPriority, trouble: str, *, scan: bool
 ) -> None:
-    row, key = place(world, kind)
+    row, key = location(world, kind)
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=priority)
     if trouble == "hot gone":
         world.free(row, told=False)
@@ -116,14 +116,14 @@ def test_a_hot_copy_that_is_gone_is_no_line_in_the_log(world: ReadWorld, caplog:
     caplog.set_level(logging.DEBUG)
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=HOT_FIRST)
     for told in (True, False):
-        row, _ = place(world, "V1")
+        row, _ = location(world, "V1")
         world.free(row, told=told)
         assert world.source.read(row, 0, COUNT - 1, 10_000).entries
     assert not caplog.records
 
 
 def test_an_object_that_is_gone_is_told_once(world: ReadWorld, caplog: pytest.LogCaptureFixture) -> None:
-    row, key = place(world, "V1")
+    row, key = location(world, "V1")
     world.store.delete([key])
     read(world, row, scan=False)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -132,7 +132,7 @@ def test_an_object_that_is_gone_is_told_once(world: ReadWorld, caplog: pytest.Lo
 
 
 def test_a_change_of_priority_takes_effect_on_an_open_reader(world: ReadWorld) -> None:
-    row, _ = place(world, "V1")
+    row, _ = location(world, "V1")
     runs = world.source.walk(row, 0, COUNT - 1, 10_000)
     assert next(runs).tier is Tier.TIERED
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=HOT_FIRST)
@@ -175,7 +175,7 @@ TROUBLES: dict[str, tuple[Callable[[ReadWorld, str], None], type[AfterglowError]
 @pytest.mark.parametrize("name", TROUBLES)
 @pytest.mark.parametrize("kind", ["V1", "V2"])
 def test_each_trouble_has_an_error_that_names_the_object(world: ReadWorld, kind: str, name: str, *, scan: bool) -> None:
-    row, key = place(world, kind)
+    row, key = location(world, kind)
     spoil, error, reason = TROUBLES[name]
     spoil(world, key)
     hot = read(world, row, scan=scan)
@@ -199,7 +199,7 @@ def test_entries_of_a_segment_that_is_not_committed_are_not_looked_for_in_a_tier
 
 
 def test_a_message_of_damage_names_block_and_position(world: ReadWorld) -> None:
-    row, key = place(world, "V1")
+    row, key = location(world, "V1")
     world.damage(key, 2 * MIB + 10)
     world.free(row)
     with pytest.raises(CorruptBlock, match=rf"{key}.*block 0 at 0, from entry {row.ledgerId}:0 on.*{2 * MIB} to"):
@@ -207,7 +207,7 @@ def test_a_message_of_damage_names_block_and_position(world: ReadWorld) -> None:
 
 
 def test_a_store_that_is_down_is_left_alone_while_the_hot_log_serves(world: ReadWorld) -> None:
-    row, _ = place(world, "V1")
+    row, _ = location(world, "V1")
     faulty = FaultyStore(world.counting.inner, [FaultRule(Fault.ERROR_BEFORE, times=None)])
     world.counting.inner = faulty
     for _ in range(3):
@@ -224,12 +224,12 @@ def test_a_store_that_is_down_is_left_alone_while_the_hot_log_serves(world: Read
 
 
 def test_what_is_not_in_metadata_is_an_error_of_its_own(world: ReadWorld) -> None:
-    row, _ = place(world, "V1")
+    row, _ = location(world, "V1")
     world.free(row)
     row.offloadContext.driverMetadata.name = "tape"
     with pytest.raises(MissingDependency, match="driver 'tape' is not installed"):
         world.source.read(row, 0, 0, 1)
-    segment, _ = place(world, "V2")
+    segment, _ = location(world, "V2")
     world.free(segment)
     segment.offloadContext.offloadSegment[0].uidLsb += 1
     with pytest.raises(CorruptMetadata, match="record"):
@@ -242,7 +242,7 @@ def test_what_is_not_in_metadata_is_an_error_of_its_own(world: ReadWorld) -> Non
 @pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
 @pytest.mark.parametrize("kind", ["V1", "V2"])
 def test_exactly_the_entries_of_a_damaged_piece_are_left_out(world: ReadWorld, kind: str, *, scan: bool) -> None:
-    row, key = place(world, kind)
+    row, key = location(world, kind)
     world.damage(key, MIB + 500)
     world.free(row)
     world.policy = BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
@@ -260,7 +260,7 @@ def test_exactly_the_entries_of_a_damaged_piece_are_left_out(world: ReadWorld, k
 
 @pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
 def test_what_a_truncated_object_still_has_is_given(world: ReadWorld, *, scan: bool) -> None:
-    row, key = place(world, "V1")
+    row, key = location(world, "V1")
     world.truncate(key, 2 * MIB + 1)
     world.free(row)
     world.policy = BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
@@ -291,7 +291,7 @@ def test_all_entries_of_a_missing_object_are_left_out_and_the_run_tells(
 
 
 def test_without_leave_nothing_is_left_out(world: ReadWorld) -> None:
-    row, key = place(world, "V1")
+    row, key = location(world, "V1")
     world.damage(key, MIB + 500)
     world.free(row)
     assert world.policy.damaged_data_policy is DamagePolicy.FAIL
@@ -301,7 +301,7 @@ def test_without_leave_nothing_is_left_out(world: ReadWorld) -> None:
 
 
 def test_a_policy_is_asked_at_every_read(world: ReadWorld) -> None:
-    row, key = place(world, "V2")
+    row, key = location(world, "V2")
     world.damage(key, 500)
     world.free(row)
     with pytest.raises(CorruptBlock):

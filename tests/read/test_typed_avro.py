@@ -85,8 +85,8 @@ def test_blocks_may_tell_their_size() -> None:
 
 
 def test_a_named_type_is_used_again() -> None:
-    place = {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "int"}]}
-    definition = {**record(a=place, b="geo.Place", c=["null", "Place"]), "namespace": "geo"}
+    location = {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "int"}]}
+    definition = {**record(a=location, b="geo.Place", c=["null", "Place"]), "namespace": "geo"}
     rows = typed([avro(definition)], messages([b"\x02\x04\x02\x06"]))
     assert rows[0]["value"] == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 3}}
 

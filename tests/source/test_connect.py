@@ -34,7 +34,7 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.copies import Tier
-from afterglow.tier.locations import place_record
+from afterglow.tier.locations import location_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,12 +140,12 @@ def test_entries_are_byte_equal_and_name_their_tier(
             for ledger_id in ledgers[2:]
             for at, data in enumerate(engine.hot.open(ledger_id).read(0, EACH))
         }
-    assert [place for place, _, _ in found] == [Position(id_, at) for id_ in ledgers for at in range(EACH)]
-    assert {tier for place, _, tier in found if place.ledger_id in ledgers[:2]} == {Tier.TIERED}
-    for place, data, tier in found:
-        assert data.endswith(groups()[ledgers.index(place.ledger_id)][place.entry_id])
+    assert [location for location, _, _ in found] == [Position(id_, at) for id_ in ledgers for at in range(EACH)]
+    assert {tier for location, _, tier in found if location.ledger_id in ledgers[:2]} == {Tier.TIERED}
+    for location, data, tier in found:
+        assert data.endswith(groups()[ledgers.index(location.ledger_id)][location.entry_id])
         if tier is Tier.HOT:
-            assert data == stored[place.ledger_id, place.entry_id]
+            assert data == stored[location.ledger_id, location.entry_id]
     assert source.counters.counts().entries == {Tier.TIERED: 2 * EACH, Tier.HOT: 2 * EACH}
 
 
@@ -280,9 +280,9 @@ def test_the_search_by_time_gives_the_first_entry_at_or_after(
 ) -> None:
     begin = home.clock.now_ms() - LEDGERS * EACH * APART_MS
     for number in range(LEDGERS * EACH):
-        place = Position(ledgers[number // EACH], number % EACH)
-        assert topic.seek(begin + number * APART_MS) == place
-        assert topic.seek(begin + number * APART_MS - 1) == place
+        location = Position(ledgers[number // EACH], number % EACH)
+        assert topic.seek(begin + number * APART_MS) == location
+        assert topic.seek(begin + number * APART_MS - 1) == location
     assert topic.seek(home.clock.now_ms()) == Position(ledgers[-1], EACH)
 
 
@@ -326,14 +326,14 @@ def test_segments_tell_what_their_records_say(home: EngineHome, ledgers: list[in
     with closing(SqliteMetadataStore(home.path / "metadata.db")) as metadata:
         for number, uuid in enumerate(ids):
             record = SegmentRecord(version=1, uuid=str(uuid), entries=EACH, bytes=77, assigned_ms=1, offloaded_ms=2)
-            record.place.CopyFrom(place_record(home.place, str(uuid)))
+            record.location.CopyFrom(location_record(home.location, str(uuid)))
             record.begin.ledger_id = record.end.ledger_id = ledgers[number]
             record.end.entry_id = EACH - 1
             metadata.put(f"{path}/{uuid}", record.SerializeToString(), MUST_NOT_EXIST)
     first, second = topic.segments()
     assert [first.id, second.id] == ids  # in the order of the topic
     assert (first.begin, first.end) == (Position(ledgers[0], 0), Position(ledgers[0], EACH - 1))
-    assert (first.topic, first.place, first.key) == (TOPIC, home.place, str(ids[0]))
+    assert (first.topic, first.location, first.key) == (TOPIC, home.location, str(ids[0]))
     with closing(SqliteMetadataStore(home.path / "metadata.db")) as metadata:
         metadata.put(f"{path}/{ids[0]}", b"no record", 0)
     with pytest.raises(CorruptMetadata, match=str(ids[0])):

@@ -115,8 +115,8 @@ def test_splits_of_a_home_that_is_not_on_this_machine_are_read_from_its_engine(h
         expected = rows(beside)
         splits = list(beside.topic(TOPIC).splits())
     reader = SplitReader(BrokerConfig())
-    places: list[dict[str, Any]] = [{"home": "/on/another/machine"}, {"home": str(home.parent)}]
-    for elsewhere in places:
+    locations: list[dict[str, Any]] = [{"home": "/on/another/machine"}, {"home": str(home.parent)}]
+    for elsewhere in locations:
         far = [replace(split, hot=split.hot and replace(split.hot, **elsewhere)) for split in splits]
         assert [row for split in far for batch in reader.batches(split) for row in batch.to_pylist()] == expected
     # Another engine's home at the same path, and another server at the same address: never read for this one's.

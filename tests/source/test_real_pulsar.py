@@ -157,11 +157,11 @@ def _stock_read(client: Any, topic: str) -> Iterator[dict[str, Any]]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     while reader.has_message_available():
         message = reader.read_next(20_000)
-        place = message.message_id()
+        location = message.message_id()
         yield {
-            "ledger_id": place.ledger_id(),
-            "entry_id": place.entry_id(),
-            "batch_index": place.batch_index(),
+            "ledger_id": location.ledger_id(),
+            "entry_id": location.entry_id(),
+            "batch_index": location.batch_index(),
             "value": message.data(),
             "properties": message.properties(),
             "key": message.partition_key().encode(),
@@ -195,7 +195,7 @@ def cold_end(cluster: Cluster, topic: str) -> str:
     return f"{cluster.read[topic][cluster.cold[topic]]['ledger_id']}:0"
 
 
-def places(rows: list[dict[str, Any]]) -> list[tuple[int, int, int, bytes]]:
+def locations(rows: list[dict[str, Any]]) -> list[tuple[int, int, int, bytes]]:
     return [(row["ledger_id"], row["entry_id"], row["batch_index"], row["value"]) for row in rows]
 
 
@@ -255,13 +255,13 @@ def test_spark_reads_the_same_and_cold_data_costs_the_broker_nothing(
     address = cluster.pulsar.admin_url if by == "admin" else cluster.pulsar.zookeeper
     before = {topic: cluster.out_bytes(topic) for topic in cluster.read}
     for topic, expected in cluster.read.items():
-        assert spark_rows(spark, address, topic, hot="skip") == places(expected[: cluster.cold[topic]])
-        assert spark_rows(spark, address, topic, end=cold_end(cluster, topic)) == places(
+        assert spark_rows(spark, address, topic, hot="skip") == locations(expected[: cluster.cold[topic]])
+        assert spark_rows(spark, address, topic, end=cold_end(cluster, topic)) == locations(
             expected[: cluster.cold[topic]]
         )
     assert {topic: cluster.out_bytes(topic) for topic in cluster.read} == before
     for topic, expected in cluster.read.items():
-        assert spark_rows(spark, address, topic) == places(expected)
+        assert spark_rows(spark, address, topic) == locations(expected)
 
 
 def test_spark_streams_the_same(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_spark_streams_the_same(cluster: Cluster, spark: SparkSession, tmp_path:
     )
     assert query.awaitTermination(120)
     found = spark.read.parquet(str(tmp_path / "out")).orderBy("ledger_id", "entry_id", "batch_index").collect()
-    assert [(*row[:3], bytes(row[3])) for row in found] == places(cluster.read[BATCHED])
+    assert [(*row[:3], bytes(row[3])) for row in found] == locations(cluster.read[BATCHED])
 
 
 @pytest.fixture
@@ -303,4 +303,4 @@ def test_with_the_broker_stopped_all_that_was_offloaded_is_read_by_zookeeper(
             rows = found(source, topic)
             assert as_read(rows) == cold
             assert {row["tier"] for row in rows} == {"tiered"}
-        assert spark_rows(spark, stopped, topic, hot="skip") == places(cold)
+        assert spark_rows(spark, stopped, topic, hot="skip") == locations(cold)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CASES = golden.cases()
 TOPICS = ("texts", "records", "points", "bytes")
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
-PLACE = {
+LOCATION = {
     "type": "record",
     "name": "Point",
     "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": ["null", "double"], "default": None}],
@@ -90,7 +90,7 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             more = {"scores": {"a": 0.1}, "total": 2**40} if number else {}
             producer.send(kind(name=f"n{number}", tags=["x", "y"][:number], count=number, **more))
         client.create_producer("points", schema=AvroSchema(POINT)).send({"x": 1})
-        client.create_producer("points", schema=AvroSchema(PLACE)).send({"x": 2, "y": 0.5})
+        client.create_producer("points", schema=AvroSchema(LOCATION)).send({"x": 2, "y": 0.5})
         client.create_producer("bytes").send(b"\xff")
         client.close()
         with afterglow.connect(engine.admin_url) as source:

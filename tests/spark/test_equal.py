@@ -116,7 +116,7 @@ class Stream:
         return [row for number in sorted(self.batches) for row in self.batches[number] if row["topic"] == topic]
 
 
-def place(row: Row) -> tuple[int, int, int]:
+def location(row: Row) -> tuple[int, int, int]:
     return row["ledger_id"], row["entry_id"], row["batch_index"]
 
 
@@ -173,8 +173,8 @@ def test_all_readers_give_what_was_produced(seed: int, spark: SparkSession, tmp_
             ended = ended and not topics.undecided  # else it waits before the first message that is
             for part in topics.parts if ended else ():
                 known = expected.setdefault(part.name, [])
-                before = place(known[-1]) if known else NOWHERE
-                known += [row for row in untiered(topics.rows(asked, [part])) if place(row) > before]
+                before = location(known[-1]) if known else NOWHERE
+                known += [row for row in untiered(topics.rows(asked, [part])) if location(row) > before]
                 same(untiered(stream.rows(part.name)), known, ("stream", part.name))
             assert ended or not last
             topics.read_by_stream(ended=ended)

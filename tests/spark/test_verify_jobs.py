@@ -21,7 +21,7 @@ from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
 from afterglow.storage import LocalStore
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.verify import Kind, ObjectCheck, Place, Stretch
+from afterglow.verify import Kind, ObjectCheck, ParsedLocation, Stretch
 from afterglow.verify.checker import committed_objects
 from afterglow.verify.deep import CheckHere, portions
 from afterglow.verify.state import StateReader
@@ -250,7 +250,7 @@ def test_objects_in_memory_are_refused(spark: SparkSession) -> None:
 
 def test_small_portions_go_together_and_large_ones_alone() -> None:
     def placed(size_bytes: int, count: int) -> list[Placed]:
-        check = ObjectCheck("t", Place(), "k", 1, (Stretch(1, 0, 0),), size_bytes=size_bytes)
+        check = ObjectCheck("t", ParsedLocation(), "k", 1, (Stretch(1, 0, 0),), size_bytes=size_bytes)
         return [Placed(number, portion) for number in range(count) for portion in portions(check)]
 
     assert [len(group) for group in group_portions(placed(1000, 130))] == [64, 64, 2]

@@ -140,8 +140,8 @@ class AdminTool:
     def _run(self, arguments: tuple[str, ...]) -> Outcome:
         jvm = self._gateway.jvm
         given = self._gateway.new_array(jvm.java.lang.String, len(arguments) + 1)
-        for place, argument in enumerate((str(self._conf), *arguments)):
-            given[place] = argument
+        for location, argument in enumerate((str(self._conf), *arguments)):
+            given[location] = argument
         output, errors = (jvm.java.io.ByteArrayOutputStream() for _ in range(2))
         jvm.java.lang.System.setOut(jvm.java.io.PrintStream(output))
         jvm.java.lang.System.setErr(jvm.java.io.PrintStream(errors))

@@ -177,8 +177,8 @@ def _parts(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
         if theirs != ours:
             yield path, sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))
     elif isinstance(theirs, list) and isinstance(ours, list):
-        for place, (one, other) in enumerate(zip_longest(theirs, ours, fillvalue=_ABSENT)):
-            yield from _parts(_below(path, str(place)), one, other)
+        for location, (one, other) in enumerate(zip_longest(theirs, ours, fillvalue=_ABSENT)):
+            yield from _parts(_below(path, str(location)), one, other)
     elif type(theirs) is not type(ours) or theirs != ours:
         yield path, theirs, ours
 

@@ -214,10 +214,10 @@ def rebuild(ops: Sequence[Op], root: Path, target: Path, survival: Survival, cha
             pending = directories.setdefault(op.subject, _Pending([]))
             pending.durable = len(pending.ops)
     for directory, pending in directories.items():
-        place = target / directory.relative_to(root)
-        place.mkdir(parents=True, exist_ok=True)
+        location = target / directory.relative_to(root)
+        location.mkdir(parents=True, exist_ok=True)
         for name, number in _names(pending, survival, chance).items():
-            (place / name).write_bytes(_bytes(files.get(number, _Pending([])), survival, chance))
+            (location / name).write_bytes(_bytes(files.get(number, _Pending([])), survival, chance))
 
 
 def _names(pending: _Pending, survival: Survival, chance: random.Random) -> dict[str, int]:

@@ -30,7 +30,7 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.blocks import BlockOffloader
-from afterglow.tier.locations import Tiers, driver_metadata, place_of_url, place_record
+from afterglow.tier.locations import Tiers, driver_metadata, location_of_url, location_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ class EngineHome:
         self.config = settings(managed_ledger_cache_size_mb=0, **changes)
         self.clock = ManualClock()
         (path / "tier").mkdir(exist_ok=True)
-        self.place = place_of_url((path / "tier").as_uri())
+        self.location = location_of_url((path / "tier").as_uri())
         with ExitStack() as stack:
             self.metadata = metadata = SqliteMetadataStore(path / "metadata.db")
             stack.callback(metadata.close)
@@ -133,13 +133,13 @@ class EngineHome:
     def offload(self, topic: str, ledger_id: int, *, block_bytes: int | None = None) -> str:
         """Copy a closed ledger to the tier, and say so in the list; returns the data object's key."""
         uuid = uuid4()
-        offloader = BlockOffloader(self.place, self.config, Tiers(), block_bytes=block_bytes)
+        offloader = BlockOffloader(self.location, self.config, Tiers(), block_bytes=block_bytes)
         offloader.offload(self.hot.open(ledger_id), uuid, {})
 
         def edit(info: ManagedLedgerInfo) -> None:
             context = next(row for row in info.ledgerInfo if row.ledgerId == ledger_id).offloadContext
             set_uuid(context, uuid)
-            context.driverMetadata.name = self.place.driver
+            context.driverMetadata.name = self.location.driver
             for key, value in offloader.driver_metadata().items():
                 context.driverMetadata.properties.add(key=key, value=value)
             context.complete = True
@@ -171,11 +171,11 @@ class EngineHome:
             row = ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, entries=last + 1, size=1, timestamp=1)
             groups.append((row, plans, measured if statistics else ()))
         key = str(ObjectKey(uuid))
-        store = Tiers().store(self.place, self.config)
+        store = Tiers().store(self.location, self.config)
         for name, content, role in ((key, out, "data"), (key + INDEX_SUFFIX, encode_index(index_v2(groups)), "index")):
             metadata = user_metadata(role, topic, cluster="c", instance="i", software_version="1")
             store.put(name, content, metadata=metadata)
-        record = SegmentRecord(version=1, uuid=str(uuid), place=place_record(self.place, key), bytes=len(out))
+        record = SegmentRecord(version=1, uuid=str(uuid), location=location_record(self.location, key), bytes=len(out))
         record.begin.ledger_id, record.begin.entry_id = stretches[0][:2]
         record.end.ledger_id, record.end.entry_id = stretches[-1][0], stretches[-1][2]
         record.entries = sum(last - first + 1 for _, first, last in stretches)
@@ -195,8 +195,8 @@ class EngineHome:
                     segment = row.offloadContext.offloadSegment.add(complete=True, endEntryId=ends[row.ledgerId])
                     set_uuid(segment, uuid)
                     if not recorded:
-                        segment.driverMetadata.name = self.place.driver
-                        for each, value in driver_metadata(self.place).items():
+                        segment.driverMetadata.name = self.location.driver
+                        for each, value in driver_metadata(self.location).items():
                             segment.driverMetadata.properties.add(key=each, value=value)
 
         self.open(topic).update(edit)

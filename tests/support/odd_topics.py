@@ -110,10 +110,10 @@ def odd_topic(rng: random.Random, *, messages: int = 12, damaged: float = 0.0, s
         stream = rng.choice([stream for stream in streams if stream])
         merged.append(stream.pop(0))
     for transaction in transactions:
-        mine = [place for place, (owner, _) in enumerate(merged) if owner == transaction]
+        mine = [location for location, (owner, _) in enumerate(merged) if owner == transaction]
         if rng.random() < 0.8:
-            place = rng.randint(mine[-1] + 1 if mine else 0, len(merged))
-            merged.insert(place, (None, _marker(transaction, rng.choice([_COMMIT, _COMMIT, _ABORT]))))
+            location = rng.randint(mine[-1] + 1 if mine else 0, len(merged))
+            merged.insert(location, (None, _marker(transaction, rng.choice([_COMMIT, _COMMIT, _ABORT]))))
     ledgers: dict[int, list[bytes]] = {}
     ledger_id = rng.randint(0, 5)
     for _, entry in merged:

@@ -26,7 +26,7 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.storage.memory import MemoryStore
-from afterglow.tier.locations import driver_metadata, place_of_url, place_record
+from afterglow.tier.locations import driver_metadata, location_of_url, location_record
 from afterglow.verify import sweep, verify
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from afterglow.metadata.store import MetadataStore
     from afterglow.storage.store import ObjectStore
-    from afterglow.tier.locations import TierPlace
-    from afterglow.verify import Finding, Place, Swept
+    from afterglow.tier.locations import TierLocation
+    from afterglow.verify import Finding, ParsedLocation, Swept
 
 TOPIC: Final = "public/default/persistent/t"
 """The managed-ledger name of the topic."""
@@ -66,9 +66,9 @@ class OffloadedTopic:
         return AfterglowPaths()
 
     @property
-    def place(self) -> TierPlace:
+    def location(self) -> TierLocation:
         """Where metadata says that objects are put."""
-        return place_of_url(self.tier.url)
+        return location_of_url(self.tier.url)
 
     # --- the topic's list ---
 
@@ -119,8 +119,8 @@ class OffloadedTopic:
         def change(row: ManagedLedgerInfo.LedgerInfo) -> None:
             set_uuid(row.offloadContext, uuid)
             driver = row.offloadContext.driverMetadata
-            driver.name = self.place.driver
-            for name, value in driver_metadata(self.place).items():
+            driver.name = self.location.driver
+            for name, value in driver_metadata(self.location).items():
                 driver.properties.add(key=name, value=value)
 
         self.edit_row(ledger_id, change)
@@ -196,7 +196,7 @@ class OffloadedTopic:
         record = records.SegmentRecord(
             version=1,
             uuid=str(uuid),
-            place=place_record(self.place, str(uuid)),
+            location=location_record(self.location, str(uuid)),
             begin=records.Position(ledger_id=begin[0], entry_id=begin[1]),
             end=records.Position(ledger_id=end[0], entry_id=end[2]),
             bytes=size_bytes,
@@ -223,9 +223,9 @@ class OffloadedTopic:
 
     # --- judging ---
 
-    def store(self, place: Place) -> ObjectStore:
+    def store(self, location: ParsedLocation) -> ObjectStore:
         """The tier, whatever the place."""
-        del place
+        del location
         return self.tier
 
     def verify(self, *, deep: bool = True, age_ms: int = 2 * HOUR_MS, hot: bool = True) -> list[Finding]:

@@ -31,7 +31,7 @@ from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.storage.health import TierHealth
 from afterglow.storage.memory import MemoryStore
-from afterglow.tier.locations import MEMORY, TierPlace, Tiers, external_place, is_built_in
+from afterglow.tier.locations import MEMORY, TierLocation, Tiers, external_location, is_built_in
 from afterglow.verify import verify
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class OffloadWorld(World):
     ) -> None:
         self.tier = MemoryStore()
         """The tier itself, without anything around it."""
-        self.own = TierPlace(MEMORY, self.tier.url.removeprefix("memory://"))
+        self.own = TierLocation(MEMORY, self.tier.url.removeprefix("memory://"))
         self._wrap = wrap
         self.flushes = 0
         """How often the hot log was to be written back."""
@@ -225,10 +225,10 @@ class OffloadWorld(World):
         return list(
             verify(
                 self.metadata,
-                lambda place: (
+                lambda location: (
                     self.tier
-                    if is_built_in(place.driver)
-                    else ExternalCopies(external_place(place.driver, dict(place.properties)), self.config)
+                    if is_built_in(location.driver)
+                    else ExternalCopies(external_location(location.driver, dict(location.properties)), self.config)
                 ),
                 tiers=[self.tier],
                 instance=INSTANCE,
@@ -252,7 +252,7 @@ class OffloadWorld(World):
     def _flush(self) -> None:
         self.flushes += 1
 
-    def _offloader(self, policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
+    def _offloader(self, policy: BrokerConfig, own: TierLocation | None, tiers: Tiers) -> LedgerOffloader:
         if policy.managed_ledger_offload_driver is None and own is not None:
             return BlockOffloader(own, policy, tiers, block_bytes=self._sizes[0], part_bytes=self._sizes[1])
         return offloader_of(policy, own, tiers)

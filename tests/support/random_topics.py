@@ -77,13 +77,13 @@ class RandomTopics:
         """A random window: between entries, within batches, before and behind all; and of time."""
         draw = self._draw
         rows = [row for part in self.parts for row, _, _ in part.rows]
-        places = [(row["ledger_id"], row["entry_id"], row["batch_index"]) for row in rows] or [(0, 0, -1)]
+        locations = [(row["ledger_id"], row["entry_id"], row["batch_index"]) for row in rows] or [(0, 0, -1)]
         times = [
             row[name] // 1000 for row in rows for name in ("publish_time", "broker_time") if row[name] is not None
         ] or [self._engine.clock.now_ms()]
 
         def point() -> Point:
-            ledger_id, entry_id, number = draw.choice(places)
+            ledger_id, entry_id, number = draw.choice(locations)
             if draw.random() < 0.3:
                 entry_id = max(entry_id + draw.randint(-2, 2), 0)
             if draw.random() < 0.2:

@@ -26,7 +26,7 @@ from afterglow.read.tier_source import TierSource
 from afterglow.read.tiered import TieredSource
 from afterglow.storage import CountingStore, MemoryStore
 from afterglow.testing.memory_hot import MemoryLog
-from afterglow.tier.locations import Tiers, driver_metadata, place_of_url, place_record
+from afterglow.tier.locations import Tiers, driver_metadata, location_of_url, location_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class ReadWorld:
     store: ObjectStore = field(default_factory=MemoryStore)
 
     def __post_init__(self) -> None:
-        self.place = place_of_url(self.store.url)
+        self.location = location_of_url(self.store.url)
         self.counting = CountingStore(self.store)
         self.counters = ReadCounters()
         paths = AfterglowPaths()
@@ -150,8 +150,8 @@ class ReadWorld:
 
     def driver(self) -> OffloadDriverMetadata:
         """The place as the list names it."""
-        driver = OffloadDriverMetadata(name=self.place.driver)
-        for name, value in driver_metadata(self.place).items():
+        driver = OffloadDriverMetadata(name=self.location.driver)
+        for name, value in driver_metadata(self.location).items():
             driver.properties.add(key=name, value=value)
         return driver
 
@@ -173,7 +173,7 @@ class ReadWorld:
             self.store.put(name, content, metadata=metadata)
 
     def _record(self, uuid: UUID, key: str, times: Sequence[tuple[int | None, ...]]) -> None:
-        record = SegmentRecord(version=1, uuid=str(uuid), place=place_record(self.place, key))
+        record = SegmentRecord(version=1, uuid=str(uuid), location=location_record(self.location, key))
         names = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
         for name, column in zip(names, zip(*times, strict=True), strict=False):
             known = [time for time in column if time is not None]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _KEPT: Final = re.compile(r"(\w+) = (.*)")
-_PLACE: Final = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+_LOCATION: Final = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Step:
             KeyError: Something is not known.
         """
 
-        def fill(place: re.Match[str]) -> str:
+        def fill(location: re.Match[str]) -> str:
             value: Any = known
-            for part in place[1].split("."):
+            for part in location[1].split("."):
                 value = value[int(part)] if isinstance(value, list) else value[part]
             return str(value)
 
-        return [_PLACE.sub(fill, word) for word in shlex.split(self.text)]
+        return [_LOCATION.sub(fill, word) for word in shlex.split(self.text)]
 
 
 def parse_scenario(text: str) -> tuple[Step, ...]:

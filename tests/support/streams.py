@@ -17,7 +17,7 @@ from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.segments.stream import TopicStream
 from afterglow.offload.task import run_task
 from afterglow.storage.memory import MemoryStore
-from afterglow.tier.locations import TierPlace
+from afterglow.tier.locations import TierLocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from afterglow.offload.task import StreamTask
     from afterglow.storage.store import ObjectStore
 
-PLACE = TierPlace("memory", "streams")
+LOCATION = TierLocation("memory", "streams")
 
 
 def streaming(**changes: object) -> BrokerConfig:
@@ -82,15 +82,15 @@ class StreamWorld:
             instance="us",
             home="",
             policy=lambda: self.policy,
-            place=lambda: PLACE,
+            location=lambda: LOCATION,
             sizes=lambda _policy: self.sizes,
             offsets=lambda ledger_id, first, last: hot.open(ledger_id).offsets(first, last),
-            open_store=lambda _place: self.store,
-            store_options=lambda _place: {},
+            open_store=lambda _location: self.store,
+            store_options=lambda _location: {},
             driver_task=_no_external_driver,
             open_copy=_no_external_driver,
             user_metadata=_metadata,
-            give_up=lambda uuid, _place, reason: self.given_up.update({uuid: reason}),
+            give_up=lambda uuid, _location, reason: self.given_up.update({uuid: reason}),
             give_up_ledger=self.ledgers_given_up.append,
         )
 

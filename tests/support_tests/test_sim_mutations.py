@@ -131,10 +131,10 @@ def complete_no_upload(patch: pytest.MonkeyPatch) -> None:
 def begin_segments_behind_entries_that_are_in_none(patch: pytest.MonkeyPatch) -> None:
     assign = SegmentUpload.assign.__func__  # type: ignore[attr-defined]  # of a class method
 
-    def assign_later(cls: Any, /, room: Any, place: Any, begin: Any, end: Any, **options: Any) -> Any:
+    def assign_later(cls: Any, /, room: Any, location: Any, begin: Any, end: Any, **options: Any) -> Any:
         later = begin.next()
         skip = room.ledger.layout.contains(later) and (end is None or begin < end)
-        return assign(cls, room, place, later if skip else begin, end, **options)
+        return assign(cls, room, location, later if skip else begin, end, **options)
 
     patch.setattr(SegmentUpload, "assign", classmethod(assign_later))
 

@@ -11,44 +11,44 @@ from afterglow.errors import ConfigError, CorruptMetadata, NotSupported
 from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
 from afterglow.storage import CountingStore
 from afterglow.tier.locations import (
-    TierPlace,
+    TierLocation,
     Tiers,
     driver_metadata,
     driver_setting,
-    place_of_driver,
-    place_of_policy,
-    place_of_record,
-    place_of_url,
-    place_record,
+    location_of_driver,
+    location_of_policy,
+    location_of_record,
+    location_of_url,
+    location_record,
     store_options,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLACES = [
-    TierPlace("filesystem", "/data/tier"),
-    TierPlace("filesystem", "/data/a tier 100%"),
-    TierPlace("aws-s3", "b"),
-    TierPlace("aws-s3", "b", region="eu-west-1", prefix="a/b"),
-    TierPlace("S3", "b", endpoint="http://127.0.0.1:9000"),
-    TierPlace("memory", "m", prefix="p"),
+LOCATIONS = [
+    TierLocation("filesystem", "/data/tier"),
+    TierLocation("filesystem", "/data/a tier 100%"),
+    TierLocation("aws-s3", "b"),
+    TierLocation("aws-s3", "b", region="eu-west-1", prefix="a/b"),
+    TierLocation("S3", "b", endpoint="http://127.0.0.1:9000"),
+    TierLocation("memory", "m", prefix="p"),
 ]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=str)
-def test_a_place_survives_address_metadata_and_record(place: TierPlace) -> None:
-    assert place_of_url(place.url, region=place.region, endpoint=place.endpoint) == place
-    record = OffloadDriverMetadata(name=place.driver)
-    for key, value in driver_metadata(place).items():
+@pytest.mark.parametrize("location", LOCATIONS, ids=str)
+def test_a_place_survives_address_metadata_and_record(location: TierLocation) -> None:
+    assert location_of_url(location.url, region=location.region, endpoint=location.endpoint) == location
+    record = OffloadDriverMetadata(name=location.driver)
+    for key, value in driver_metadata(location).items():
         record.properties.add(key=key, value=value)
-    assert place_of_driver(record) == place
-    assert place_of_record(place_record(place, "k")) == place
-    assert place_record(place, "k").key == "k"
+    assert location_of_driver(record) == location
+    assert location_of_record(location_record(location, "k")) == location
+    assert location_record(location, "k").key == "k"
 
 
 def test_metadata_of_a_bucket_has_pulsars_properties_in_its_order() -> None:
-    assert list(driver_metadata(TierPlace("aws-s3", "b", region="r")).items()) == [
+    assert list(driver_metadata(TierLocation("aws-s3", "b", region="r")).items()) == [
         ("managedLedgerOffloadDriver", "AWS_S3"),
         ("bucket", "b"),
         ("region", "r"),
@@ -57,10 +57,10 @@ def test_metadata_of_a_bucket_has_pulsars_properties_in_its_order() -> None:
 
 
 def test_a_policy_without_a_driver_means_the_engines_own_tier() -> None:
-    own = TierPlace("filesystem", "/tier")
-    assert place_of_policy(BrokerConfig(), own) is own
+    own = TierLocation("filesystem", "/tier")
+    assert location_of_policy(BrokerConfig(), own) is own
     with pytest.raises(ConfigError, match="managedLedgerOffloadDriver"):
-        place_of_policy(BrokerConfig(), None)
+        location_of_policy(BrokerConfig(), None)
 
 
 def test_the_drivers_own_keys_win_over_the_general_ones() -> None:
@@ -71,11 +71,11 @@ def test_the_drivers_own_keys_win_over_the_general_ones() -> None:
         s3_managed_ledger_offload_bucket="own",
         managed_ledger_offload_read_buffer_size_in_bytes=7,
     )
-    assert place_of_policy(policy, None) == TierPlace("aws-s3", "own", region="here")
+    assert location_of_policy(policy, None) == TierLocation("aws-s3", "own", region="here")
     assert driver_setting(policy, "aws-s3", "ReadBufferSizeInBytes") == 7
     assert driver_setting(BrokerConfig(), "aws-s3", "ReadBufferSizeInBytes") == 1 << 20
     general = BrokerConfig(managed_ledger_offload_driver="s3", managed_ledger_offload_bucket="general")
-    assert place_of_policy(general, None) == TierPlace("S3", "general")
+    assert location_of_policy(general, None) == TierLocation("S3", "general")
 
 
 @pytest.mark.parametrize(
@@ -92,53 +92,53 @@ def test_the_drivers_own_keys_win_over_the_general_ones() -> None:
 )
 def test_a_policy_that_names_no_place_is_refused(policy: BrokerConfig, error: type[Exception]) -> None:
     with pytest.raises(error):
-        place_of_policy(policy, TierPlace("filesystem", "/tier"))
+        location_of_policy(policy, TierLocation("filesystem", "/tier"))
 
 
 @pytest.mark.parametrize("url", ["tier", "file://relative", "s3://", "ftp://x/y"])
 def test_a_malformed_address_is_refused(url: str) -> None:
     with pytest.raises((ConfigError, NotSupported)):
-        place_of_url(url)
+        location_of_url(url)
 
 
 def test_mapfiles_and_external_drivers_in_metadata_are_told_apart_from_damage() -> None:
     mapfile = OffloadDriverMetadata(name="filesystem")
     mapfile.properties.add(key="storageBasePath", value="/x")
     with pytest.raises(NotSupported, match="MapFile"):
-        place_of_driver(mapfile)
+        location_of_driver(mapfile)
     tape = OffloadDriverMetadata(name="tape")
     tape.properties.add(key="reel", value="7")
-    external = place_of_driver(tape)
-    assert external == TierPlace("tape", "", properties=(("reel", "7"),))
-    assert place_of_record(place_record(external, "key")) == external
+    external = location_of_driver(tape)
+    assert external == TierLocation("tape", "", properties=(("reel", "7"),))
+    assert location_of_record(location_record(external, "key")) == external
     with pytest.raises(ConfigError, match="external driver tape"):
         Tiers().store(external, BrokerConfig())
     with pytest.raises(CorruptMetadata, match="bucket"):
-        place_of_driver(OffloadDriverMetadata(name="S3"))
+        location_of_driver(OffloadDriverMetadata(name="S3"))
 
 
 def test_credentials_come_from_the_policy_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCESS_KEY_ID", "from-env")
     monkeypatch.setenv("ACCESS_KEY_SECRET", "secret-env")
-    place = TierPlace("S3", "b", endpoint="http://127.0.0.1:9000")
-    assert store_options(place, BrokerConfig())["access_key"] == "from-env"
+    location = TierLocation("S3", "b", endpoint="http://127.0.0.1:9000")
+    assert store_options(location, BrokerConfig())["access_key"] == "from-env"
     given = BrokerConfig(
         s3_managed_ledger_offload_credential_id="id", s3_managed_ledger_offload_credential_secret="secret"
     )
-    assert store_options(place, given)["access_key"] == "id"
-    assert "access_key" not in store_options(TierPlace("aws-s3", "b"), BrokerConfig())
+    assert store_options(location, given)["access_key"] == "id"
+    assert "access_key" not in store_options(TierLocation("aws-s3", "b"), BrokerConfig())
     with pytest.raises(NotSupported, match="Role"):
-        store_options(TierPlace("aws-s3", "b"), BrokerConfig(s3_managed_ledger_offload_role="arn"))
+        store_options(TierLocation("aws-s3", "b"), BrokerConfig(s3_managed_ledger_offload_role="arn"))
 
 
 def test_a_store_is_opened_once_per_place_and_wrapped(tmp_path: Path) -> None:
     tiers = Tiers(CountingStore)
-    place = TierPlace("filesystem", str(tmp_path))
-    store = tiers.store(place, BrokerConfig())
+    location = TierLocation("filesystem", str(tmp_path))
+    store = tiers.store(location, BrokerConfig())
     assert isinstance(store, CountingStore)
-    assert tiers.store(place, BrokerConfig()) is store
+    assert tiers.store(location, BrokerConfig()) is store
     store.put("k", b"v")
     assert (tmp_path / "k").read_bytes() == b"v"
     for number in range(100):
-        tiers.store(TierPlace("memory", f"m{number}"), BrokerConfig())
-    assert tiers.store(place, BrokerConfig()) is not store
+        tiers.store(TierLocation("memory", f"m{number}"), BrokerConfig())
+    assert tiers.store(location, BrokerConfig()) is not store

@@ -7,7 +7,7 @@ import pytest
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError
 from afterglow.server.process import summarize
-from afterglow.tier.locations import TierPlace, own_tier
+from afterglow.tier.locations import TierLocation, own_tier
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,15 +17,15 @@ def test_by_default_the_tier_is_a_directory_in_the_home(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "home").mkdir()
 
-    place = own_tier((tmp_path / "home").relative_to(tmp_path), None, BrokerConfig())
+    location = own_tier((tmp_path / "home").relative_to(tmp_path), None, BrokerConfig())
 
-    assert place == TierPlace("filesystem", str(tmp_path / "home/tier"))
+    assert location == TierLocation("filesystem", str(tmp_path / "home/tier"))
     assert (tmp_path / "home/tier").is_dir()
-    assert own_tier(tmp_path / "home", None, BrokerConfig()) == place
+    assert own_tier(tmp_path / "home", None, BrokerConfig()) == location
 
 
 def test_a_directory_that_is_given_must_be_there(tmp_path: Path) -> None:
-    assert own_tier(tmp_path, tmp_path.as_uri(), BrokerConfig()) == TierPlace("filesystem", str(tmp_path))
+    assert own_tier(tmp_path, tmp_path.as_uri(), BrokerConfig()) == TierLocation("filesystem", str(tmp_path))
     with pytest.raises(ConfigError, match=r"--tier file:.*/absent: there is no directory .* mount its disk"):
         own_tier(tmp_path, (tmp_path / "absent").as_uri(), BrokerConfig())
     assert not (tmp_path / "absent").exists()
@@ -47,12 +47,12 @@ def test_region_and_endpoint_of_the_settings_hold_for_the_given_bucket(tmp_path:
     settings = {f"{prefix}region": "eu-north-1", f"{prefix}service_endpoint": "http://127.0.0.1:9000"}
     config = BrokerConfig(**settings)  # type: ignore[arg-type]  # settings by name
 
-    place = own_tier(tmp_path, "s3://bucket/below", config)
+    location = own_tier(tmp_path, "s3://bucket/below", config)
 
-    assert place == TierPlace("S3", "bucket", "eu-north-1", "http://127.0.0.1:9000", "below")
+    assert location == TierLocation("S3", "bucket", "eu-north-1", "http://127.0.0.1:9000", "below")
 
 
-OWN = TierPlace("filesystem", "/home/tier")
+OWN = TierLocation("filesystem", "/home/tier")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ OWN = TierPlace("filesystem", "/home/tier")
                 "default_retention_time_in_minutes": 90,
                 "default_retention_size_in_mb": -1,
             },
-            TierPlace("aws-s3", "b"),
+            TierLocation("aws-s3", "b"),
             "tier s3://b, offload of closed ledgers past 1000 bytes or 60 s after close, retention 90 min",
         ),
         (
@@ -84,10 +84,10 @@ OWN = TierPlace("filesystem", "/home/tier")
                 "default_retention_time_in_minutes": -1,
                 "default_retention_size_in_mb": -1,
             },
-            TierPlace("tape", "room 7"),
+            TierLocation("tape", "room 7"),
             "tier tape://room 7, offload while written (streaming), retention for ever",
         ),
     ],
 )
-def test_one_line_tells_tier_method_and_retention(settings: dict[str, object], target: TierPlace, said: str) -> None:
+def test_one_line_tells_tier_method_and_retention(settings: dict[str, object], target: TierLocation, said: str) -> None:
     assert summarize(BrokerConfig(**settings), target) == said  # type: ignore[arg-type]  # settings by name

@@ -150,8 +150,8 @@ def test_stripes_that_point_beside_their_first_entry_are_found(world: OffloadedT
     index = decode_index(world.tier.get(f"{key}-index"))
     group = index.groups[0]
     assert group.statistics is not None
-    places = getattr(group.statistics[0], column)
-    change: dict[str, Any] = {column: (*places[:-1], places[-1] + 1)}
+    locations = getattr(group.statistics[0], column)
+    change: dict[str, Any] = {column: (*locations[:-1], locations[-1] + 1)}
     told = replace(group.statistics[0], **change)
     ledger = ClosedLedger(39, sum(map(len, entries)), 1_700_000_000_000, world.topic)
     spoilt = replace(index, groups=(replace(group, metadata=ledger_metadata(ledger, (told,))),))

@@ -74,9 +74,9 @@ def test_objects_of_a_bucket_that_is_gone_are_missing(world: OffloadedTopic, v1:
         def head(self, key: str) -> None:
             raise BucketMissing(key)
 
-    from afterglow.verify import ObjectCheck, Place, Stretch, check_object
+    from afterglow.verify import ObjectCheck, ParsedLocation, Stretch, check_object
 
-    check = ObjectCheck("t", Place(), v1, 1, (Stretch(5, 0, 59),))
+    check = ObjectCheck("t", ParsedLocation(), v1, 1, (Stretch(5, 0, 59),))
     [found] = check_object(Gone(), check, instance=INSTANCE)  # type: ignore[arg-type]
     assert found.kind is Kind.MISSING_OBJECT
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.offloaded import HOUR_MS, INSTANCE, OffloadedTopic, random_entries
 
 from afterglow.errors import CorruptMetadata
-from afterglow.format.proto.afterglow_pb2 import DeleteRecord, Place, UploadRecord
+from afterglow.format.proto.afterglow_pb2 import DeleteRecord, ObjectLocation, UploadRecord
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.storage.wrapper import CountingStore
 from afterglow.verify import Kind, verify
@@ -35,14 +35,14 @@ def orphan(world: OffloadedTopic) -> str:
 
 def intend_to_delete(world: OffloadedTopic, key: str) -> None:
     uuid, _, ledger = key.partition("-ledger-")
-    record = DeleteRecord(version=1, uuid=uuid, place=Place(key=key), instance=INSTANCE)
+    record = DeleteRecord(version=1, uuid=uuid, location=ObjectLocation(key=key), instance=INSTANCE)
     if ledger:
         record.ledger_id = int(ledger)
     world.put_record(world.paths.delete(world.topic, UUID(uuid)), record)
 
 
 def upload_record(world: OffloadedTopic, key: str, upload_id: str) -> None:
-    record = UploadRecord(version=1, uuid=key, place=Place(key=key), upload_id=upload_id)
+    record = UploadRecord(version=1, uuid=key, location=ObjectLocation(key=key), upload_id=upload_id)
     world.put_record(world.paths.upload(world.topic, UUID(key)), record)
 
 

@@ -22,7 +22,7 @@ from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.pipeline.metrics.offload import oldest_outside_ms
 from afterglow.pipeline.metrics.overview import in_turns, totals
 from afterglow.pipeline.metrics.topics import figures_of
-from afterglow.tier.locations import place_of_driver
+from afterglow.tier.locations import location_of_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -345,7 +345,7 @@ def _tier_location(row: ManagedLedgerInfo.LedgerInfo) -> Json:
     """Driver and bucket of an object, as far as this release knows the driver."""
     driver = row.offloadContext.driverMetadata
     try:
-        location = place_of_driver(driver)
+        location = location_of_driver(driver)
     except AfterglowError:
         return {"driver": driver.name or None, "bucket": None}
     return {"driver": location.driver, "bucket": location.bucket}

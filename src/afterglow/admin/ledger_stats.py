@@ -14,12 +14,12 @@ from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.ledger_list import offloaded_whole
-from afterglow.tier.locations import driver_metadata, place_of_record
+from afterglow.tier.locations import driver_metadata, location_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from afterglow.format.proto.afterglow_pb2 import Place, SegmentRecord
+    from afterglow.format.proto.afterglow_pb2 import ObjectLocation, SegmentRecord
     from afterglow.format.proto.managed_ledger_pb2 import OffloadDriverMetadata
     from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.durable_cursor import DurableCursor
@@ -215,7 +215,7 @@ def reader_view(info: ManagedLedgerInfo, segments: Iterable[SegmentRecord], layo
         for segment in row.offloadContext.offloadSegment:
             record = records.get(str(get_uuid(segment)))
             if record is not None and not segment.HasField("driverMetadata"):
-                _set_driver(segment.driverMetadata, record.place)
+                _set_driver(segment.driverMetadata, record.location)
     written = [row.ledgerId for row in info.ledgerInfo if not row.HasField("entries")]
     return {
         "info": _base64(located.SerializeToString()),
@@ -224,9 +224,9 @@ def reader_view(info: ManagedLedgerInfo, segments: Iterable[SegmentRecord], layo
     }
 
 
-def _set_driver(driver: OffloadDriverMetadata, location: Place) -> None:
+def _set_driver(driver: OffloadDriverMetadata, location: ObjectLocation) -> None:
     driver.name = location.driver
-    for key, value in driver_metadata(place_of_record(location)).items():
+    for key, value in driver_metadata(location_of_record(location)).items():
         driver.properties.add(key=key, value=value)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from afterglow.policy.resolver import Policies
     from afterglow.read.counters import ReadCounts
     from afterglow.storage.wrapper import OperationCount
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class BrokerService:
         pool: Executor,
         instance: str,
         far_pool: Executor | None = None,
-        own_tier: TierPlace | None = None,
+        own_tier: TierLocation | None = None,
     ) -> None:
         self.config = config
         self.store = store

@@ -108,7 +108,7 @@ def backoff_ms(policy: BrokerConfig, failures: int) -> int:
 
 
 def tier_of(task: Task) -> str | None:
-    """The tier that a task writes to, as ``str(TierPlace)``; None: only its driver knows."""
+    """The tier that a task writes to, as ``str(TierLocation)``; None: only its driver knows."""
     if not isinstance(task, PartTask):
         return None
     endpoint = dict(task.options).get("endpoint")

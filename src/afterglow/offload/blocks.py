@@ -28,7 +28,7 @@ from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMet
 from afterglow.offload.offloader import CLUSTER_KEY, EXTRA_KEYS, NAME_KEY, VERSION_KEY, LedgerOffloader
 from afterglow.offload.parts import group_blocks
 from afterglow.offload.task import LedgerPart, PartTask, run_part
-from afterglow.tier.locations import driver_metadata, driver_setting, place_of_driver, store_options
+from afterglow.tier.locations import driver_metadata, driver_setting, location_of_driver, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from afterglow.offload.task import PartResult
     from afterglow.read.copies import LedgerCopy
     from afterglow.storage.store import ObjectStore, Part, Upload
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class BlockOffloader(LedgerOffloader):
     """Writes ledgers and segments as blocks to one place.
 
     Args:
-        place: Where objects go.
+        location: Where objects go.
         policy: Sizes and credentials.
         tiers: Opens the place's store.
         block_bytes: Size of blocks; by default the policy's.
@@ -108,27 +108,27 @@ class BlockOffloader(LedgerOffloader):
 
     def __init__(
         self,
-        place: TierPlace,
+        location: TierLocation,
         policy: BrokerConfig,
         tiers: Tiers,
         *,
         block_bytes: int | None = None,
         part_bytes: int | None = None,
     ) -> None:
-        self._place = place
+        self._location = location
         self._policy = policy
         self._tiers = tiers
-        self._block_bytes = block_bytes or int(driver_setting(policy, place.driver, "MaxBlockSizeInBytes"))
+        self._block_bytes = block_bytes or int(driver_setting(policy, location.driver, "MaxBlockSizeInBytes"))
         self._part_bytes = part_bytes or policy.spark_task_buffer_max_bytes
 
     @property
-    def place(self) -> TierPlace:
+    def location(self) -> TierLocation:
         """Where objects go."""
-        return self._place
+        return self._location
 
     def driver_metadata(self) -> Mapping[str, str]:
         """The tier location in Pulsar's own terms."""
-        return driver_metadata(self._place)
+        return driver_metadata(self._location)
 
     # --- in steps, with tasks run elsewhere ---------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class BlockOffloader(LedgerOffloader):
                 key=order.key,
                 number=number,
                 upload_id=None if upload is None else upload.upload_id,
-                url=self._place.url,
-                options=tuple(store_options(self._place, self._policy).items()),
+                url=self._location.url,
+                options=tuple(store_options(self._location, self._policy).items()),
                 metadata=() if upload is not None else tuple(metadata.items()),
                 home=order.home,
                 instance=order.instance,
@@ -193,7 +193,7 @@ class BlockOffloader(LedgerOffloader):
             self._complete(store, copy, copy.upload, parts)
         found = store.head(copy.order.key).size_bytes
         if found != copy.size_bytes:
-            raise WrongLength(f"object {copy.order.key} in {self._place} has {found} bytes, not {copy.size_bytes}")
+            raise WrongLength(f"object {copy.order.key} in {self._location} has {found} bytes, not {copy.size_bytes}")
         self._put_index(store, copy, results)
 
     def _complete(self, store: ObjectStore, copy: BlockCopy, upload: Upload, parts: Sequence[Part]) -> None:
@@ -251,7 +251,7 @@ class BlockOffloader(LedgerOffloader):
         )
         extra = {name: driver_metadata[name] for name in EXTRA_KEYS if name in driver_metadata}
         return BlockHandle(
-            self._store(self._place_of(driver_metadata)),
+            self._store(self._location_of(driver_metadata)),
             uuid,
             limits=limits,
             data_metadata=object_metadata("data", extra),
@@ -266,7 +266,7 @@ class BlockOffloader(LedgerOffloader):
         from afterglow.read.tier_source import TierSource  # noqa: PLC0415
 
         key = ObjectKey(context.uuid, None if context.segment else ledger_id)
-        located = Located(self._place_of(context.driver_metadata), str(key))
+        located = Located(self._location_of(context.driver_metadata), str(key))
         return TierSource(self._tiers, self._policy).copy(located, ledger_id, self._policy, ReadCounters())
 
     def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
@@ -275,21 +275,21 @@ class BlockOffloader(LedgerOffloader):
         Raises:
             StorageError: The store failed, or still lists one of them.
         """
-        place, key = self._place_of(driver_metadata), str(ObjectKey(uuid, ledger_id))
-        store = self._store(place)
+        location, key = self._location_of(driver_metadata), str(ObjectKey(uuid, ledger_id))
+        store = self._store(location)
         delete_objects(store, key)
         if left := objects_left(store, key):
-            raise StorageError(f"{', '.join(left)} in {place} is still listed after it was deleted")
+            raise StorageError(f"{', '.join(left)} in {location} is still listed after it was deleted")
 
-    def _place_of(self, properties: Mapping[str, str]) -> TierPlace:
+    def _location_of(self, properties: Mapping[str, str]) -> TierLocation:
         """Where objects were put; by default where they go now."""
         given = [KeyValue(key=key, value=value) for key, value in properties.items() if key not in EXTRA_KEYS]
         if not given:
-            return self._place
-        return place_of_driver(OffloadDriverMetadata(name=self._place.driver, properties=given))
+            return self._location
+        return location_of_driver(OffloadDriverMetadata(name=self._location.driver, properties=given))
 
-    def _store(self, place: TierPlace | None = None) -> ObjectStore:
-        return self._tiers.store(place or self._place, self._policy)
+    def _store(self, location: TierLocation | None = None) -> ObjectStore:
+        return self._tiers.store(location or self._location, self._policy)
 
 
 def put_index(store: ObjectStore, key: str, index: bytes, metadata: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ callable ``factory(policy, own, tiers)``:
 
 * ``policy``: the topic's :class:`~afterglow.config.BrokerConfig`; what is particular to the driver stands in its
   ``managed_ledger_extra_configurations``.
-* ``own``: the server's own :class:`~afterglow.tier.locations.TierPlace`, or None.
+* ``own``: the server's own :class:`~afterglow.tier.locations.TierLocation`, or None.
 * ``tiers``: opens stores; a driver of its own kind need not use it.
 
 It returns a :class:`~afterglow.offload.offloader.LedgerOffloader`, and is cheap: it is called for every ledger, in the
@@ -30,7 +30,7 @@ from afterglow.offload.parts import PartBuffer
 from afterglow.offload.task import PartResult, Route, SegmentTask, failed, open_hot_ledgers
 from afterglow.storage.store import Part
 from afterglow.tier.drivers import driver_factory
-from afterglow.tier.locations import Tiers, is_built_in, place_of_policy
+from afterglow.tier.locations import Tiers, is_built_in, location_of_policy
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from afterglow.hot.log import ReadableLedger
     from afterglow.offload.offloader import LedgerOffloader, OffloadHandle
     from afterglow.offload.task import LedgerTask, OpenLedger
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
-def offloader_of(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
+def offloader_of(policy: BrokerConfig, own: TierLocation | None, tiers: Tiers) -> LedgerOffloader:
     """The offloader that a policy asks for; without a driver, that of the server's own tier.
 
     Raises:
@@ -57,25 +57,25 @@ def offloader_of(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> L
     return cast("LedgerOffloader", made)
 
 
-def offloader_at(place: TierPlace, policy: BrokerConfig, tiers: Tiers) -> LedgerOffloader:
+def offloader_at(location: TierLocation, policy: BrokerConfig, tiers: Tiers) -> LedgerOffloader:
     """The offloader that wrote something to a place once, whatever the policy asks for today.
 
     Raises:
         ConfigError: The driver is not installed, or the policy lacks something that it needs.
         MissingDependency: The driver's package cannot be imported.
     """
-    if is_built_in(place.driver):
-        return BlockOffloader(place, policy, tiers)
-    return offloader_of(replace(policy, managed_ledger_offload_driver=place.driver), None, tiers)
+    if is_built_in(location.driver):
+        return BlockOffloader(location, policy, tiers)
+    return offloader_of(replace(policy, managed_ledger_offload_driver=location.driver), None, tiers)
 
 
-def block_offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
+def block_offloader(policy: BrokerConfig, own: TierLocation | None, tiers: Tiers) -> LedgerOffloader:
     """What the built-in drivers are registered with.
 
     Raises:
         ConfigError: The policy lacks something that the driver needs.
     """
-    return BlockOffloader(place_of_policy(policy, own), policy, tiers)
+    return BlockOffloader(location_of_policy(policy, own), policy, tiers)
 
 
 _tiers = Tiers()

@@ -17,7 +17,7 @@ from afterglow.offload.segments import records
 from afterglow.offload.segments.listing import list_uploads
 from afterglow.offload.segments.part_planner import frame_bytes
 from afterglow.offload.segments.uncovered import range_between
-from afterglow.tier.locations import place_of_record
+from afterglow.tier.locations import location_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +136,7 @@ def explain_topic(topic: TopicOffload, env: OffloadEnvironment, policy: BrokerCo
     opened = env.store.opened(topic.name)
     obstacle = outage = None
     try:
-        outage = env.tiers.health.outage(str(env.offloaders(policy, env.own, env.tiers).place))
+        outage = env.tiers.health.outage(str(env.offloaders(policy, env.own, env.tiers).location))
     except AfterglowError as error:
         obstacle = str(error)
     work = replace(topic.activity, outage=outage)
@@ -372,7 +372,7 @@ def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Exp
 
 def _outage(view: StreamView, mine: Sequence[UploadRecord]) -> Outage | None:
     """Of the first tier that segments of a ledger go to; of that of the policy where there are none."""
-    found = (view.outage_of(str(place_of_record(upload.place))) for upload in mine)
+    found = (view.outage_of(str(location_of_record(upload.location))) for upload in mine)
     return next((outage for outage in found if outage is not None), None) if mine else view.outage
 
 

@@ -18,7 +18,7 @@ from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version, get
 from afterglow.offload.segments.records import parse_segment
 from afterglow.read.driver_copies import open_driver_copy
 from afterglow.read.objects import Located
-from afterglow.tier.locations import is_built_in, place_of_driver, place_of_record
+from afterglow.tier.locations import is_built_in, location_of_driver, location_of_record
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
 
 class CopyCheck:
@@ -65,20 +65,20 @@ class CopyCheck:
         uuid = ledger_uuid(row)
         if uuid is None:
             raise CorruptMetadata(f"the list does not name the object of ledger {row.ledgerId}")
-        place = place_of_driver(row.offloadContext.driverMetadata)
+        location = location_of_driver(row.offloadContext.driverMetadata)
         key = str(ObjectKey(uuid, row.ledgerId))
-        if is_built_in(place.driver):
-            self._check_own(row, place, key)
+        if is_built_in(location.driver):
+            self._check_own(row, location, key)
         else:
-            self._read_ends(Located(place, key), row.ledgerId, 0, row.entries - 1)
+            self._read_ends(Located(location, key), row.ledgerId, 0, row.entries - 1)
 
     # --- an object of its own -----------------------------------------------------------------------------------------
 
-    def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, place: TierPlace, key: str) -> None:
-        index = self._inspect(place, key, row.ledgerId)
+    def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, location: TierLocation, key: str) -> None:
+        index = self._inspect(location, key, row.ledgerId)
         if (last := index.groups[0].last_entry_id) != row.entries - 1:
             raise WrongLength(
-                f"object {key} in {place} ends with entry {last}, and its ledger with entry {row.entries - 1}"
+                f"object {key} in {location} ends with entry {last}, and its ledger with entry {row.entries - 1}"
             )
 
     def _read_ends(self, located: Located, ledger_id: int, first: int, last: int) -> None:
@@ -120,22 +120,23 @@ class CopyCheck:
         if found is None:
             raise CorruptMetadata(f"the record {path} of the segment is missing, so that its tier location is unknown")
         record = parse_segment(found.value, path)
-        place = place_of_record(record.place)
-        if not is_built_in(place.driver):
-            return Located(place, record.place.key)
-        index = self._inspect(place, record.place.key, None)
+        location = location_of_record(record.location)
+        if not is_built_in(location.driver):
+            return Located(location, record.location.key)
+        index = self._inspect(location, record.location.key, None)
         if record.bytes != index.data_bytes:
             raise WrongLength(
-                f"object {record.place.key} in {place} has {index.data_bytes} bytes, and its record says {record.bytes}"
+                f"object {record.location.key} in {location} has {index.data_bytes} bytes, "
+                f"and its record says {record.bytes}"
             )
         return index
 
     # --- any object ---------------------------------------------------------------------------------------------------
 
-    def _inspect(self, place: TierPlace, key: str, ledger_id: int | None) -> ObjectIndex:
+    def _inspect(self, location: TierLocation, key: str, ledger_id: int | None) -> ObjectIndex:
         """The index of an object that is as long as the index says."""
-        store = self._tiers.store(place, self._policy)
-        what = f"object {key} in {place}"
+        store = self._tiers.store(location, self._policy)
+        what = f"object {key} in {location}"
         try:
             head = store.head(key)
         except ObjectMissing as error:

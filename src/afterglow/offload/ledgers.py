@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from afterglow.offload.pending_deletes import PendingDeletes
     from afterglow.offload.status import ManualOffload
     from afterglow.offload.topic_schedule import OffloadEnvironment
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 _REPLACED = "an attempt to offload the ledger failed"
@@ -72,7 +72,7 @@ class LedgerContext:
     hot: HotLog
     pending_deletes: PendingDeletes
     policy: BrokerConfig
-    own: TierPlace | None
+    own: TierLocation | None
     """The server's own tier."""
 
 
@@ -201,7 +201,7 @@ def _assign_uuids(info: ManagedLedgerInfo, *, attempts: Iterable[Attempt]) -> No
         context = row.offloadContext
         set_uuid(context, attempt.uuid)
         context.driverMetadata.Clear()
-        context.driverMetadata.name = attempt.offloader.place.driver
+        context.driverMetadata.name = attempt.offloader.location.driver
         for key, value in attempt.offloader.driver_metadata().items():
             context.driverMetadata.properties.add(key=key, value=value)
 
@@ -342,7 +342,7 @@ class LedgerWork:
         """Claim ledgers that are due, as far as there is room, and get their tasks ready."""
         try:
             offloader = self._env.offloaders(policy, self._env.own, self._env.tiers)
-            _ = offloader.place
+            _ = offloader.location
         except AfterglowError as error:
             self._log_obstacle(str(error))
             self.fail_manual(error)
@@ -476,7 +476,7 @@ class LedgerWork:
         if error is None:
             self._backoff.forget(attempt.ledger_id)
         else:
-            self._backoff.record(attempt.ledger_id, error, "was not offloaded", (str(attempt.offloader.place),))
+            self._backoff.record(attempt.ledger_id, error, "was not offloaded", (str(attempt.offloader.location),))
         with self._env.lock:
             if self.manual is not None:
                 self.manual.ended(attempt.ledger_id, error)

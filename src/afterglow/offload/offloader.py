@@ -22,7 +22,7 @@ from afterglow.format.objects import INSTANCE_KEY
 from afterglow.read.copies import FrameRun, LedgerCopy, frame_run
 from afterglow.read.driver_copies import OffloadedLedger
 from afterglow.tier.drivers import unsupported
-from afterglow.tier.locations import TierPlace, is_built_in
+from afterglow.tier.locations import TierLocation, is_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ __all__ = [
     "OffloadHandle",
     "OffloadResult",
     "OffloadedLedger",
-    "TierPlace",
+    "TierLocation",
     "check_follows",
     "frame_run",
 ]
@@ -181,7 +181,7 @@ class LedgerOffloader(Protocol):
     """
 
     @property
-    def place(self) -> TierPlace:
+    def location(self) -> TierLocation:
         """Where objects go; its ``driver`` is the name that the driver is registered by."""
         ...
 
@@ -215,7 +215,7 @@ class LedgerOffloader(Protocol):
             NotSupported: The driver takes whole ledgers only.
         """
         raise NotSupported(
-            f"the offload driver {self.place.driver} takes whole ledgers only and cannot write segment {uuid}: set "
+            f"the offload driver {self.location.driver} takes whole ledgers only and cannot write segment {uuid}: set "
             "streamingOffloadEnabled=false, or managedLedgerOffloadDriver to a driver that streams"
         )
 
@@ -241,9 +241,9 @@ class LedgerOffloader(Protocol):
         ...
 
 
-def recorded_place(offloader: LedgerOffloader) -> TierPlace:
+def recorded_location(offloader: LedgerOffloader) -> TierLocation:
     """Where objects of an offloader go, with all that its driver needs to find them again."""
-    place = offloader.place
-    if is_built_in(place.driver):
-        return place
-    return replace(place, properties=tuple(sorted(offloader.driver_metadata().items())))
+    location = offloader.location
+    if is_built_in(location.driver):
+        return location
+    return replace(location, properties=tuple(sorted(offloader.driver_metadata().items())))

@@ -49,22 +49,22 @@ from afterglow.metadata.paths import managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.offload.backoff import failure_level
 from afterglow.offload.drivers import offloader_at
-from afterglow.offload.offloader import recorded_place
+from afterglow.offload.offloader import recorded_location
 from afterglow.offload.segments.records import parse_segment, parse_upload
 from afterglow.storage.health import FAILURES
 from afterglow.tier.locations import (
-    TierPlace,
+    TierLocation,
     driver_metadata,
-    external_place,
+    external_location,
     is_built_in,
-    place_of_record,
-    place_record,
+    location_of_record,
+    location_record,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from afterglow.format.proto.afterglow_pb2 import Place
+    from afterglow.format.proto.afterglow_pb2 import ObjectLocation
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadDriverMetadata
     from afterglow.ledger.environment import Clock
     from afterglow.metadata.paths import AfterglowPaths
@@ -90,7 +90,7 @@ class PendingDelete:
     """An object that is to go."""
 
     uuid: UUID
-    place: TierPlace
+    location: TierLocation
     ledger_id: int | None = None
     """Of a ledger's own object; None for a segment."""
     unfinished: bool = False
@@ -172,7 +172,7 @@ class PendingDeletes:
         record = DeleteRecord(
             version=_VERSION,
             uuid=str(pending.uuid),
-            place=place_record(pending.place, pending.key),
+            location=location_record(pending.location, pending.key),
             reason=reason,
             recorded_ms=self._clock.now_ms(),
             instance=self._instance,
@@ -279,7 +279,7 @@ class PendingDeletes:
         may_come = pending.unfinished and now_s < self._seen_s.setdefault(path, now_s) + _LATE_S
         if was_cleared and may_come:
             return _Outcome.KEPT
-        tier = str(pending.place)
+        tier = str(pending.location)
         if tier in unavailable or pending.uuid in self._named(name) or self._writing(name, pending.uuid):
             return _Outcome.WAITING
         try:
@@ -305,8 +305,8 @@ class PendingDeletes:
         return set() if found is None else named_uuids(parse_managed_ledger(found.value))
 
     def _delete(self, name: str, pending: PendingDelete) -> None:
-        offloader = offloader_at(pending.place, self._policies.of(name), self._tiers)
-        offloader.delete_offloaded(pending.ledger_id, pending.uuid, driver_metadata(pending.place))
+        offloader = offloader_at(pending.location, self._policies.of(name), self._tiers)
+        offloader.delete_offloaded(pending.ledger_id, pending.uuid, driver_metadata(pending.location))
 
     def _forget(self, path: str) -> None:
         """Remove a record, if there is one. One that is changed under our eyes has an owner yet: later."""
@@ -338,12 +338,12 @@ def _parse(path: str, value: bytes) -> PendingDelete:
     if record.version != _VERSION:
         raise CorruptMetadata(f"{path} has version {record.version}; this release knows {_VERSION}")
     ledger_id = record.ledger_id if record.HasField("ledger_id") else None
-    place = place_of_record(record.place)
-    if not place.properties and not is_built_in(place.driver):
-        place = external_place(place.driver, record.driver_metadata)
-    pending = PendingDelete(uuid, place, ledger_id, unfinished=record.unfinished)
-    if record.place.key != pending.key:
-        raise InvalidName(f"{path} names the key {record.place.key!r}, which is not that of UUID {uuid}")
+    location = location_of_record(record.location)
+    if not location.properties and not is_built_in(location.driver):
+        location = external_location(location.driver, record.driver_metadata)
+    pending = PendingDelete(uuid, location, ledger_id, unfinished=record.unfinished)
+    if record.location.key != pending.key:
+        raise InvalidName(f"{path} names the key {record.location.key!r}, which is not that of UUID {uuid}")
     return pending
 
 
@@ -361,7 +361,7 @@ def _is_topic(name: str) -> bool:
 
 def pending_delete_of_attempt(attempt: Attempt) -> PendingDelete:
     """What an attempt may have written."""
-    return PendingDelete(attempt.uuid, recorded_place(attempt.offloader), attempt.ledger_id, unfinished=True)
+    return PendingDelete(attempt.uuid, recorded_location(attempt.offloader), attempt.ledger_id, unfinished=True)
 
 
 def pending_delete_of_ledger(row: ManagedLedgerInfo.LedgerInfo) -> PendingDelete | None:
@@ -398,9 +398,9 @@ def pending_deletes_of_segments(
             uuid = get_uuid(segment)
             if uuid is None or uuid in kept:
                 continue
-            place = _recorded_place(name, uuid, metadata, paths)
-            if place is not None:
-                yield PendingDelete(uuid, place_of_record(place), unfinished=not segment.complete)
+            location = _recorded_location(name, uuid, metadata, paths)
+            if location is not None:
+                yield PendingDelete(uuid, location_of_record(location), unfinished=not segment.complete)
             elif segment.HasField("driverMetadata"):
                 yield replace(_of_driver(uuid, None, segment.driverMetadata), unfinished=not segment.complete)
 
@@ -415,18 +415,18 @@ def pending_deletes_of_topic(name: str, metadata: MetadataStore, paths: Afterglo
     uploads = metadata.children(paths.uploads(name))
     for child in dict.fromkeys((*uploads, *metadata.children(paths.segments(name)))):
         uuid = UUID(child)
-        place = _recorded_place(name, uuid, metadata, paths)
-        if place is not None:
-            yield PendingDelete(uuid, place_of_record(place), unfinished=child in uploads)
+        location = _recorded_location(name, uuid, metadata, paths)
+        if location is not None:
+            yield PendingDelete(uuid, location_of_record(location), unfinished=child in uploads)
 
 
-def _recorded_place(name: str, uuid: UUID, metadata: MetadataStore, paths: AfterglowPaths) -> Place | None:
+def _recorded_location(name: str, uuid: UUID, metadata: MetadataStore, paths: AfterglowPaths) -> ObjectLocation | None:
     path = paths.segment(name, uuid)
     if (found := metadata.get(path)) is not None:
-        return parse_segment(found.value, path).place
+        return parse_segment(found.value, path).location
     path = paths.upload(name, uuid)
     if (found := metadata.get(path)) is not None:
-        return parse_upload(found.value, path).place
+        return parse_upload(found.value, path).location
     return None
 
 
@@ -434,12 +434,12 @@ def _of_driver(uuid: UUID, ledger_id: int | None, driver: OffloadDriverMetadata)
     """An object where the list says that it is. Whether that place can be reached is for later to find out."""
     given = {pair.key: pair.value for pair in driver.properties}
     if not is_built_in(driver.name):
-        return PendingDelete(uuid, external_place(driver.name, given), ledger_id)
-    place = TierPlace(
+        return PendingDelete(uuid, external_location(driver.name, given), ledger_id)
+    location = TierLocation(
         driver.name,
         given.get("storageBasePath") or given.get("bucket", ""),
         given.get("region", ""),
         given.get("serviceEndpoint", ""),
         given.get("afterglowPrefix", ""),
     )
-    return PendingDelete(uuid, place, ledger_id)
+    return PendingDelete(uuid, location, ledger_id)

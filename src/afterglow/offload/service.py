@@ -43,7 +43,7 @@ from afterglow.offload.status import ManualOffload, check_position, last_entry_b
 from afterglow.offload.task import RouteBytes
 from afterglow.offload.topic_offload import TopicOffload
 from afterglow.offload.topic_schedule import KnownTopics, Lane, OffloadEnvironment, TopicSchedule
-from afterglow.tier.locations import place_of_policy
+from afterglow.tier.locations import location_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from afterglow.offload.topic_schedule import Offloaders
     from afterglow.policy.resolver import Policies
     from afterglow.storage.health import Outage
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class OffloadService:
         paths: AfterglowPaths,
         policies: Policies,
         tiers: Tiers,
-        own: TierPlace | None,
+        own: TierLocation | None,
         runner: TaskRunner,
         executor: Executor,
         clock: Clock,
@@ -467,8 +467,8 @@ class OffloadService:
         finally:
             self._topics.get(name).schedule_deletes()
 
-    def _outage_text(self, place: TierPlace) -> str | None:
-        outage = self._tiers.health.outage(str(place))
+    def _outage_text(self, location: TierLocation) -> str | None:
+        outage = self._tiers.health.outage(str(location))
         return None if outage is None else f"{outage.sentence(self._clock.now_ms())}: {outage.error}"
 
     def statistics(self, name: str) -> OffloadStatistics:
@@ -498,7 +498,7 @@ class OffloadService:
             MetadataError: Metadata cannot be read.
         """
         env = self._ready
-        store = env.tiers.store(place_of_policy(policy, env.own), policy)
+        store = env.tiers.store(location_of_policy(policy, env.own), policy)
         if not self._tier_scan.acquire(blocking=False):
             raise OffloadInProgress("a tier is being scanned for another call: ask again when that has ended")
         ends_s = time.monotonic() + seconds

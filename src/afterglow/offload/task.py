@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import ReadableLedger
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.storage.store import ObjectStore
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
     OpenLedger: TypeAlias = Callable[[int], AbstractContextManager[ReadableLedger]]
     """Opens a hot ledger by its id, for the length of a block."""
@@ -137,7 +137,7 @@ class SegmentTask(_BlockTask):
 
     policy: BrokerConfig
     """What the driver is made from; its repr hides secrets."""
-    own: TierPlace | None
+    own: TierLocation | None
     """The server's own tier."""
     metadata: tuple[tuple[str, str], ...]
     """What the handle is given: the driver's metadata of the segment, name of the managed ledger, and so on."""
@@ -178,7 +178,7 @@ class LedgerTask(_HotTask):
     """Bytes of the ledger's entries."""
     policy: BrokerConfig
     """What the driver is made from; its repr hides secrets."""
-    own: TierPlace | None
+    own: TierLocation | None
     """The server's own tier."""
     metadata: tuple[tuple[str, str], ...]
     """For the objects: name of the managed ledger, and so on."""

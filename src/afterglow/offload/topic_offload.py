@@ -28,7 +28,7 @@ from afterglow.offload.status import ManualSegments, OffloadState
 from afterglow.offload.task import LedgerTask, RouteBytes
 from afterglow.offload.topic_schedule import Lane
 from afterglow.read.counters import Latencies
-from afterglow.tier.locations import place_of_policy, place_of_record
+from afterglow.tier.locations import location_of_policy, location_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,10 +141,10 @@ class TopicOffload:
     @property
     def tiers(self) -> tuple[str, ...]:
         """Tiers of its policy and of its segments under way."""
-        places = [place_of_record(upload.record.place) for upload in self.uploads]
+        locations = [location_of_record(upload.record.location) for upload in self.uploads]
         with suppress(AfterglowError):
-            places.append(place_of_policy(self.policy, self._env.own))
-        return tuple(dict.fromkeys(map(str, places)))
+            locations.append(location_of_policy(self.policy, self._env.own))
+        return tuple(dict.fromkeys(map(str, locations)))
 
     @property
     def outage(self) -> Outage | None:

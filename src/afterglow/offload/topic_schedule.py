@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from afterglow.offload.segments.part_planner import Sizes
     from afterglow.offload.topic_offload import TopicOffload
     from afterglow.policy.resolver import Policies
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
-    Offloaders: TypeAlias = Callable[[BrokerConfig, TierPlace | None, Tiers], LedgerOffloader]
+    Offloaders: TypeAlias = Callable[[BrokerConfig, TierLocation | None, Tiers], LedgerOffloader]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class OffloadEnvironment:
     paths: AfterglowPaths
     policies: Policies
     tiers: Tiers
-    own: TierPlace | None
+    own: TierLocation | None
     """The server's own tier."""
     offloaders: Offloaders
     """Makes the offloader that a policy asks for."""

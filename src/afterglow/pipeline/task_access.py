@@ -22,7 +22,7 @@ from afterglow.tier.locations import FILESYSTEM
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 _log = logging.getLogger(__name__)
 
@@ -35,13 +35,13 @@ class TaskReach:
 
     Args:
         config: The broker's settings.
-        place: The server's own tier.
+        location: The server's own tier.
 
     Raises:
         ConfigError: Tasks could not reach the broker, or would not be let in.
     """
 
-    def __init__(self, config: BrokerConfig, place: TierPlace) -> None:
+    def __init__(self, config: BrokerConfig, location: TierLocation) -> None:
         self._config = config
         self._urls = ("", "")
         self._trust_certs: str | None = None
@@ -52,11 +52,11 @@ class TaskReach:
         _check_port(config)
         if not local:
             _check_reachable(config)
-            if place.driver == FILESYSTEM:
+            if location.driver == FILESYSTEM:
                 _log.warning(
                     "the tier %s must be the same directory on every machine where sparkMaster=%s runs tasks: share "
                     "it, or give another --tier",
-                    *(place.url, config.spark_master),
+                    *(location.url, config.spark_master),
                 )
         _check_role(config, _token(config))
         self._trust_certs = _trust_certs(config)

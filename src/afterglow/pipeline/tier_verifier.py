@@ -30,14 +30,14 @@ from afterglow.storage import open_store
 from afterglow.storage.wrapper import StoreWrapper
 from afterglow.tier.drivers import driver_factory
 from afterglow.tier.locations import (
-    TierPlace,
+    TierLocation,
     Tiers,
     driver_metadata,
     driver_setting,
-    external_place,
+    external_location,
     is_built_in,
-    place_of_driver,
-    place_of_url,
+    location_of_driver,
+    location_of_url,
     store_options,
 )
 from afterglow.verify import Kind, sweep, verify
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from afterglow.spark.verify_jobs import Progress as ByteProgress
     from afterglow.storage import ObjectStore
     from afterglow.storage.wrapper import Call
-    from afterglow.verify import Finding, ObjectCheck, ObjectChecker, Place, Swept
+    from afterglow.verify import Finding, ObjectCheck, ObjectChecker, ParsedLocation, Swept
     from afterglow.verify.objects import DriverCopies
 
 T = TypeVar("T")
@@ -322,7 +322,7 @@ class PlacedStores:
         self._tiers = tiers or Tiers()
         self._met: dict[str, ObjectStore] = {} if self._own is None else {self._own.url: self._own}
 
-    def __call__(self, place: Place) -> ObjectStore | DriverCopies:
+    def __call__(self, location: ParsedLocation) -> ObjectStore | DriverCopies:
         """The store of a place, or the external driver that has its objects.
 
         Raises:
@@ -331,16 +331,18 @@ class PlacedStores:
             MissingDependency: The package of its driver, or the SDK of its store, cannot be imported.
             CorruptMetadata: The place is none.
         """
-        if self._everywhere or not place.driver:
+        if self._everywhere or not location.driver:
             if self._own is None:
                 raise NotSupported("metadata does not say where an object is: give --tier")
             return self._own
-        if not is_built_in(place.driver):
-            driver_factory(place.driver)  # so that a driver that is not installed is reported now
-            return ExternalCopies(external_place(place.driver, dict(place.properties)), self._config)
-        recorded = driver_metadata(TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix))
+        if not is_built_in(location.driver):
+            driver_factory(location.driver)  # so that a driver that is not installed is reported now
+            return ExternalCopies(external_location(location.driver, dict(location.properties)), self._config)
+        recorded = driver_metadata(
+            TierLocation(location.driver, location.bucket, location.region, location.endpoint, location.prefix)
+        )
         properties = [KeyValue(key=key, value=value) for key, value in recorded.items()]
-        known = place_of_driver(OffloadDriverMetadata(name=place.driver, properties=properties))
+        known = location_of_driver(OffloadDriverMetadata(name=location.driver, properties=properties))
         if self._own is not None and known.url == self._own.url:
             return self._own
         store = self._tiers.store(known, self._config)
@@ -354,18 +356,18 @@ class PlacedStores:
 class ExternalCopies:
     """What an external driver has stored in one place; a :class:`~afterglow.verify.objects.DriverCopies`."""
 
-    place: TierPlace
+    location: TierLocation
     config: BrokerConfig
     """Configuration and credentials for the driver."""
 
     @property
     def url(self) -> str:
         """The place, for messages."""
-        return str(self.place)
+        return str(self.location)
 
     def entries(self, key: str, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
         """Entries as the driver gives them; see the protocol."""
-        copy = open_driver_copy(Located(self.place, key), ledger_id, self.config, Tiers())
+        copy = open_driver_copy(Located(self.location, key), ledger_id, self.config, Tiers())
         for run in copy.scan(first, last):
             yield from iter_entries(run.data, run.frames)
 
@@ -430,8 +432,8 @@ def _itself(store: ObjectStore) -> ObjectStore:
 
 def _open_tier(tier: str, config: BrokerConfig, options: Mapping[str, str]) -> ObjectStore:
     region, endpoint = (driver_setting(config, "S3", suffix) or "" for suffix in ("Region", "ServiceEndpoint"))
-    place = place_of_url(tier, region=region, endpoint=endpoint)
-    return open_store(place.url, **{**store_options(place, config), **options})
+    location = location_of_url(tier, region=region, endpoint=endpoint)
+    return open_store(location.url, **{**store_options(location, config), **options})
 
 
 def _now_ms() -> int:

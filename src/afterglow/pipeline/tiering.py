@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from afterglow.read.copies import HotReader
     from afterglow.read.counters import ReadCounts
     from afterglow.storage.wrapper import OperationCount
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 class TopicSources:
@@ -91,9 +91,9 @@ _GRACE_S: Final = 3.0
 class Tiering:
     """What a server needs for its tier. Made by :meth:`open`."""
 
-    place: TierPlace
+    location: TierLocation
     """The server's own tier."""
-    target: TierPlace
+    target: TierLocation
     """The tier of topics without policies of their own: the one that the broker's settings name, else the own tier."""
     policies: Policies
     sources: TopicSources
@@ -130,16 +130,16 @@ class Tiering:
             ConfigError: A setting or the tier's address cannot be obeyed.
             MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
         """
-        place = own_tier(home, tier, config)
+        location = own_tier(home, tier, config)
         policies = Policies(config, catalog, offloads=True)
-        reach = TaskReach(config, place)
+        reach = TaskReach(config, location)
         requests = RequestCounters()
         retry_s = config.offload_retry_max_backoff_millis / 1000
         health = TierHealth(spawn=spawn_thread, idle_s=max(_IDLE_S, 2 * retry_s))
         tiers = Tiers(partial(CountingStore, counters=requests), health)
         # A tier or a driver that can never be used is reported now, not at the first offload.
-        tiers.store(place, config)
-        target = offloader_of(config, place, tiers).place
+        tiers.store(location, config)
+        target = offloader_of(config, location, tiers).location
         if is_built_in(target.driver):
             tiers.store(target, config)
         with ExitStack() as stack:
@@ -147,7 +147,7 @@ class Tiering:
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
             )
             stack.callback(runner.close)
-            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=place))
+            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=location))
             stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stack.callback(
@@ -158,7 +158,7 @@ class Tiering:
                 paths=paths,
                 policies=policies,
                 tiers=tiers,
-                own=place,
+                own=location,
                 runner=runner,
                 executor=threads,
                 clock=SystemClock(),
@@ -170,12 +170,12 @@ class Tiering:
             sources = TopicSources(hot, tier_source, policies)
 
             def open_verifier(control: VerifyControl) -> TierVerifier:
-                stores = PlacedStores(tiers.store(place, config), config, tiers=tiers, control=control)
+                stores = PlacedStores(tiers.store(location, config), config, tiers=tiers, control=control)
                 return TierVerifier(home, hot.instance, metadata, stores, config, quiet=False)
 
             verify_runs = VerifyRuns(open_verifier)
             return cls(
-                place,
+                location,
                 target,
                 policies,
                 sources,

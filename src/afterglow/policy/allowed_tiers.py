@@ -24,11 +24,11 @@ from afterglow.policy.stored import namespace_settings, of_scope, topic_settings
 from afterglow.tier.locations import (
     FILESYSTEM,
     MEMORY,
-    TierPlace,
+    TierLocation,
     driver_setting,
     is_built_in,
-    place_of_policy,
-    place_of_url,
+    location_of_policy,
+    location_of_url,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class AllowedTiers:
         ConfigError: An entry of ``allowedTiers`` is not the address of a tier.
     """
 
-    def __init__(self, config: BrokerConfig, own: TierPlace | None) -> None:
+    def __init__(self, config: BrokerConfig, own: TierLocation | None) -> None:
         self._config = config
         self._own = own
         self._entries = tuple(_entry(text, config) for text in config.allowed_tiers)
@@ -105,16 +105,16 @@ class AllowedTiers:
         Raises:
             TierNotAllowed: They name one.
         """
-        known = {place for levels in in_force for place in self._places(levels)}
-        for place in self._places(wanted):
-            if place not in known and not self._allows(place):
+        known = {location for levels in in_force for location in self._places(levels)}
+        for location in self._places(wanted):
+            if location not in known and not self._allows(location):
                 raise TierNotAllowed(
-                    f"offload policies of {subject} may not name {place}: it is neither the server's own tier nor "
+                    f"offload policies of {subject} may not name {location}: it is neither the server's own tier nor "
                     "among allowedTiers; have a superuser set this policy, or add the tier to allowedTiers in "
                     "broker.conf"
                 )
 
-    def _places(self, levels: Levels) -> Iterator[TierPlace | _Unknown]:
+    def _places(self, levels: Levels) -> Iterator[TierLocation | _Unknown]:
         """The locations that policies name, also those that come into force once another level names the driver."""
         for topic in (levels.topic, of_scope(levels.topic, is_global=True)):
             policy = self._config
@@ -124,17 +124,17 @@ class AllowedTiers:
             ):
                 if named := {key: value for key, value in values.items() if key in _LOCATION}:
                     policy = policy.overridden(named, origin)
-            yield from self._place(policy)
+            yield from self._location(policy)
             driver = policy.managed_ledger_offload_driver
             for other in _DRIVERS:
                 if driver is None or (other == FILESYSTEM) != (driver.lower() == FILESYSTEM):
-                    yield from self._place(replace(policy, managed_ledger_offload_driver=other))
+                    yield from self._location(replace(policy, managed_ledger_offload_driver=other))
 
-    def _place(self, policy: BrokerConfig) -> Iterator[TierPlace | _Unknown]:
+    def _location(self, policy: BrokerConfig) -> Iterator[TierLocation | _Unknown]:
         driver = policy.managed_ledger_offload_driver
         try:
             if driver is None or is_built_in(driver):
-                yield place_of_policy(policy, self._own)
+                yield location_of_policy(policy, self._own)
                 return
         except ConfigError:
             return  # no bucket or directory is named: objects go nowhere
@@ -143,19 +143,19 @@ class AllowedTiers:
         settings = tuple(value for row, value, _ in policy.rows() if row.key in _LOCATION)
         yield _Unknown(str(driver), settings)
 
-    def _allows(self, place: TierPlace | _Unknown) -> bool:
-        own = (self._own, *self._place(self._config))
-        if place in own:
+    def _allows(self, location: TierLocation | _Unknown) -> bool:
+        own = (self._own, *self._location(self._config))
+        if location in own:
             return True
-        if isinstance(place, _Unknown):
+        if isinstance(location, _Unknown):
             return False
-        tiers = [tier for tier in own if isinstance(tier, TierPlace)]
-        return any(_is_below(place, tier) and _is_below(tier, place) for tier in tiers) or any(
-            _is_below(place, entry) for entry in self._entries
+        tiers = [tier for tier in own if isinstance(tier, TierLocation)]
+        return any(_is_below(location, tier) and _is_below(tier, location) for tier in tiers) or any(
+            _is_below(location, entry) for entry in self._entries
         )
 
 
-def _entry(text: str, config: BrokerConfig) -> TierPlace:
+def _entry(text: str, config: BrokerConfig) -> TierLocation:
     scheme = text.partition("://")[0]
     # Only here: a directory may have a question mark in its name.
     address, _, query = text.partition("?") if scheme == "s3" else (text, "", "")
@@ -167,7 +167,7 @@ def _entry(text: str, config: BrokerConfig) -> TierPlace:
             options.get(name, driver_setting(config, _KEYS_OF, suffix) or "")
             for name, suffix in (("region", "Region"), ("endpoint", "ServiceEndpoint"))
         )
-        return place_of_url(address, region=region, endpoint=endpoint)
+        return location_of_url(address, region=region, endpoint=endpoint)
     except (ValueError, NotSupported) as error:
         raise ConfigError(
             f"allowedTiers: {text!r} is not the address of a tier: {error}; write file:///path or "
@@ -175,27 +175,27 @@ def _entry(text: str, config: BrokerConfig) -> TierPlace:
         ) from error
 
 
-def _is_below(place: TierPlace, top: TierPlace) -> bool:
+def _is_below(location: TierLocation, top: TierLocation) -> bool:
     """Whether a location is another one or lies below it, at the same service."""
-    if _service(place) != _service(top):
+    if _service(location) != _service(top):
         return False
-    path, above = _segments(place), _segments(top)
+    path, above = _segments(location), _segments(top)
     return path is not None and above is not None and path[: len(above)] == above
 
 
-def _service(place: TierPlace) -> tuple[str, str, str]:
-    kind = place.driver if place.driver in {FILESYSTEM, MEMORY} else "s3"
+def _service(location: TierLocation) -> tuple[str, str, str]:
+    kind = location.driver if location.driver in {FILESYSTEM, MEMORY} else "s3"
     # Buckets of one name in two regions may be those of two owners; an endpoint is one service, whatever the region.
-    return kind, place.endpoint.rstrip("/"), "" if place.endpoint else place.region
+    return kind, location.endpoint.rstrip("/"), "" if location.endpoint else location.region
 
 
-def _segments(place: TierPlace) -> tuple[str, ...] | None:
+def _segments(location: TierLocation) -> tuple[str, ...] | None:
     """The path of a location; None where it cannot be compared safely."""
-    if place.driver == FILESYSTEM:
+    if location.driver == FILESYSTEM:
         try:
-            return Path(place.bucket, place.prefix).resolve().parts
+            return Path(location.bucket, location.prefix).resolve().parts
         except (OSError, RuntimeError, ValueError):  # a loop of links, or a name that no file can have
             return None
     # A policy may write a prefix behind the bucket's name.
-    segments = tuple(f"{place.bucket}/{place.prefix}".rstrip("/").split("/"))
+    segments = tuple(f"{location.bucket}/{location.prefix}".rstrip("/").split("/"))
     return None if {"", ".", ".."} & set(segments) else segments

@@ -15,7 +15,7 @@ from afterglow.config.setting import OriginKind
 from afterglow.config.settings_offload import driver_keys
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 from afterglow.tier.drivers import DRIVER_GROUP, can_stream, driver_factory, installed_drivers
-from afterglow.tier.locations import TierPlace, Tiers, driver_setting, is_built_in, store_options
+from afterglow.tier.locations import TierLocation, Tiers, driver_setting, is_built_in, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _driver_problems(policy: BrokerConfig) -> Iterator[Problem]:
         )
     elif driver.lower() in _S3_FAMILY:
         try:
-            store_options(TierPlace(_S3_FAMILY[driver.lower()], ""), policy)
+            store_options(TierLocation(_S3_FAMILY[driver.lower()], ""), policy)
         except NotSupported as error:
             yield Problem("s3ManagedLedgerOffloadRole", (driver,), str(error))
     elif not is_built_in(driver):
@@ -109,7 +109,7 @@ def _external_problems(policy: BrokerConfig, driver: str) -> Iterator[Problem]:
     """What an external driver itself has to say about a policy."""
     try:
         offloader = driver_factory(driver)(policy, None, Tiers())
-        _ = offloader.place
+        _ = offloader.location
     except AfterglowError as error:
         yield Problem(_DRIVER, (driver, policy.managed_ledger_extra_configurations), str(error))
         return

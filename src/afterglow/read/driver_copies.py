@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.read.copies import FrameRun, LedgerCopy
     from afterglow.read.objects import Located
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class OffloadReader(Protocol):
         ...
 
     @property
-    def place(self) -> TierPlace:
+    def location(self) -> TierLocation:
         """The tier location that objects are written to."""
         ...
 
@@ -58,15 +58,15 @@ def open_driver_copy(located: Located, ledger_id: int, policy: BrokerConfig, tie
         MissingDependency: The driver is not installed, or its package cannot be imported.
         AfterglowError: What the driver raises.
     """
-    place, key = located.place, parse_key(located.key)
+    location, key = located.location, parse_key(located.key)
     try:
-        factory = driver_factory(place.driver)
+        factory = driver_factory(location.driver)
     except ConfigError as error:  # no setting of the reader's is wrong: metadata names the driver
         raise MissingDependency(str(error)) from error
-    reader = factory(replace(policy, managed_ledger_offload_driver=place.driver), None, tiers)
-    context = OffloadedLedger(key.uuid, dict(place.properties), segment=key.ledger_id is None)
-    with _errors_of(place.driver):
-        return _DriverCopy(place.driver, reader.read_offloaded(ledger_id, context))
+    reader = factory(replace(policy, managed_ledger_offload_driver=location.driver), None, tiers)
+    context = OffloadedLedger(key.uuid, dict(location.properties), segment=key.ledger_id is None)
+    with _errors_of(location.driver):
+        return _DriverCopy(location.driver, reader.read_offloaded(ledger_id, context))
 
 
 class _DriverCopy:

@@ -1,6 +1,6 @@
 """Readers of hot logs in other processes: of a server's home on the same machine, and of brokers over the protocol.
 
-:class:`HotPlace` describes where the hot log of a topic is, travels with splits, and opens the reader that works in the
+:class:`HotLocation` names the hot log of a topic. It travels with splits, and opens the reader that works in the
 process where it arrives.
 """
 
@@ -222,7 +222,7 @@ class HomeLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class HotPlace:
+class HotLocation:
     """Where the hot log of a topic is. Holds no secrets when it has come to another process."""
 
     home: str = ""
@@ -236,8 +236,8 @@ class HotPlace:
     proof: ClusterProof | None = field(default=None, repr=False, compare=False)
     """What these brokers are shown. Stays in this process; others take theirs from their environment."""
 
-    def __reduce__(self) -> tuple[type[HotPlace], tuple[str, str, str, str]]:
-        return HotPlace, (self.home, self.topic, self.service_url, self.instance)
+    def __reduce__(self) -> tuple[type[HotLocation], tuple[str, str, str, str]]:
+        return HotLocation, (self.home, self.topic, self.service_url, self.instance)
 
     def open(self, ledger_id: int | None = None, last: int = -1) -> HotReader:
         """The hot log, as it is reached from here.

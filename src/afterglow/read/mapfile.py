@@ -98,15 +98,15 @@ def open_mapfile(store: ObjectStore, located: Located, counters: ReadCounters) -
     try:
         size_bytes = store.head(f"{located.key}/{_DATA}").size_bytes
     except ObjectMissing as error:
-        raise ObjectMissing(f"MapFile {located.key} in {located.place}: {error}") from error
+        raise ObjectMissing(f"MapFile {located.key} in {located.location}: {error}") from error
     data = _BufferedFile(store, f"{located.key}/{_DATA}", size_bytes, 1 << 16, counters)
     try:
         opened = OpenMapFile(located, size_bytes, decode_header(data, BYTES))
         _read_index(store, opened, counters)
     except CorruptBlock as error:
-        raise CorruptBlock(f"MapFile {located.key} in {located.place}: {error}") from error
+        raise CorruptBlock(f"MapFile {located.key} in {located.location}: {error}") from error
     except NotSupported as error:
-        raise NotSupported(f"MapFile {located.key} in {located.place}: {error}") from error
+        raise NotSupported(f"MapFile {located.key} in {located.location}: {error}") from error
     return opened
 
 
@@ -178,7 +178,7 @@ class MapFileCopy:
             at = records.end
 
     def _describe(self) -> str:
-        return f"MapFile {self.opened.located.key} in {self.opened.located.place}, of ledger {self.ledger_id}"
+        return f"MapFile {self.opened.located.key} in {self.opened.located.location}, of ledger {self.ledger_id}"
 
 
 class _BufferedFile:

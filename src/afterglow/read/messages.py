@@ -361,14 +361,14 @@ class WholeMessages:
         kept = np.ones(batch.num_rows, bool)
         pieces: list[pa.Array] = []
         begin = done = size_bytes = 0
-        for place in np.flatnonzero(np.isin(entries, np.fromiter(ends, np.int64))).tolist():
-            end = ends[int(entries[place])]
-            wanted = values is not None and values[place].is_valid
-            value = self._value(end, f"entry {ledger_id}:{entries[place]}", wanted=wanted)
-            kept[place] = value is not None
+        for location in np.flatnonzero(np.isin(entries, np.fromiter(ends, np.int64))).tolist():
+            end = ends[int(entries[location])]
+            wanted = values is not None and values[location].is_valid
+            value = self._value(end, f"entry {ledger_id}:{entries[location]}", wanted=wanted)
+            kept[location] = value is not None
             if value is not None and wanted:
-                pieces += [values.slice(done, place - done), _lone(value)]
-                done = place + 1
+                pieces += [values.slice(done, location - done), _lone(value)]
+                done = location + 1
                 size_bytes += len(value)
             if size_bytes >= BATCH_BYTES:
                 yield from _replaced(batch.slice(begin, done - begin), at, pieces, kept[begin:done])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from afterglow.errors import OutOfReach
 from afterglow.format.position import LATEST, Position
 from afterglow.read.objects import Located
-from afterglow.tier.locations import TierPlace
+from afterglow.tier.locations import TierLocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from afterglow.config.choices import ReadPriority
     from afterglow.read.copies import ServedRun
-    from afterglow.read.hot_readers import HotPlace
+    from afterglow.read.hot_readers import HotLocation
     from afterglow.read.split_reader import SplitReader
     from afterglow.read.splits import Split
     from afterglow.read.topic_reader import TopicReader
@@ -64,7 +64,7 @@ class Neighbourhood:
 
     packed: bytes
     """Of :meth:`neighbours`."""
-    hot: HotPlace | None
+    hot: HotLocation | None
     """The hot log of those that it has; None: it cannot be reached."""
     first: bool
     """Whether nothing of the topic stands before them."""
@@ -72,28 +72,35 @@ class Neighbourhood:
     """Whether nothing of the topic, as it was pinned, stands behind them."""
 
     @classmethod
-    def of(cls, neighbours: Sequence[Neighbour], hot: HotPlace | None, *, first: bool, last: bool) -> Neighbourhood:
+    def of(cls, neighbours: Sequence[Neighbour], hot: HotLocation | None, *, first: bool, last: bool) -> Neighbourhood:
         """Pack ranges, which are in order."""
-        places: dict[TierPlace, int] = {}
+        locations: dict[TierLocation, int] = {}
         rows = [
             [
                 each.ledger_id,
                 each.first,
                 each.last,
                 int(each.hot),
-                *([places.setdefault(each.located.place, len(places)), each.located.key] if each.located else []),
+                *(
+                    [locations.setdefault(each.located.location, len(locations)), each.located.key]
+                    if each.located
+                    else []
+                ),
             ]
             for each in neighbours
         ]
-        named = [[place.driver, place.bucket, place.region, place.endpoint, place.prefix] for place in places]
+        named = [
+            [location.driver, location.bucket, location.region, location.endpoint, location.prefix]
+            for location in locations
+        ]
         return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, first, last)
 
     def neighbours(self) -> tuple[Neighbour, ...]:
         """The ranges, in order."""
         named, rows = json.loads(zlib.decompress(self.packed))
-        places = [TierPlace(*fields) for fields in named]
+        locations = [TierLocation(*fields) for fields in named]
         return tuple(
-            Neighbour(ledger_id, first, last, Located(places[rest[0]], rest[1]) if rest else None, bool(hot))
+            Neighbour(ledger_id, first, last, Located(locations[rest[0]], rest[1]) if rest else None, bool(hot))
             for ledger_id, first, last, hot, *rest in rows
         )
 

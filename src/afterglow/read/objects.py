@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from afterglow.read.counters import ReadCounters
     from afterglow.read.pieces import BlockSpan
     from afterglow.storage import ObjectStore
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 _BASE_BYTES = 2_000
@@ -48,12 +48,12 @@ _BASE_BYTES = 2_000
 class Located:
     """An object by its tier location and key. Keys are never reused, so it names the same bytes for ever."""
 
-    place: TierPlace
+    location: TierLocation
     key: str
     """Of the data object, without the location's prefix."""
 
     def __str__(self) -> str:
-        return f"object {self.key} in {self.place}"
+        return f"object {self.key} in {self.location}"
 
 
 def data_key(uuid: UUID, ledger_id: int | None) -> str:

@@ -29,10 +29,10 @@ from afterglow.read.pruning import TimeBounds
 from afterglow.tier.locations import (
     FILESYSTEM,
     MAPFILES,
+    location_of_driver,
+    location_of_policy,
+    location_of_record,
     mapfiles_of_driver,
-    place_of_driver,
-    place_of_policy,
-    place_of_record,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import OffloadContext, OffloadDriverMetadata
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
     LedgerInfo = ManagedLedgerInfo.LedgerInfo
 
@@ -125,8 +125,8 @@ class Locator:
         metadata: MetadataStore | None = None,
         paths: AfterglowPaths | None = None,
         *,
-        own: TierPlace | None = None,
-        explicit: TierPlace | None = None,
+        own: TierLocation | None = None,
+        explicit: TierLocation | None = None,
     ) -> None:
         self._metadata = metadata
         self._paths = paths
@@ -156,20 +156,20 @@ class Locator:
             mapfiles = mapfiles_of_driver(offloaded.driver)
             if mapfiles is not None and offloaded.ledger_id is not None:
                 return Located(mapfiles, mapfile_key(name, offloaded.ledger_id, offloaded.uuid))
-            return Located(place_of_driver(offloaded.driver), offloaded.key)
+            return Located(location_of_driver(offloaded.driver), offloaded.key)
         if offloaded.ledger_id is not None:
-            place = place_of_policy(policy, self._own)
-            return self._mapfile_in(place, name, offloaded) or Located(place, offloaded.key)
+            location = location_of_policy(policy, self._own)
+            return self._mapfile_in(location, name, offloaded) or Located(location, offloaded.key)
         return self._record(name, offloaded.uuid).located
 
     @staticmethod
-    def _mapfile_in(place: TierPlace, name: str, offloaded: OffloadedRange) -> Located | None:
+    def _mapfile_in(location: TierLocation, name: str, offloaded: OffloadedRange) -> Located | None:
         """The MapFile of a ledger in a directory that may hold these as well as objects; None where it has none."""
-        if place.driver != FILESYSTEM or offloaded.ledger_id is None:
+        if location.driver != FILESYSTEM or offloaded.ledger_id is None:
             return None
         key = mapfile_key(name, offloaded.ledger_id, offloaded.uuid)
-        found = Path(place.bucket, place.prefix, key).is_dir()
-        return Located(replace(place, driver=MAPFILES), key) if found else None
+        found = Path(location.bucket, location.prefix, key).is_dir()
+        return Located(replace(location, driver=MAPFILES), key) if found else None
 
     def times(self, name: str, offloaded: OffloadedRange) -> TimeBounds | None:
         """Times of the entries in a range's object, from its record; None where they are not recorded.
@@ -196,11 +196,11 @@ class Locator:
             record = SegmentRecord.FromString(node.value)
         except DecodeError as error:
             raise CorruptMetadata(f"{name}: the record {path} of segment {uuid} does not parse: {error}") from error
-        if record.version != _VERSION or not record.place.key:
+        if record.version != _VERSION or not record.location.key:
             raise CorruptMetadata(
                 f"{name}: the record {path} has version {record.version}; this release reads version {_VERSION}"
             )
-        located = Located(place_of_record(record.place), record.place.key)
+        located = Located(location_of_record(record.location), record.location.key)
         fields = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
         known = {field.name: value for field, value in record.ListFields()}
         return _Recorded(located, TimeBounds(*(known.get(field) for field in fields)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from afterglow.config.choices import ReadPriority
     from afterglow.read.copies import FrameLedger
     from afterglow.read.counters import ReadCounters
-    from afterglow.read.hot_readers import HotPlace
+    from afterglow.read.hot_readers import HotLocation
     from afterglow.read.objects import Located
     from afterglow.read.pieces import LedgerPieces
     from afterglow.read.ranges import OffloadedRange
@@ -58,7 +58,7 @@ class SplitPlanner:
     """Knows where objects are."""
     policy: BrokerConfig
     """The topic's."""
-    hot: HotPlace | None
+    hot: HotLocation | None
     """Where the hot log is; None: it cannot be reached."""
     counters: ReadCounters
 

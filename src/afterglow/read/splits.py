@@ -15,7 +15,7 @@ from afterglow.read.priority import copy_order
 if TYPE_CHECKING:
     from afterglow.config.choices import ReadPriority
     from afterglow.read.copies import Tier
-    from afterglow.read.hot_readers import HotPlace
+    from afterglow.read.hot_readers import HotLocation
     from afterglow.read.neighbours import Neighbourhood
     from afterglow.read.objects import Located
     from afterglow.read.ranges import OffloadedRange
@@ -44,7 +44,7 @@ class Split:
     """Which copy is preferred while both exist; where it does not serve, the other one does."""
     located: Located | None
     """The object that holds them; None: no tier does."""
-    hot: HotPlace | None
+    hot: HotLocation | None
     """The hot log that holds them; None: it does not, or not any more."""
     size_bytes: int
     """Of the blocks that hold them, or of their frames in the hot log; there it may be an estimate."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from afterglow.read.objects import Located, OpenObject
     from afterglow.read.pruning import TimeBounds
     from afterglow.read.ranges import OffloadedRange
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class TierSource:
         )
         self._cache = PieceCache(config, self._monotonic)
         self._lock = Lock()
-        self._failures: dict[Located | TierPlace, tuple[float, AfterglowError]] = {}
+        self._failures: dict[Located | TierLocation, tuple[float, AfterglowError]] = {}
 
     # --- copies ---
 
@@ -128,19 +128,19 @@ class TierSource:
         """
         if impatient:
             self._check_failures(located)
-        if located.place.driver != MAPFILES and not is_built_in(located.place.driver):
+        if located.location.driver != MAPFILES and not is_built_in(located.location.driver):
             return self._external.get(
                 (located, ledger_id),
                 lambda: _timed(lambda: open_driver_copy(located, ledger_id, policy, self._tiers), counters),
             )
-        store = self._tiers.store(located.place, policy)
-        if located.place.driver == MAPFILES:
+        store = self._tiers.store(located.location, policy)
+        if located.location.driver == MAPFILES:
             mapfile = self._mapfiles.get(
                 located, lambda: _timed(lambda: open_mapfile(store, located, counters), counters)
             )
             scan_bytes = self._config.offload_scan_read_buffer_size_in_bytes
             return MapFileCopy(store, mapfile, ledger_id, scan_bytes, counters)
-        buffer_bytes: int = driver_setting(policy, located.place.driver, "ReadBufferSizeInBytes")
+        buffer_bytes: int = driver_setting(policy, located.location.driver, "ReadBufferSizeInBytes")
         opened = self._objects.get(located, lambda: _timed(lambda: open_object(store, located, buffer_bytes), counters))
         if not lenient:
             opened.check_length()
@@ -174,17 +174,17 @@ class TierSource:
             return  # the rest of it may be good
         self._objects.drop(located)
         self._mapfiles.drop(located)
-        if not is_built_in(located.place.driver):
+        if not is_built_in(located.location.driver):
             self._external.clear()  # few are kept, and which of them hold on to what is broken only the driver knows
         with self._lock:
             if len(self._failures) >= _MAX_FAILURES:
                 self._failures.clear()
-            whose = located.place if isinstance(error, StoreUnavailable) else located
+            whose = located.location if isinstance(error, StoreUnavailable) else located
             self._failures.setdefault(whose, (self._monotonic() + _BACKOFF_S, error))
 
     def _check_failures(self, located: Located) -> None:
         with self._lock:
-            for whose in (located, located.place):
+            for whose in (located, located.location):
                 until, error = self._failures.get(whose, (0.0, None))
                 if error is not None and self._monotonic() < until:
                     raise error.with_traceback(None)

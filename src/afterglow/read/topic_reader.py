@@ -131,8 +131,8 @@ class TopicReader:
             while first <= span.last and max_bytes > 0:
                 probe = partial(self._source.probe, first=first, last=span.last, max_bytes=max_bytes)
                 run = self._of_row(span.ledger_id, probe)
-                places = (Position(span.ledger_id, run.first + at) for at in range(len(run.entries)))
-                found += map(StoredEntry, places, run.entries)
+                locations = (Position(span.ledger_id, run.first + at) for at in range(len(run.entries)))
+                found += map(StoredEntry, locations, run.entries)
                 max_bytes -= sum(map(len, run.entries))
                 first = run.first + len(run.entries)
         return found

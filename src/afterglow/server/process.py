@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import Completion
     from afterglow.offload.service import OffloadService
     from afterglow.pipeline.verify_runs import VerifyRuns
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
     StartAdmin: TypeAlias = Callable[
         [BrokerService, OffloadService | None, VerifyRuns | None, ssl.SSLContext | None],
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def summarize(config: BrokerConfig, target: TierPlace) -> str:
+def summarize(config: BrokerConfig, target: TierLocation) -> str:
     """Tier, offload method and retention.
 
     Args:
@@ -163,7 +163,7 @@ class Server:
                 pool=pool,
                 far_pool=far_pool,
                 instance=uuid.uuid4().hex[:8],
-                own_tier=tiering.place,
+                own_tier=tiering.location,
             )
             service.hot_instance = hot.instance
             service.reads = tiering.sources.counts

@@ -17,7 +17,7 @@ from afterglow.source.admin_directory import AdminDirectory
 from afterglow.source.attached_directory import AttachedDirectory, attached_paths
 from afterglow.source.cluster_directory import ClusterBrokers, ClusterDirectory
 from afterglow.source.home_directory import TIER_DIRECTORY, HomeDirectory, read_metadata
-from afterglow.tier.locations import FILESYSTEM, TierPlace
+from afterglow.tier.locations import FILESYSTEM, TierLocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ class SourceAddress:
 
 
 def open_source(
-    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
     """Open a source.
 
@@ -88,13 +88,13 @@ def check_hot(hot: str) -> bool:
 
 
 def _open_home(
-    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
     home = Path(address.source)
     metadata = read_metadata(home, address.metadata)
     held.callback(metadata.close)
     paths = AfterglowPaths(config.cluster_name)
-    own = TierPlace(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
+    own = TierLocation(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
     proof = ClusterProof.of(address.token, address.ca_file)
     directory = HomeDirectory(
         address.source, home, metadata, paths, config, proof=proof, service_url=address.service_url
@@ -103,7 +103,7 @@ def _open_home(
 
 
 def _open_admin(
-    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
     proof = ClusterProof.of(address.token, address.ca_file)
     api = AdminRest(address.source, proof)
@@ -112,7 +112,7 @@ def _open_admin(
 
 
 def _open_cluster(
-    address: SourceAddress, config: BrokerConfig, explicit: TierPlace | None, held: ExitStack
+    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
     proof = ClusterProof.of(address.token, address.ca_file)
     store = open_metadata(address.source, config)
@@ -129,7 +129,7 @@ def _attached(
     address: SourceAddress,
     *,
     config: BrokerConfig,
-    explicit: TierPlace | None,
+    explicit: TierLocation | None,
     held: ExitStack,
 ) -> tuple[TopicDirectory, Locator]:
     """A cluster, with the segments of an Afterglow that is attached to it where metadata of one is named."""

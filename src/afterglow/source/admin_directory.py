@@ -23,7 +23,7 @@ from afterglow.metadata.pulsar_views import last_confirmed, ledger_list, schema_
 from afterglow.policy import offload_json
 from afterglow.policy.resolver import resolve_stored
 from afterglow.policy.stored import TOPIC_OFFLOAD
-from afterglow.read.hot_readers import HotPlace, NoHot, RemoteHot
+from afterglow.read.hot_readers import HotLocation, NoHot, RemoteHot
 from afterglow.source.directory import Look, SourceSegment
 
 if TYPE_CHECKING:
@@ -159,10 +159,10 @@ class AdminDirectory:
         if service_url is None:
             reason = f"{self.source} names no broker that serves {topic}; give service_url, or hot=skip"
             return Look(info, NoHot(reason), None)
-        place = HotPlace(topic=str(topic), service_url=service_url, proof=self._proof)
+        location = HotLocation(topic=str(topic), service_url=service_url, proof=self._proof)
         known = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
         newest = max(written, default=None)
-        return Look(info, RemoteHot(place.address(), str(topic), {**known, **written}, newest), place)
+        return Look(info, RemoteHot(location.address(), str(topic), {**known, **written}, newest), location)
 
     def _find_brokers(self, topic: TopicName) -> str | None:
         found = self._api.lookup(topic) or {}

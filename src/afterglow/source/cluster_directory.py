@@ -13,7 +13,7 @@ from afterglow.metadata.admin_rest import AdminRest
 from afterglow.metadata.pulsar_views import last_confirmed, schema_versions
 from afterglow.policy import offload_json
 from afterglow.policy.resolver import resolve_stored
-from afterglow.read.hot_readers import HotPlace, NoHot, RemoteHot
+from afterglow.read.hot_readers import HotLocation, NoHot, RemoteHot
 from afterglow.source.directory import Look
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ class ClusterDirectory:
             return Look(
                 info, NoHot(f"no broker of {self._source} runs; start one, or leave it out with hot=skip"), None
             )
-        place = HotPlace(topic=str(topic), service_url=service_url, proof=self._proof)
+        location = HotLocation(topic=str(topic), service_url=service_url, proof=self._proof)
         entries, written = _extents(info, end)
-        return Look(info, RemoteHot(place.address(), str(topic), entries, written), place)
+        return Look(info, RemoteHot(location.address(), str(topic), entries, written), location)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
         """What holds for a topic; see the protocol.

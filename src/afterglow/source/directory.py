@@ -12,7 +12,7 @@ from afterglow.errors import CorruptMetadata
 from afterglow.format.position import Position
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.ledger.ledger_list import offloaded_whole, records
-from afterglow.tier.locations import place_of_record
+from afterglow.tier.locations import location_of_record
 
 if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from afterglow.format.schema import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import HotReader
-    from afterglow.read.hot_readers import HotPlace
+    from afterglow.read.hot_readers import HotLocation
     from afterglow.read.topic_reader import TopicView
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SourceSegment:
     entries: int
     size_bytes: int
     """Of the data object."""
-    place: TierPlace
+    location: TierLocation
     key: str
     """Of the data object in its place."""
     assigned_ms: int
@@ -87,8 +87,8 @@ class SourceSegment:
             Position(record.end.ledger_id, record.end.entry_id),
             record.entries,
             record.bytes,
-            place_of_record(record.place),
-            record.place.key,
+            location_of_record(record.location),
+            record.location.key,
             record.assigned_ms,
             record.offloaded_ms,
         )
@@ -119,7 +119,7 @@ class Look:
     """Its list of ledgers."""
     hot: HotReader
     """Its hot log; tells the ends of ledgers that the list leaves open."""
-    hot_place: HotPlace | None
+    hot_location: HotLocation | None
     """The same for other processes; None: none of them comes to it."""
 
 

@@ -21,7 +21,7 @@ from afterglow.hot.local.shared import read_instance
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.policy.resolver import Policies
-from afterglow.read.hot_readers import HotPlace, SharedHot
+from afterglow.read.hot_readers import HotLocation, SharedHot
 from afterglow.source.directory import Look, SourceSegment
 
 if TYPE_CHECKING:
@@ -195,14 +195,14 @@ class HomeDirectory:
         if value is None:
             raise TopicMissing(f"source {self._source} has no topic {topic} any more")
         self._policies.changed(None)
-        place = HotPlace(
+        location = HotLocation(
             str(self._home.absolute()),
             str(topic),
             self._service_url or announced(self._home),
             read_instance(self._home) or "",
             self._proof,
         )
-        return Look(parse_managed_ledger(value), self._hot, place)
+        return Look(parse_managed_ledger(value), self._hot, location)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
         """What holds for a topic; see the protocol."""

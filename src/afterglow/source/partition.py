@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from afterglow.format.schema import SchemaVersion
     from afterglow.read.copies import ServedRun
     from afterglow.read.counters import ReadCounters
-    from afterglow.read.hot_readers import HotPlace
+    from afterglow.read.hot_readers import HotLocation
     from afterglow.read.retained import OnMissing
     from afterglow.read.splits import PlannedRange, Split
     from afterglow.read.tier_source import TierSource
@@ -78,7 +78,7 @@ class Pinned:
 
     info: ManagedLedgerInfo
     reader: TopicReader
-    hot_place: HotPlace | None
+    hot_location: HotLocation | None
     retained: RetainedRange
 
 
@@ -165,7 +165,7 @@ class Part:
     def _planner(self, pinned: Pinned) -> SplitPlanner:
         rooms = self._rooms
         policy = rooms.directory.policy(self._topic)
-        return SplitPlanner(self.name, pinned.reader, rooms.tiers, policy, pinned.hot_place, rooms.counters)
+        return SplitPlanner(self.name, pinned.reader, rooms.tiers, policy, pinned.hot_location, rooms.counters)
 
     def pin(self) -> Pinned:
         """What there is of it now."""
@@ -178,7 +178,7 @@ class Part:
         return Pinned(
             look.info,
             TopicReader(view, source, lambda: rooms.look(topic).info),
-            look.hot_place,
+            look.hot_location,
             RetainedRange.of(self.name, found.info, view.layout, hot=not rooms.skips_hot),
         )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify import Finding, ObjectCheck, Place
+    from afterglow.verify import Finding, ObjectCheck, ParsedLocation
     from afterglow.verify.deep import Portion, Reading
 
     Landed: TypeAlias = tuple["Placed", Reading | AfterglowError]
@@ -70,7 +70,7 @@ class SparkChecker:
     def __init__(
         self,
         session: SparkSession,
-        stores: Callable[[Place], ObjectStore | DriverCopies],
+        stores: Callable[[ParsedLocation], ObjectStore | DriverCopies],
         instance: str,
         progress: Progress | None = None,
     ) -> None:
@@ -88,7 +88,10 @@ class SparkChecker:
             NotSupported: Objects are in the memory of this process, which tasks do not see.
             AfterglowError: A store fails, the tasks do not see the tier, or Spark failed.
         """
-        stores = {place: _shareable(self._stores(place)) for place in dict.fromkeys(check.place for check in checks)}
+        stores = {
+            location: _shareable(self._stores(location))
+            for location in dict.fromkeys(check.location for check in checks)
+        }
         placed = [Placed(number, portion) for number, check in enumerate(checks) for portion in portions(check)]
         self._due_bytes += sum(item.portion.size_bytes for item in placed)
         objects = [_Object() for _ in checks]
@@ -106,7 +109,7 @@ class SparkChecker:
             elif whole is not None:
                 check = checks[item.object]
                 found = merge(check, whole)
-                _insist_on_the_same_tier(found, stores[check.place])
+                _insist_on_the_same_tier(found, stores[check.location])
                 yield check, found
         if errors:
             raise _joined(errors)
@@ -142,9 +145,11 @@ class _Object:
 class _Job:
     """One Spark job, on a thread of its own, so that Ctrl-C ends the job and not the talk with the JVM amid a word."""
 
-    def __init__(self, context: Any, stores: Mapping[Place, ObjectStore | DriverCopies], instance: str) -> None:
+    def __init__(
+        self, context: Any, stores: Mapping[ParsedLocation, ObjectStore | DriverCopies], instance: str
+    ) -> None:
         self._context = context
-        self._stores = {place: pickle.dumps(store) for place, store in stores.items()}
+        self._stores = {location: pickle.dumps(store) for location, store in stores.items()}
         self._instance = instance
         self._landed: queue.SimpleQueue[Landed | None] = queue.SimpleQueue()
         self._group = f"verify-{uuid4()}"
@@ -191,7 +196,7 @@ class _Job:
 class _Work:
     """What a task does with its portions."""
 
-    stores: Mapping[Place, bytes]
+    stores: Mapping[ParsedLocation, bytes]
     """Pickled, so that a worker opens each once."""
     instance: str
     results: Accumulator[tuple[Landed, ...]]
@@ -204,7 +209,7 @@ class _Work:
         for item in group:
             outcome: Reading | AfterglowError
             try:
-                outcome = read_portion(_opened(self.stores[item.portion.check.place]), item.portion, self.instance)
+                outcome = read_portion(_opened(self.stores[item.portion.check.location]), item.portion, self.instance)
             except AfterglowError as error:
                 outcome = error
             self.results.add(((item, outcome),))

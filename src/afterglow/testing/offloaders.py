@@ -65,8 +65,8 @@ class OffloaderContract:
         """Place and metadata are plain text, and the same from every offloader of one policy."""
         one, other = make(), make()
         assert isinstance(one, LedgerOffloader)
-        assert one.place.driver
-        assert one.place == other.place
+        assert one.location.driver
+        assert one.location == other.location
         assert one.driver_metadata() == other.driver_metadata()
         assert all(isinstance(text, str) for pair in one.driver_metadata().items() for text in pair)
 

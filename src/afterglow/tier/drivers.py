@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.config import BrokerConfig
-    from afterglow.tier.locations import TierPlace, Tiers
+    from afterglow.tier.locations import TierLocation, Tiers
 
-    Factory: TypeAlias = Callable[[BrokerConfig, TierPlace | None, Tiers], Any]
+    Factory: TypeAlias = Callable[[BrokerConfig, TierLocation | None, Tiers], Any]
     """Makes a :class:`~afterglow.offload.offloader.LedgerOffloader`."""
 
 DRIVER_GROUP: Final = "afterglow.offloaders"

@@ -52,7 +52,7 @@ _MAX_OPEN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TierPlace:
+class TierLocation:
     """Where objects lie: everything but credentials."""
 
     driver: str
@@ -84,7 +84,7 @@ class TierPlace:
         return f"{self.url} at {self.endpoint}" if self.endpoint else self.url
 
 
-def place_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierPlace:
+def location_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierLocation:
     """The place that an address names.
 
     Raises:
@@ -95,18 +95,18 @@ def place_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierPlace
     if not separator:
         raise ConfigError(f"tier {url!r} is no address; write file:///path or s3://bucket[/prefix]")
     if scheme == "file":
-        return TierPlace(FILESYSTEM, _root(url))
+        return TierLocation(FILESYSTEM, _root(url))
     bucket, _, prefix = rest.partition("/")
     if scheme == "memory":
-        return TierPlace(MEMORY, bucket, prefix=prefix.strip("/"))
+        return TierLocation(MEMORY, bucket, prefix=prefix.strip("/"))
     if scheme in {"az", "gs"}:
         raise NotSupported(f"tier {url!r}: az:// and gs:// are not available in this release; use s3:// or file://")
     if scheme != "s3" or not bucket:
         raise ConfigError(f"tier {url!r} names no place; write file:///path or s3://bucket[/prefix]")
-    return TierPlace("S3" if endpoint else "aws-s3", bucket, region, endpoint, prefix.strip("/"))
+    return TierLocation("S3" if endpoint else "aws-s3", bucket, region, endpoint, prefix.strip("/"))
 
 
-def place_of_policy(policy: BrokerConfig, own: TierPlace | None) -> TierPlace:
+def location_of_policy(policy: BrokerConfig, own: TierLocation | None) -> TierLocation:
     """Where a topic's objects go by its policy, with a built-in driver.
 
     Args:
@@ -129,13 +129,13 @@ def place_of_policy(policy: BrokerConfig, own: TierPlace | None) -> TierPlace:
     if driver == FILESYSTEM:
         if policy.file_system_uri is None:
             raise ConfigError("managedLedgerOffloadDriver=filesystem needs fileSystemURI, such as file:///path")
-        return TierPlace(FILESYSTEM, _root(policy.file_system_uri))
+        return TierLocation(FILESYSTEM, _root(policy.file_system_uri))
     bucket = driver_setting(policy, driver, "Bucket")
     if not bucket:
         keys = " or ".join(driver_keys(driver, "Bucket"))
         raise ConfigError(f"managedLedgerOffloadDriver={driver} needs a bucket: set {keys}")
     region, endpoint = (driver_setting(policy, driver, suffix) or "" for suffix in ("Region", "ServiceEndpoint"))
-    return TierPlace(driver, bucket, region, endpoint)
+    return TierLocation(driver, bucket, region, endpoint)
 
 
 def driver_setting(policy: BrokerConfig, driver: str, suffix: str) -> Any:
@@ -159,7 +159,7 @@ def is_built_in(driver: str) -> bool:
     return driver.lower() in _DRIVERS
 
 
-def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
+def location_of_driver(driver: OffloadDriverMetadata) -> TierLocation:
     """Where metadata says that an object was put. Whether an external driver is installed is found out when it is used.
 
     Raises:
@@ -169,7 +169,7 @@ def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
     properties = {pair.key: pair.value for pair in driver.properties}
     name = _DRIVERS.get(driver.name.lower())
     if name is None:
-        return external_place(driver.name, properties)
+        return external_location(driver.name, properties)
     if name == FILESYSTEM:
         root = properties.get("storageBasePath", "")
         if properties.get(_FORMAT_KEY) != _FORMAT:
@@ -179,10 +179,10 @@ def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
             )
         if not root.startswith("/"):
             raise CorruptMetadata(f"the metadata of driver {name} has no absolute storageBasePath: {root!r}")
-        return TierPlace(FILESYSTEM, root, prefix=properties.get(_PREFIX_KEY, ""))
+        return TierLocation(FILESYSTEM, root, prefix=properties.get(_PREFIX_KEY, ""))
     if not properties.get("bucket"):
         raise CorruptMetadata(f"the metadata of driver {name} names no bucket: {properties}")
-    return TierPlace(
+    return TierLocation(
         name,
         properties["bucket"],
         properties.get("region", ""),
@@ -191,13 +191,13 @@ def place_of_driver(driver: OffloadDriverMetadata) -> TierPlace:
     )
 
 
-def external_place(driver: str, properties: Mapping[str, str]) -> TierPlace:
+def external_location(driver: str, properties: Mapping[str, str]) -> TierLocation:
     """The place of an external driver, by the metadata that the driver gave."""
     bucket, region, endpoint = (properties.get(name, "") for name in ("bucket", "region", "serviceEndpoint"))
-    return TierPlace(driver, bucket, region, endpoint, properties=tuple(sorted(properties.items())))
+    return TierLocation(driver, bucket, region, endpoint, properties=tuple(sorted(properties.items())))
 
 
-def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierPlace | None:
+def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierLocation | None:
     """Where metadata says that Pulsar's ``filesystem`` driver has put MapFiles; None where something else is told.
 
     Raises:
@@ -209,57 +209,59 @@ def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierPlace | None:
         return None
     root = properties.get("storageBasePath", "")
     if root.startswith("/"):
-        return TierPlace(MAPFILES, str(PurePosixPath(root)))
+        return TierLocation(MAPFILES, str(PurePosixPath(root)))
     try:
-        return TierPlace(MAPFILES, _root(root))
+        return TierLocation(MAPFILES, _root(root))
     except ConfigError as error:
         raise CorruptMetadata(
             f"the metadata of driver {driver.name} has no absolute storageBasePath: {error}"
         ) from error
 
 
-def driver_metadata(place: TierPlace) -> dict[str, str]:
+def driver_metadata(location: TierLocation) -> dict[str, str]:
     """Properties of a place for ``OffloadDriverMetadata``, in Pulsar's order; the driver is its name."""
-    if not is_built_in(place.driver):
-        return dict(place.properties)
-    ours = {_PREFIX_KEY: place.prefix} if place.prefix else {}
-    if place.driver == FILESYSTEM:
-        return {"storageBasePath": place.bucket, _FORMAT_KEY: _FORMAT, **ours}
+    if not is_built_in(location.driver):
+        return dict(location.properties)
+    ours = {_PREFIX_KEY: location.prefix} if location.prefix else {}
+    if location.driver == FILESYSTEM:
+        return {"storageBasePath": location.bucket, _FORMAT_KEY: _FORMAT, **ours}
     return {
-        "managedLedgerOffloadDriver": _S3_FAMILY.get(place.driver, place.driver.upper()),
-        "bucket": place.bucket,
-        "region": place.region,
-        "serviceEndpoint": place.endpoint,
+        "managedLedgerOffloadDriver": _S3_FAMILY.get(location.driver, location.driver.upper()),
+        "bucket": location.bucket,
+        "region": location.region,
+        "serviceEndpoint": location.endpoint,
         **ours,
     }
 
 
-def place_of_record(place: afterglow_pb2.Place) -> TierPlace:
+def location_of_record(location: afterglow_pb2.ObjectLocation) -> TierLocation:
     """The place in a record of ours."""
-    properties = tuple(sorted(place.driver_metadata.items()))
-    return TierPlace(place.driver, place.bucket, place.region, place.endpoint, place.prefix, properties)
-
-
-def place_record(place: TierPlace, key: str) -> afterglow_pb2.Place:
-    """A place and an object's key for a record of ours."""
-    return afterglow_pb2.Place(
-        driver=place.driver,
-        bucket=place.bucket,
-        region=place.region,
-        endpoint=place.endpoint,
-        key=key,
-        prefix=place.prefix,
-        driver_metadata=dict(place.properties),
+    properties = tuple(sorted(location.driver_metadata.items()))
+    return TierLocation(
+        location.driver, location.bucket, location.region, location.endpoint, location.prefix, properties
     )
 
 
-def store_options(place: TierPlace, policy: BrokerConfig) -> dict[str, str]:
+def location_record(location: TierLocation, key: str) -> afterglow_pb2.ObjectLocation:
+    """A place and an object's key for a record of ours."""
+    return afterglow_pb2.ObjectLocation(
+        driver=location.driver,
+        bucket=location.bucket,
+        region=location.region,
+        endpoint=location.endpoint,
+        key=key,
+        prefix=location.prefix,
+        driver_metadata=dict(location.properties),
+    )
+
+
+def store_options(location: TierLocation, policy: BrokerConfig) -> dict[str, str]:
     """What :func:`~afterglow.storage.open_store` needs beside the place's address. Holds secrets: do not print it.
 
     Raises:
         NotSupported: The policy wants a role to be assumed.
     """
-    if place.driver not in _S3_FAMILY:
+    if location.driver not in _S3_FAMILY:
         return {}
     deadline_s = policy.offload_request_timeout_seconds
     options = {
@@ -268,20 +270,20 @@ def store_options(place: TierPlace, policy: BrokerConfig) -> dict[str, str]:
         # so that a request whose connection has died is repeated before its time is up
         "read_timeout_s": str(max(deadline_s / 2, 1)),
     }
-    if place.endpoint:
-        options["endpoint"] = place.endpoint
-    if place.region:
-        options["region"] = place.region
-    if place.driver == "aliyun-oss":
+    if location.endpoint:
+        options["endpoint"] = location.endpoint
+    if location.region:
+        options["region"] = location.region
+    if location.driver == "aliyun-oss":
         options["path_style"] = "false"  # the service refuses buckets in the path
-    options |= _credentials(place, policy)
+    options |= _credentials(location, policy)
     return options
 
 
-def _credentials(place: TierPlace, policy: BrokerConfig) -> dict[str, str]:
+def _credentials(location: TierLocation, policy: BrokerConfig) -> dict[str, str]:
     key = policy.s3_managed_ledger_offload_credential_id
     secret = policy.s3_managed_ledger_offload_credential_secret
-    if not (key and secret) and place.driver != "aws-s3":
+    if not (key and secret) and location.driver != "aws-s3":
         key, secret = os.environ.get("ACCESS_KEY_ID"), os.environ.get("ACCESS_KEY_SECRET")  # as Pulsar's drivers do
     if key and secret:
         return {"access_key": key, "secret_key": secret}
@@ -308,9 +310,9 @@ class Tiers:
         """Which places do not answer."""
         self._wrap = wrap
         self._lock = Lock()
-        self._open: OrderedDict[tuple[TierPlace, frozenset[tuple[str, str]]], ObjectStore] = OrderedDict()
+        self._open: OrderedDict[tuple[TierLocation, frozenset[tuple[str, str]]], ObjectStore] = OrderedDict()
 
-    def store(self, place: TierPlace, policy: BrokerConfig) -> ObjectStore:
+    def store(self, location: TierLocation, policy: BrokerConfig) -> ObjectStore:
         """The store of a place, with the policy's credentials. Nothing is asked of it yet.
 
         Raises:
@@ -318,14 +320,14 @@ class Tiers:
             MissingDependency: The store's SDK is not installed.
             NotSupported: The policy asks for something that stores here do not offer.
         """
-        if place.driver != MAPFILES and not is_built_in(place.driver):
-            raise ConfigError(f"{place} belongs to the external driver {place.driver}, which opens no store")
-        options = store_options(place, policy)
-        key = (place, frozenset(options.items()))
+        if location.driver != MAPFILES and not is_built_in(location.driver):
+            raise ConfigError(f"{location} belongs to the external driver {location.driver}, which opens no store")
+        options = store_options(location, policy)
+        key = (location, frozenset(options.items()))
         with self._lock:
             found = self._open.get(key)
             if found is None:
-                opened = open_store(place.url, partial(self.health.monitored, str(place)), **options)
+                opened = open_store(location.url, partial(self.health.monitored, str(location)), **options)
                 found = self._open[key] = self._wrap(opened)
                 if len(self._open) > _MAX_OPEN:
                     self._open.popitem(last=False)
@@ -349,7 +351,7 @@ _KEYS_OF: Final = "aws-s3"
 """Whose keys for region and endpoint hold for ``--tier``: of all drivers it knows the most spellings of them."""
 
 
-def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierPlace:
+def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierLocation:
     """The tier of a server.
 
     Args:
@@ -366,17 +368,17 @@ def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierPlace:
     if url is None:
         own = home.absolute() / "tier"
         own.mkdir(exist_ok=True)
-        return place_of_url(own.as_uri())
+        return location_of_url(own.as_uri())
     try:
-        place = place_of_url(
+        location = location_of_url(
             url,
             region=driver_setting(config, _KEYS_OF, "Region") or "",
             endpoint=driver_setting(config, _KEYS_OF, "ServiceEndpoint") or "",
         )
     except NotSupported as error:
         raise ConfigError(f"--tier cannot be used: {error}") from error
-    if place.driver == MEMORY:
+    if location.driver == MEMORY:
         raise ConfigError(f"--tier {url} would be lost with this process; use file:///path or s3://bucket[/prefix]")
-    if place.driver == FILESYSTEM and not Path(place.bucket).is_dir():
-        raise ConfigError(f"--tier {url}: there is no directory {place.bucket}; make it, or mount its disk, first")
-    return place
+    if location.driver == FILESYSTEM and not Path(location.bucket).is_dir():
+        raise ConfigError(f"--tier {url}: there is no directory {location.bucket}; make it, or mount its disk, first")
+    return location

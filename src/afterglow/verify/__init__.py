@@ -11,14 +11,14 @@ from afterglow.verify.deep import ObjectChecker
 from afterglow.verify.findings import Finding, Kind
 from afterglow.verify.objects import ObjectCheck, Stretch, check_object
 from afterglow.verify.sweep import Swept, sweep
-from afterglow.verify.topic_metadata import Place
+from afterglow.verify.topic_metadata import ParsedLocation
 
 __all__ = [
     "Finding",
     "Kind",
     "ObjectCheck",
     "ObjectChecker",
-    "Place",
+    "ParsedLocation",
     "Stretch",
     "Swept",
     "check_object",

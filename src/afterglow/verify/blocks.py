@@ -226,8 +226,8 @@ def _against_statistics(
         yield _Defect(first, f"{walk.next_entry_id - first} entries, the index says {statistics.entries[number]}")
     wrong = [
         i
-        for i, (stripe, place) in enumerate(zip(stripes, walk.stripe_places, strict=False))
-        if stripe.entries_before not in {None, place[0]} or stripe.first_frame not in {None, place[1]}
+        for i, (stripe, location) in enumerate(zip(stripes, walk.stripe_places, strict=False))
+        if stripe.entries_before not in {None, location[0]} or stripe.first_frame not in {None, location[1]}
     ]
     if wrong:
         yield _Defect(first, f"the index misplaces the first entry of stripes {', '.join(map(str, wrong))}")

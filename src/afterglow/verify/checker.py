@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from afterglow.verify.deep import ObjectChecker
     from afterglow.verify.objects import DriverCopies
     from afterglow.verify.state import Naming, TopicState
-    from afterglow.verify.topic_metadata import Ledger, Place, SegmentRecord
+    from afterglow.verify.topic_metadata import Ledger, ParsedLocation, SegmentRecord
 
 _SETTLING: Final = 10
 """How often a topic that changes meanwhile is read again before it is judged as it is."""
@@ -40,7 +40,7 @@ _AT_ONCE: Final = 10_000
 
 def verify(
     metadata: MetadataReader,
-    stores: Callable[[Place], ObjectStore | DriverCopies],
+    stores: Callable[[ParsedLocation], ObjectStore | DriverCopies],
     *,
     tiers: Iterable[ObjectStore],
     instance: str,
@@ -84,9 +84,11 @@ def verify(
         add_names(naming, state)
         yield from _settled_coverage(reader, state, hot)
         checks = committed_objects(state)
-        obstacles = {place: _obstacle(place, stores) for place in dict.fromkeys(check.place for check in checks)}
+        obstacles = {
+            location: _obstacle(location, stores) for location in dict.fromkeys(check.location for check in checks)
+        }
         yield from _unchecked(checks, obstacles)
-        due |= {check: name for check in checks if obstacles[check.place] is None}
+        due |= {check: name for check in checks if obstacles[check.location] is None}
         if len(due) >= _AT_ONCE:
             yield from _check_objects(reader, checker, due)
             due.clear()
@@ -97,22 +99,22 @@ def verify(
             yield stray.finding
 
 
-def _obstacle(place: Place, stores: Callable[[Place], ObjectStore | DriverCopies]) -> str | None:
+def _obstacle(location: ParsedLocation, stores: Callable[[ParsedLocation], ObjectStore | DriverCopies]) -> str | None:
     """Why the objects of a place cannot be checked; None where they can."""
-    if not place.blocks:
-        return f"MapFiles of Pulsar's own file-system driver below {place.bucket}, which are not read here"
+    if not location.blocks:
+        return f"MapFiles of Pulsar's own file-system driver below {location.bucket}, which are not read here"
     try:
-        stores(place)
+        stores(location)
     except (ConfigError, MissingDependency, NotSupported) as error:
         return str(error)
     return None
 
 
-def _unchecked(checks: Sequence[ObjectCheck], obstacles: Mapping[Place, str | None]) -> Iterator[Finding]:
+def _unchecked(checks: Sequence[ObjectCheck], obstacles: Mapping[ParsedLocation, str | None]) -> Iterator[Finding]:
     """One finding for all objects of a topic that cannot be checked for the same reason."""
     by_reason: dict[str, list[ObjectCheck]] = {}
     for check in checks:
-        if (reason := obstacles[check.place]) is not None:
+        if (reason := obstacles[check.location]) is not None:
             by_reason.setdefault(reason, []).append(check)
     for reason, found in by_reason.items():
         more = f" and {len(found) - 1} more objects" if len(found) > 1 else ""
@@ -155,9 +157,9 @@ def committed_objects(state: TopicState) -> tuple[ObjectCheck, ...]:
                 last = None if ledger.entries is None else ledger.entries - 1
                 key = copy_key(ledger.copy, ledger.ledger_id)
                 held = (Stretch(ledger.ledger_id, 0, last),)
-                found[ObjectCheck(topic, ledger.place, key, 1, held, size_bytes=ledger.size_bytes)] = None
-        for uuid, (place, stretches) in _segments(ledgers).items():
-            found[_segment_check(topic, uuid, place, stretches, records.get(uuid))] = None
+                found[ObjectCheck(topic, ledger.location, key, 1, held, size_bytes=ledger.size_bytes)] = None
+        for uuid, (location, stretches) in _segments(ledgers).items():
+            found[_segment_check(topic, uuid, location, stretches, records.get(uuid))] = None
     return tuple(found)
 
 
@@ -259,30 +261,30 @@ def _differences(
         yield Kind.HOLE, (record.end[0], 0)
 
 
-def _segments(ledgers: Sequence[Ledger]) -> dict[UUID, tuple[Place, list[Stretch]]]:
+def _segments(ledgers: Sequence[Ledger]) -> dict[UUID, tuple[ParsedLocation, list[Stretch]]]:
     """The committed segments of a list: where the list says they are, and the entries that each holds."""
-    found: dict[UUID, tuple[Place, list[Stretch]]] = {}
+    found: dict[UUID, tuple[ParsedLocation, list[Stretch]]] = {}
     for ledger in ledgers:
         begin = 0
         for stub in ledger.stubs:
             if not stub.complete:
                 continue
             last = stub.end_entry_id
-            _, stretches = found.setdefault(stub.uuid, (stub.place or ledger.place, []))
+            _, stretches = found.setdefault(stub.uuid, (stub.location or ledger.location, []))
             stretches.append(Stretch(ledger.ledger_id, begin, last))
             begin = begin if last is None else max(last + 1, begin)
     return found
 
 
 def _segment_check(
-    topic: str, uuid: UUID, place: Place, stretches: list[Stretch], record: SegmentRecord | None
+    topic: str, uuid: UUID, location: ParsedLocation, stretches: list[Stretch], record: SegmentRecord | None
 ) -> ObjectCheck:
     if record is None:
-        return ObjectCheck(topic, place, str(uuid), 2, tuple(stretches))
+        return ObjectCheck(topic, location, str(uuid), 2, tuple(stretches))
     # Where record and list disagree, that is told once, by them: the object is held against its own record.
     held = list(stretches)
     if held[0].ledger_id == record.begin[0]:
         held[0] = replace(held[0], first=record.begin[1])
     if held[-1].ledger_id == record.end[0]:
         held[-1] = replace(held[-1], last=record.end[1])
-    return ObjectCheck(topic, record.place, record.key, 2, tuple(held), record, record.bytes)
+    return ObjectCheck(topic, record.location, record.key, 2, tuple(held), record, record.bytes)

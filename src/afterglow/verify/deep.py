@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from afterglow.storage.store import ObjectStore
     from afterglow.verify.objects import DriverCopies, ObjectCheck
-    from afterglow.verify.topic_metadata import Place
+    from afterglow.verify.topic_metadata import ParsedLocation
 
 PORTION_BYTES: Final = 128 << 20
 """About half a second of reading and checking: little to do over, and much beside what a task costs."""
@@ -106,7 +106,9 @@ class CheckHere:
         deep: Read every byte.
     """
 
-    def __init__(self, stores: Callable[[Place], ObjectStore | DriverCopies], instance: str, *, deep: bool) -> None:
+    def __init__(
+        self, stores: Callable[[ParsedLocation], ObjectStore | DriverCopies], instance: str, *, deep: bool
+    ) -> None:
         self._stores = stores
         self._instance = instance
         self._deep = deep
@@ -114,7 +116,7 @@ class CheckHere:
     def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
         """See the protocol."""
         for check in checks:
-            store = self._stores(check.place)
+            store = self._stores(check.location)
             if self._deep:
                 yield check, merge(check, (read_portion(store, part, self._instance) for part in portions(check)))
             else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from afterglow.storage.store import ObjectInfo, ObjectStore
     from afterglow.verify.blocks import Share
     from afterglow.verify.index import Group, Index
-    from afterglow.verify.topic_metadata import Place, SegmentRecord
+    from afterglow.verify.topic_metadata import ParsedLocation, SegmentRecord
 
     _R = TypeVar("_R")
 
@@ -53,7 +53,7 @@ class ObjectCheck:
 
     topic: str
     """As people write it."""
-    place: Place
+    location: ParsedLocation
     key: str
     """Of the data object; the index has the same with ``-index`` behind it."""
     version: int

@@ -42,7 +42,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParsedLocation:
     """Where an object is, but for its key."""
 
     driver: str = ""
@@ -59,12 +59,12 @@ class Place:
     """What the driver gave as its metadata, sorted by key; an external driver finds its objects by these."""
 
 
-def place_of_driver(driver: Message) -> Place:
+def location_of_driver(driver: Message) -> ParsedLocation:
     """The place that an ``OffloadDriverMetadata`` {1: name, 2: properties {1: key, 2: value}} tells."""
     name = driver.text(1)
     properties = {pair.text(1): pair.text(2) for pair in driver.messages(2)}
     root = "storageBasePath" if name == _FILESYSTEM else "bucket"
-    return Place(
+    return ParsedLocation(
         name,
         properties.get(root, ""),
         properties.get("region", ""),
@@ -75,11 +75,11 @@ def place_of_driver(driver: Message) -> Place:
     )
 
 
-def place_of_record(place: Message) -> tuple[Place, str]:
-    """The place and the key that a ``Place`` record of ours {1: driver … 6: prefix, 7: driver metadata} tells."""
-    driver, bucket, region, endpoint, key, prefix = (place.text(number) for number in range(1, 7))
-    properties = tuple(sorted((pair.text(1), pair.text(2)) for pair in place.messages(7)))
-    return Place(driver, bucket, region, endpoint, prefix, properties=properties), key
+def location_of_record(location: Message) -> tuple[ParsedLocation, str]:
+    """Location and key of an ``ObjectLocation`` record {1: driver … 6: prefix, 7: driver metadata}."""
+    driver, bucket, region, endpoint, key, prefix = (location.text(number) for number in range(1, 7))
+    properties = tuple(sorted((pair.text(1), pair.text(2)) for pair in location.messages(7)))
+    return ParsedLocation(driver, bucket, region, endpoint, prefix, properties=properties), key
 
 
 def open_envelope(value: bytes) -> bytes:
@@ -128,8 +128,8 @@ def _decompress(codec: int, data: bytes, plain_bytes: int) -> bytes:
 def _snappy_bytes(data: bytes) -> int:
     """The length in front of a Snappy block. The decoder obeys it, and leaves the rest of its buffer as it was."""
     length = 0
-    for place, byte in enumerate(data[:5]):
-        length |= (byte & 0x7F) << (7 * place)
+    for location, byte in enumerate(data[:5]):
+        length |= (byte & 0x7F) << (7 * location)
         if byte < 0x80:
             break
     return length
@@ -153,7 +153,7 @@ class Stub:
     """Committed; otherwise on its way."""
     end_entry_id: int | None
     """Last entry of this ledger in the segment, inclusive; None where it is not known yet."""
-    place: Place | None
+    location: ParsedLocation | None
     """None where only the segment's record tells it."""
 
 
@@ -172,7 +172,7 @@ class Ledger:
     """Whether its own object is committed."""
     hot_deleted: bool
     """Whether the hot copy is gone, and only the tier has it."""
-    place: Place
+    location: ParsedLocation
     """Of its own object."""
     stubs: tuple[Stub, ...]
     """Its segments, in the order of the list: each begins behind the one before, the first with entry 0."""
@@ -210,7 +210,7 @@ def _ledger(row: Message) -> Ledger:
         uuid=_uuid(context),
         complete=context.flag(3),
         hot_deleted=context.flag(4),
-        place=place_of_driver(context.message(6)),
+        location=location_of_driver(context.message(6)),
         stubs=tuple(_stubs(context)),
     )
 
@@ -220,8 +220,8 @@ def _stubs(context: Message) -> Iterator[Stub]:
         uuid = _uuid(segment)
         if uuid is None:
             raise FormatError("a segment without UUID")
-        place = place_of_driver(segment.message(7)) if segment.has(7) else None
-        yield Stub(uuid, segment.flag(3), segment.integer_or_none(6), place)
+        location = location_of_driver(segment.message(7)) if segment.has(7) else None
+        yield Stub(uuid, segment.flag(3), segment.integer_or_none(6), location)
 
 
 def _uuid(message: Message) -> UUID | None:
@@ -235,7 +235,7 @@ class SegmentRecord:
     """A committed segment, or one about to be."""
 
     uuid: UUID
-    place: Place
+    location: ParsedLocation
     key: str
     """Of the data object."""
     begin: tuple[int, int]
@@ -253,7 +253,7 @@ class UploadRecord:
     """A segment on its way."""
 
     uuid: UUID
-    place: Place
+    location: ParsedLocation
     key: str
     """Of the data object to be."""
     upload_id: str
@@ -265,7 +265,7 @@ class DeleteRecord:
     """An object that is to go, with its index and any unfinished upload of its key."""
 
     uuid: UUID
-    place: Place
+    location: ParsedLocation
     key: str
     """Of the data object."""
 
@@ -279,11 +279,11 @@ def parse_segment(value: bytes, path: str) -> SegmentRecord:
     """
 
     def read(uuid: UUID, record: Message) -> SegmentRecord:
-        place, key = place_of_record(record.message(3))
+        location, key = location_of_record(record.message(3))
         begin, end = record.message(4), record.message(5)
         return SegmentRecord(
             uuid=uuid,
-            place=place,
+            location=location,
             key=key or str(uuid),
             begin=(begin.integer(1), begin.integer(2)),
             end=(end.integer(1), end.integer(2)),
@@ -299,8 +299,8 @@ def parse_upload(value: bytes, path: str) -> UploadRecord:
     """Read the record of a segment on its way; raises as :func:`parse_segment`."""
 
     def read(uuid: UUID, record: Message) -> UploadRecord:
-        place, key = place_of_record(record.message(4))
-        return UploadRecord(uuid, place, key or str(uuid), record.text(5))
+        location, key = location_of_record(record.message(4))
+        return UploadRecord(uuid, location, key or str(uuid), record.text(5))
 
     return _parse(value, path, read)
 
@@ -309,9 +309,9 @@ def parse_delete(value: bytes, path: str) -> DeleteRecord:
     """Read an intent to delete; raises as :func:`parse_segment`."""
 
     def read(uuid: UUID, record: Message) -> DeleteRecord:
-        place, key = place_of_record(record.message(3))
+        location, key = location_of_record(record.message(3))
         ledger_id = record.integer_or_none(7)
-        return DeleteRecord(uuid, place, key or (str(uuid) if ledger_id is None else f"{uuid}-ledger-{ledger_id}"))
+        return DeleteRecord(uuid, location, key or (str(uuid) if ledger_id is None else f"{uuid}-ledger-{ledger_id}"))
 
     return _parse(value, path, read)
 

@@ -11,7 +11,7 @@ from afterglow.offload.segments import records
 from afterglow.offload.segments.part_planner import PlannedPart, Sizes
 from afterglow.offload.task import PartResult
 from afterglow.storage.store import Part
-from afterglow.tier.locations import TierPlace
+from afterglow.tier.locations import TierLocation
 
 if TYPE_CHECKING:
     from afterglow.format.proto.afterglow_pb2 import UploadRecord
@@ -21,7 +21,7 @@ def new_record(*ends: int, end: int | None) -> UploadRecord:
     """A segment of ledger 1 with parts planned up to these entries."""
     record = records.new_record(
         uuid4(),
-        TierPlace("memory", "records"),
+        TierLocation("memory", "records"),
         Position(1, 0),
         None if end is None else Position(1, end),
         owner_epoch=1,

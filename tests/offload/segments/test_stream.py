@@ -9,7 +9,7 @@ import pytest
 from tests.support.crash_points import Crashed, CrashingMetadataStore, CrashPoint
 from tests.support.faults import Fault, FaultRule, FaultyMetadataStore, FaultyStore
 from tests.support.ledgers import World
-from tests.support.streams import PLACE, StreamWorld, streaming
+from tests.support.streams import LOCATION, StreamWorld, streaming
 
 from afterglow.errors import (
     CommitUnknown,
@@ -168,7 +168,7 @@ def test_the_record_tells_what_is_in_the_object_and_where_it_is() -> None:
     assert (record.entries, record.blocks) == (3, 2)
     assert records.position_of(record.begin) == Position(1, 0)
     assert records.position_of(record.end) == Position(2, 0)
-    assert record.place.bucket == PLACE.bucket
+    assert record.location.bucket == LOCATION.bucket
     assert record.bytes == world.store.head(name).size_bytes
     index = decode_index(world.store.get(name + INDEX_SUFFIX))
     assert [group.ledger_id for group in index.groups] == [1, 2]

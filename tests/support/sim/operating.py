@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.sim.acting import Acting
-from tests.support.sim.process import PLACES
+from tests.support.sim.process import LOCATIONS
 from tests.support.sim.watchman import uuid_of
 
 from afterglow.catalog.catalog import Catalog
@@ -47,7 +47,7 @@ class Operator(Acting):
             "maxOffloadSegmentRolloverTimeInSeconds": rng.choice((1, 30, 900)),
         }
         if rng.random() < 0.3:
-            values |= {"managedLedgerOffloadDriver": MEMORY, "managedLedgerOffloadBucket": rng.choice(PLACES).bucket}
+            values |= {"managedLedgerOffloadDriver": MEMORY, "managedLedgerOffloadBucket": rng.choice(LOCATIONS).bucket}
         topic = TopicName.from_managed_ledger_name(name)
         self._catalog.update_topic_policies(topic, lambda _old: {"offloadPolicies": values})
         for process in (self.world.owner, *self.world.zombies):

@@ -24,7 +24,7 @@ from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
 from afterglow.storage.health import TierHealth
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.tier.locations import MEMORY, TierPlace, Tiers, place_of_policy
+from afterglow.tier.locations import MEMORY, TierLocation, Tiers, location_of_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INSTANCE: Final = "simulated"
-PLACES: Final = (TierPlace(MEMORY, "simulated"), TierPlace(MEMORY, "elsewhere"))
+LOCATIONS: Final = (TierLocation(MEMORY, "simulated"), TierLocation(MEMORY, "elsewhere"))
 """Tier locations; the first is the server's own."""
 BLOCK_BYTES: Final = 600
 PART_BYTES: Final = 1300
@@ -78,16 +78,18 @@ class Process:
         self._world = world
         self.session = Session(world, self)
         self._metadata = self.session
-        self._stores = {place.url: ProcessStore(world, self, place.url) for place in PLACES}
+        self._stores = {location.url: ProcessStore(world, self, location.url) for location in LOCATIONS}
         self._hot = ProcessHot(world, self)
         self.clock = clock = ProcessClock(world.clock)
         # Without probes: what a process asks of the tier is part of the schedule.
         health = TierHealth(now_ms=clock.now_ms, monotonic=clock.monotonic)
-        monitored = {place.url: health.monitored(str(place), self._stores[place.url]) for place in PLACES}
+        monitored = {
+            location.url: health.monitored(str(location), self._stores[location.url]) for location in LOCATIONS
+        }
         tiers = Tiers(lambda store: monitored[store.url], health)
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
-        locator = Locator(self._metadata, AfterglowPaths(), own=PLACES[0])
+        locator = Locator(self._metadata, AfterglowPaths(), own=LOCATIONS[0])
         self._tier_source = TierSource(tiers, config, locator, clock=clock)
         self.sources = TopicSources(self._hot, self._tier_source, self.policies)
         self.offload = OffloadService(
@@ -95,7 +97,7 @@ class Process:
             paths=AfterglowPaths(),
             policies=self.policies,
             tiers=tiers,
-            own=PLACES[0],
+            own=LOCATIONS[0],
             runner=self,
             executor=self.executor,
             clock=clock,
@@ -185,8 +187,10 @@ class ProcessClock:
         return self._inner.now_ms() + self.offset_ms
 
 
-def _offloader(policy: BrokerConfig, own: TierPlace | None, tiers: Tiers) -> LedgerOffloader:
-    return BlockOffloader(place_of_policy(policy, own), policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES)
+def _offloader(policy: BrokerConfig, own: TierLocation | None, tiers: Tiers) -> LedgerOffloader:
+    return BlockOffloader(
+        location_of_policy(policy, own), policy, tiers, block_bytes=BLOCK_BYTES, part_bytes=PART_BYTES
+    )
 
 
 class ServedLedger:

@@ -165,7 +165,7 @@ def _verify(world: SimWorld) -> list[Finding]:
     hot = set(world.hot.ledgers())
     found = verify(
         world.metadata,
-        lambda place: world.tiers[f"memory://{place.bucket}"],
+        lambda location: world.tiers[f"memory://{location.bucket}"],
         tiers=world.tiers.values(),
         instance=INSTANCE,
         now_ms=world.clock.now_ms(),

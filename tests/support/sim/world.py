@@ -11,7 +11,7 @@ from tests.support.clock import ManualClock
 from tests.support.crash_points import Crashed
 from tests.support.faults import FaultyMetadataStore, FaultyStore
 from tests.support.sim.model import TopicModel
-from tests.support.sim.process import PLACES, Process
+from tests.support.sim.process import LOCATIONS, Process
 from tests.support.sim.steps import Effect, Interruption, steps_of
 from tests.support.sim.tier import SimTier
 from tests.support.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedTier, Watchman, text_of
@@ -75,14 +75,14 @@ class SimWorld:
         self.lag_s = rng.choice((0.0, 0.0, 5.0, 60.0))
         """By how much listings of the tier lag behind at most."""
         self.tiers = {
-            place.url: SimTier(
-                place.url,
+            location.url: SimTier(
+                location.url,
                 self.clock,
                 new_id=lambda: f"upload-{rng.getrandbits(64):016x}",
                 lag_s=lambda: self.lag_s * rng.random(),
                 most_lag_s=self.lag_s,
             )
-            for place in PLACES
+            for location in LOCATIONS
         }
         for tier in self.tiers.values():
             tier.put(_FOREIGN_OBJECT, b"not ours")

@@ -24,7 +24,7 @@ from afterglow.offload.offloader import (
     LedgerOffloader,
     OffloadHandle,
     OffloadResult,
-    TierPlace,
+    TierLocation,
     check_follows,
     frame_run,
 )
@@ -56,13 +56,13 @@ class ZipOffloader(LedgerOffloader):
         tiers: Opens object stores; of no use here.
     """
 
-    def __init__(self, policy: BrokerConfig, own: TierPlace | None = None, tiers: Tiers | None = None) -> None:  # noqa: ARG002
+    def __init__(self, policy: BrokerConfig, own: TierLocation | None = None, tiers: Tiers | None = None) -> None:  # noqa: ARG002
         self._directory = dict(policy.managed_ledger_extra_configurations).get(DIRECTORY, "")
 
     @property
-    def place(self) -> TierPlace:
+    def location(self) -> TierLocation:
         """Where zip files go."""
-        return TierPlace(DRIVER, self._configured())
+        return TierLocation(DRIVER, self._configured())
 
     def driver_metadata(self) -> dict[str, str]:
         """What finds them again."""

@@ -147,7 +147,7 @@ class Position(_message.Message):
 Global___Position: _TypeAlias = Position  # noqa: Y015
 
 @_typing.final
-class Place(_message.Message):
+class ObjectLocation(_message.Message):
     """Where an object is. It is stored with every segment, so that a later change of bucket never strands old data."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -212,7 +212,7 @@ class Place(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Place: _TypeAlias = Place  # noqa: Y015
+Global___ObjectLocation: _TypeAlias = ObjectLocation  # noqa: Y015
 
 @_typing.final
 class SegmentRecord(_message.Message):
@@ -222,7 +222,7 @@ class SegmentRecord(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
-    PLACE_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
     BEGIN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
@@ -258,7 +258,7 @@ class SegmentRecord(_message.Message):
     offloaded_ms: _builtins.int
     """when the data object was complete"""
     @_builtins.property
-    def place(self) -> Global___Place: ...
+    def location(self) -> Global___ObjectLocation: ...
     @_builtins.property
     def begin(self) -> Global___Position:
         """first entry, inclusive"""
@@ -272,7 +272,7 @@ class SegmentRecord(_message.Message):
         *,
         version: _builtins.int = ...,
         uuid: _builtins.str = ...,
-        place: Global___Place | None = ...,
+        location: Global___ObjectLocation | None = ...,
         begin: Global___Position | None = ...,
         end: Global___Position | None = ...,
         bytes: _builtins.int = ...,
@@ -286,9 +286,9 @@ class SegmentRecord(_message.Message):
         assigned_ms: _builtins.int = ...,
         offloaded_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "begin", b"begin", "end", b"end", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "begin", b"begin", "end", b"end", "location", b"location", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "assigned_ms", b"assigned_ms", "begin", b"begin", "blocks", b"blocks", "bytes", b"bytes", "end", b"end", "entries", b"entries", "instance", b"instance", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "offloaded_ms", b"offloaded_ms", "place", b"place", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time", "_max_publish_time", b"_max_publish_time", "_min_broker_time", b"_min_broker_time", "_min_publish_time", b"_min_publish_time", "assigned_ms", b"assigned_ms", "begin", b"begin", "blocks", b"blocks", "bytes", b"bytes", "end", b"end", "entries", b"entries", "instance", b"instance", "location", b"location", "max_broker_time", b"max_broker_time", "max_publish_time", b"max_publish_time", "min_broker_time", b"min_broker_time", "min_publish_time", b"min_publish_time", "offloaded_ms", b"offloaded_ms", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_broker_time: _TypeAlias = _typing.Literal["max_broker_time"]  # noqa: Y015
     _WhichOneofArgType__max_broker_time: _TypeAlias = _typing.Literal["_max_broker_time", b"_max_broker_time"]  # noqa: Y015
@@ -432,7 +432,7 @@ class UploadRecord(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
     OWNER_EPOCH_FIELD_NUMBER: _builtins.int
-    PLACE_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
     UPLOAD_ID_FIELD_NUMBER: _builtins.int
     BEGIN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
@@ -468,7 +468,7 @@ class UploadRecord(_message.Message):
     part_bytes: _builtins.int
     """least size of every part but the last"""
     @_builtins.property
-    def place(self) -> Global___Place:
+    def location(self) -> Global___ObjectLocation:
         """recorded before the upload is created"""
 
     @_builtins.property
@@ -493,7 +493,7 @@ class UploadRecord(_message.Message):
         version: _builtins.int = ...,
         uuid: _builtins.str = ...,
         owner_epoch: _builtins.int = ...,
-        place: Global___Place | None = ...,
+        location: Global___ObjectLocation | None = ...,
         upload_id: _builtins.str = ...,
         begin: Global___Position | None = ...,
         end: Global___Position | None = ...,
@@ -507,9 +507,9 @@ class UploadRecord(_message.Message):
         block_bytes: _builtins.int = ...,
         part_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "begin", b"begin", "end", b"end", "location", b"location"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "assigned_ms", b"assigned_ms", "attempts", b"attempts", "begin", b"begin", "block_bytes", b"block_bytes", "done", b"done", "end", b"end", "first_entry_ms", b"first_entry_ms", "last_attempt_ms", b"last_attempt_ms", "last_error", b"last_error", "owner_epoch", b"owner_epoch", "part_bytes", b"part_bytes", "place", b"place", "planned", b"planned", "upload_id", b"upload_id", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "assigned_ms", b"assigned_ms", "attempts", b"attempts", "begin", b"begin", "block_bytes", b"block_bytes", "done", b"done", "end", b"end", "first_entry_ms", b"first_entry_ms", "last_attempt_ms", b"last_attempt_ms", "last_error", b"last_error", "location", b"location", "owner_epoch", b"owner_epoch", "part_bytes", b"part_bytes", "planned", b"planned", "upload_id", b"upload_id", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
     _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
@@ -547,7 +547,7 @@ class DeleteRecord(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
-    PLACE_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RECORDED_MS_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
@@ -568,17 +568,17 @@ class DeleteRecord(_message.Message):
     unfinished: _builtins.bool
     """it was not committed: a request under way may still create an upload of its key"""
     @_builtins.property
-    def place(self) -> Global___Place: ...
+    def location(self) -> Global___ObjectLocation: ...
     @_builtins.property
     def driver_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """written by earlier releases; now in place"""
+        """written by earlier releases; now in location"""
 
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         uuid: _builtins.str = ...,
-        place: Global___Place | None = ...,
+        location: Global___ObjectLocation | None = ...,
         reason: _builtins.str = ...,
         recorded_ms: _builtins.int = ...,
         instance: _builtins.str = ...,
@@ -586,9 +586,9 @@ class DeleteRecord(_message.Message):
         driver_metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         unfinished: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "ledger_id", b"ledger_id", "place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "ledger_id", b"ledger_id", "location", b"location"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "driver_metadata", b"driver_metadata", "instance", b"instance", "ledger_id", b"ledger_id", "place", b"place", "reason", b"reason", "recorded_ms", b"recorded_ms", "unfinished", b"unfinished", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id", "driver_metadata", b"driver_metadata", "instance", b"instance", "ledger_id", b"ledger_id", "location", b"location", "reason", b"reason", "recorded_ms", b"recorded_ms", "unfinished", b"unfinished", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ledger_id: _TypeAlias = _typing.Literal["ledger_id"]  # noqa: Y015
     _WhichOneofArgType__ledger_id: _TypeAlias = _typing.Literal["_ledger_id", b"_ledger_id"]  # noqa: Y015

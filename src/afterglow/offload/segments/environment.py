@@ -8,13 +8,13 @@ from uuid import uuid4
 
 from afterglow.errors import NotSupported
 from afterglow.offload.blocks import object_metadata
-from afterglow.offload.offloader import NAME_KEY, extra_metadata, recorded_place
+from afterglow.offload.offloader import NAME_KEY, extra_metadata, recorded_location
 from afterglow.offload.pending_deletes import PendingDelete, pending_delete_of_ledger
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.task import SegmentTask
 from afterglow.read.driver_copies import open_driver_copy
 from afterglow.tier.drivers import can_stream
-from afterglow.tier.locations import place_of_record, store_options
+from afterglow.tier.locations import location_of_record, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from afterglow.read.copies import LedgerCopy
     from afterglow.read.objects import Located
     from afterglow.storage.store import ObjectStore
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class SegmentEnvironment:
     """The server's home directory, where tasks find the hot ledgers; empty where they are not to look there."""
     policy: Callable[[], BrokerConfig]
     """The topic's effective policy."""
-    place: Callable[[], TierPlace]
+    location: Callable[[], TierLocation]
     """The tier location of new segments. Raises ``ConfigError`` or ``NotSupported`` where there is none."""
     sizes: Callable[[BrokerConfig], Sizes]
     """Sizes of blocks and parts under a policy."""
     offsets: Offsets
-    open_store: Callable[[TierPlace], ObjectStore]
-    store_options: Callable[[TierPlace], Mapping[str, str]]
+    open_store: Callable[[TierLocation], ObjectStore]
+    store_options: Callable[[TierLocation], Mapping[str, str]]
     """What a task needs to open the same store."""
     driver_task: Callable[[UploadRecord, PlannedPart], SegmentTask]
     """The task that writes a whole segment through an external driver."""
@@ -63,7 +63,7 @@ class SegmentEnvironment:
     """Opens what an external driver has stored of a ledger."""
     user_metadata: Callable[[str], Mapping[str, str]]
     """Of an object in the role ``data`` or ``index``."""
-    give_up: Callable[[UUID, TierPlace, str], None]
+    give_up: Callable[[UUID, TierLocation, str], None]
     """Records that an object and its uploads are to be deleted, with the reason. Durable when it returns."""
     give_up_ledger: Callable[[int], None]
     """Records that the objects of a failed attempt at a whole ledger are to be deleted. Durable when it returns."""
@@ -98,16 +98,16 @@ def segment_environment(
         instance=env.instance,
         home=env.home,
         policy=policy,
-        place=lambda: _streaming_place(policy(), env),
+        location=lambda: _streaming_location(policy(), env),
         sizes=env.segment_sizes or Sizes.of_policy,
         offsets=lambda ledger_id, first, last: env.store.hot.open(ledger_id).offsets(first, last),
-        open_store=lambda place: env.tiers.store(place, policy()),
-        store_options=lambda place: store_options(place, policy()),
+        open_store=lambda location: env.tiers.store(location, policy()),
+        store_options=lambda location: store_options(location, policy()),
         driver_task=lambda record, part: _driver_task(record, part, extra, policy(), env),
         open_copy=lambda located, ledger_id: open_driver_copy(located, ledger_id, policy(), env.tiers),
         user_metadata=lambda role: object_metadata(role, extra),
-        give_up=lambda uuid, place, reason: env.pending_deletes.record(
-            name, PendingDelete(uuid, place, unfinished=True), reason
+        give_up=lambda uuid, location, reason: env.pending_deletes.record(
+            name, PendingDelete(uuid, location, unfinished=True), reason
         ),
         give_up_ledger=give_up_ledger,
         new_uuid=env.new_uuid,
@@ -115,15 +115,15 @@ def segment_environment(
     )
 
 
-def _streaming_place(policy: BrokerConfig, env: OffloadEnvironment) -> TierPlace:
+def _streaming_location(policy: BrokerConfig, env: OffloadEnvironment) -> TierLocation:
     offloader = env.offloaders(policy, env.own, env.tiers)
-    place = recorded_place(offloader)
+    location = recorded_location(offloader)
     if not can_stream(offloader):
         raise NotSupported(
-            f"the offload driver {place.driver} takes whole ledgers only: set streamingOffloadEnabled=false, or "
+            f"the offload driver {location.driver} takes whole ledgers only: set streamingOffloadEnabled=false, or "
             "managedLedgerOffloadDriver to a driver that streams"
         )
-    return place
+    return location
 
 
 def _driver_task(
@@ -134,13 +134,13 @@ def _driver_task(
     env: OffloadEnvironment,
 ) -> SegmentTask:
     """The task for a segment of the external driver that it was assigned to, whatever the policy says today."""
-    place = place_of_record(record.place)
+    location = location_of_record(record.location)
     return SegmentTask(
         topic=extra[NAME_KEY],
         key=record.uuid,
-        policy=replace(policy, managed_ledger_offload_driver=place.driver, origins={}),
+        policy=replace(policy, managed_ledger_offload_driver=location.driver, origins={}),
         own=env.own,
-        metadata=tuple(({**dict(place.properties), **extra}).items()),
+        metadata=tuple(({**dict(location.properties), **extra}).items()),
         home=env.home,
         instance=env.instance,
         ledgers=part.ledgers,

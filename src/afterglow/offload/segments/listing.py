@@ -7,16 +7,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from afterglow.offload.segments import records
-from afterglow.tier.locations import place_of_record
+from afterglow.tier.locations import location_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from afterglow.format.position import Position
-    from afterglow.format.proto.afterglow_pb2 import Place, SegmentRecord, UploadRecord
+    from afterglow.format.proto.afterglow_pb2 import ObjectLocation, SegmentRecord, UploadRecord
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 class SegmentStatus(StrEnum):
@@ -62,7 +62,7 @@ def list_segments(
     metadata: MetadataStore,
     paths: AfterglowPaths,
     name: str,
-    outage_of: Callable[[TierPlace], str | None] = lambda _place: None,
+    outage_of: Callable[[TierLocation], str | None] = lambda _location: None,
 ) -> tuple[SegmentView, ...]:
     """The segments of a topic in the order of positions. Waits for metadata.
 
@@ -77,7 +77,7 @@ def list_segments(
         MetadataUnavailable: The store cannot be reached.
     """
     found = {
-        record.uuid: _on_its_way(record, outage_of(place_of_record(record.place)))
+        record.uuid: _on_its_way(record, outage_of(location_of_record(record.location)))
         for record in list_uploads(metadata, paths, name)
     }
     for record in list_records(metadata, paths, name):
@@ -111,7 +111,7 @@ def _offloaded(record: SegmentRecord) -> SegmentView:
         record.entries,
         record.bytes,
         record.bytes,
-        *_where(record.place),
+        *_where(record.location),
         None,
         *_written(record),
     )
@@ -145,7 +145,7 @@ def _on_its_way(record: UploadRecord, outage: str | None) -> SegmentView:
         _entries(record),
         sum(part.bytes for part in record.done),
         records.planned_bytes(record),
-        *_where(record.place),
+        *_where(record.location),
         error,
         record.first_entry_ms or None,
     )
@@ -162,5 +162,5 @@ def _written(record: SegmentRecord) -> tuple[int | None, int | None]:
     return (record.min_publish_time, record.max_publish_time) if record.HasField("min_publish_time") else (None, None)
 
 
-def _where(place: Place) -> tuple[str, str, str]:
-    return place.driver, place.bucket, place.key
+def _where(location: ObjectLocation) -> tuple[str, str, str]:
+    return location.driver, location.bucket, location.key

@@ -20,7 +20,7 @@ from afterglow.format.proto import afterglow_pb2 as proto
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.storage.store import Part
-from afterglow.tier.locations import is_built_in, place_record
+from afterglow.tier.locations import is_built_in, location_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from afterglow.format.statistics import BlockStatistics
     from afterglow.offload.segments.part_planner import PlannedPart
     from afterglow.offload.task import PartResult
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 VERSION: Final = 1
 
@@ -48,7 +48,7 @@ class Coverage:
 
 def new_record(
     uuid: UUID,
-    place: TierPlace,
+    location: TierLocation,
     begin: Position,
     end: Position | None,
     *,
@@ -61,7 +61,7 @@ def new_record(
 
     Args:
         uuid: Of the segment; the object's key is the same.
-        place: Where it goes.
+        location: Where it goes.
         begin: Its first entry.
         end: Its last entry; None where it is live.
         owner_epoch: Of the topic's owner.
@@ -73,7 +73,7 @@ def new_record(
         version=VERSION,
         uuid=str(uuid),
         owner_epoch=owner_epoch,
-        place=place_record(place, str(uuid)),
+        location=location_record(location, str(uuid)),
         begin=to_proto(begin),
         end=None if end is None else to_proto(end),
         assigned_ms=assigned_ms,
@@ -238,12 +238,12 @@ def segment_record(record: proto.UploadRecord, *, instance: str, offloaded_ms: i
     """
     blocks = [block for _, _, found in _ledgers(record) for block in found]
     external = not is_built_in(
-        record.place.driver
+        record.location.driver
     )  # how long its object is, and in which blocks, only its driver knows
     made = proto.SegmentRecord(
         version=VERSION,
         uuid=record.uuid,
-        place=record.place,
+        location=record.location,
         begin=record.begin,
         end=record.end,
         bytes=planned_frame_bytes(record) if external else planned_bytes(record),

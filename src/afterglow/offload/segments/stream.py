@@ -35,7 +35,7 @@ from afterglow.offload.segments.part_planner import cut_by_size, frame_bytes
 from afterglow.offload.segments.uncovered import failed_attempt, range_between, uncovered_ranges
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.segments.upload_record import UploadRecordNode
-from afterglow.tier.locations import is_built_in, place_of_record
+from afterglow.tier.locations import is_built_in, location_of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -272,17 +272,17 @@ class TopicStream:
         """Begin segments anew where the policy points now, of which nothing could be uploaded where it pointed."""
         for upload in [upload for upload in uploads if upload.is_movable]:
             try:
-                place = self._env.place()
+                location = self._env.location()
             except (ConfigError, NotSupported):
                 return  # by which nothing can begin: what has begun is tried where it is
-            before = place_of_record(upload.record.place)
-            if place != before and is_built_in(place.driver):
+            before = location_of_record(upload.record.location)
+            if location != before and is_built_in(location.driver):
                 _log.warning(
                     "segment %s of %s failed in %s and starts again in %s",
-                    *(upload.uuid, self._env.ledger.topic, before, place),
+                    *(upload.uuid, self._env.ledger.topic, before, location),
                 )
                 with self._reloaded_after_failure():
-                    uploads[uploads.index(upload)] = upload.start_again(place)
+                    uploads[uploads.index(upload)] = upload.start_again(location)
 
     def _replace_unrecorded(self, uploads: list[SegmentUpload]) -> None:
         """Begin segments anew of which the store may hold an upload that no record names."""
@@ -324,11 +324,11 @@ class TopicStream:
             first_ms = self._written_ms(entries.begin, now_ms)
             if end is None and now_ms >= first_ms + self._most_ms(policy):
                 end = entries.end
-            place, sizes = self._env.place(), self._env.sizes(policy)
-            if not is_built_in(place.driver):  # one task writes the whole segment through the driver's handle
+            location, sizes = self._env.location(), self._env.sizes(policy)
+            if not is_built_in(location.driver):  # one task writes the whole segment through the driver's handle
                 sizes = sizes.in_one_part()
             with self._reloaded_after_failure():
-                upload = SegmentUpload.assign(self._env, place, entries.begin, end, sizes=sizes, first_ms=first_ms)
+                upload = SegmentUpload.assign(self._env, location, entries.begin, end, sizes=sizes, first_ms=first_ms)
             uploads.append(upload)
             self._progress_ms = now_ms
             if end is None:

@@ -56,7 +56,7 @@ from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.offload.task import PartTask
 from afterglow.read.objects import Located
 from afterglow.storage.store import Upload
-from afterglow.tier.locations import is_built_in, place_of_record, place_record
+from afterglow.tier.locations import is_built_in, location_of_record, location_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from afterglow.offload.segments.uncovered import PositionRange
     from afterglow.offload.task import PartResult, SegmentTask, StreamTask
     from afterglow.storage.store import ObjectStore, Part
-    from afterglow.tier.locations import TierPlace
+    from afterglow.tier.locations import TierLocation
 
 
 class SegmentUpload:
@@ -84,7 +84,7 @@ class SegmentUpload:
         self._node = node
         self._parts: dict[int, PlannedPart] = {}
         self._in_flight: set[int] = set()
-        self._external = not is_built_in(node.record.place.driver)
+        self._external = not is_built_in(node.record.location.driver)
         self._unsure = bool(node.record.planned) and not node.record.upload_id
         """Whether the store may hold an upload of the key that is not recorded: none is created before a part is
         planned."""
@@ -108,7 +108,7 @@ class SegmentUpload:
     @property
     def key(self) -> str:
         """Of its object."""
-        return self.record.place.key
+        return self.record.location.key
 
     @property
     def begin(self) -> Position:
@@ -164,7 +164,7 @@ class SegmentUpload:
     def assign(
         cls,
         env: SegmentEnvironment,
-        place: TierPlace,
+        location: TierLocation,
         begin: Position,
         end: Position | None,
         *,
@@ -175,7 +175,7 @@ class SegmentUpload:
 
         Args:
             env: What the topic's segments share.
-            place: Where it goes.
+            location: Where it goes.
             begin: Its first entry.
             end: Its last entry; None where it is to be live.
             sizes: How it is cut.
@@ -192,7 +192,7 @@ class SegmentUpload:
         node.create(
             records.new_record(
                 uuid,
-                place,
+                location,
                 begin,
                 end,
                 owner_epoch=env.ledger.owner_epoch,
@@ -273,8 +273,8 @@ class SegmentUpload:
         single = self.record.HasField("end") and len(self.record.planned) == 1 and not self.record.upload_id
         if not single and not self.record.upload_id:
             self._create_upload()
-        place = place_of_record(self.record.place)
-        options = tuple(sorted(self._env.store_options(place).items()))
+        location = location_of_record(self.record.location)
+        options = tuple(sorted(self._env.store_options(location).items()))
         metadata = tuple(self._env.user_metadata("data").items())
         return tuple(
             PartTask(
@@ -282,7 +282,7 @@ class SegmentUpload:
                 key=self.key,
                 number=part.number,
                 upload_id=self.record.upload_id or None,
-                url=place.url,
+                url=location.url,
                 options=options,
                 metadata=metadata,
                 home=self._env.home,
@@ -378,7 +378,7 @@ class SegmentUpload:
 
     def _complete_object(self) -> None:
         """Steps 6 to 8."""
-        store = self._env.open_store(place_of_record(self.record.place))
+        store = self._env.open_store(location_of_record(self.record.location))
         if self.record.upload_id:
             self._complete(store)
         index = encode_index(records.index_of(self.record))
@@ -388,7 +388,7 @@ class SegmentUpload:
 
     def _read_back(self) -> None:
         """Step 8 for a segment of an external driver."""
-        located = Located(place_of_record(self.record.place), self.key)
+        located = Located(location_of_record(self.record.location), self.key)
         for held in records.coverage(self.record):
             copy = self._env.open_copy(located, held.ledger_id)
             for entry_id in (held.first, held.last):
@@ -401,7 +401,7 @@ class SegmentUpload:
             Fenced: Another owner has taken over.
             MetadataError: The store failed.
         """
-        self._env.give_up(self.uuid, place_of_record(self.record.place), reason)
+        self._env.give_up(self.uuid, location_of_record(self.record.location), reason)
         self._ended = True
         self._node.delete()
 
@@ -425,11 +425,11 @@ class SegmentUpload:
             StorageError: The store does not answer: during an outage UUIDs would pile up.
             AfterglowError: See :meth:`start_again`.
         """
-        self._env.open_store(place_of_record(self.record.place)).list_uploads(self.key)
+        self._env.open_store(location_of_record(self.record.location)).list_uploads(self.key)
         return self.start_again(reason="the store may hold an upload that no record names")
 
     def start_again(
-        self, place: TierPlace | None = None, *, reason: str = "the store has lost its upload"
+        self, location: TierLocation | None = None, *, reason: str = "the store has lost its upload"
     ) -> SegmentUpload:
         """Begin anew under another UUID, after the store has lost the upload, or somewhere else.
 
@@ -438,7 +438,7 @@ class SegmentUpload:
         3. Put on record that what there is of the old one is to go, and delete its record. *Crash: the same.*
 
         Args:
-            place: Where it goes from now on; None: where it went.
+            location: Where it goes from now on; None: where it went.
             reason: Why it begins anew where it went.
 
         Raises:
@@ -450,23 +450,23 @@ class SegmentUpload:
         uuid = env.new_uuid()
         fresh = UploadRecord()
         fresh.CopyFrom(self.record)
-        fresh.uuid = fresh.place.key = str(uuid)
+        fresh.uuid = fresh.location.key = str(uuid)
         fresh.upload_id = ""
         del fresh.done[:]
-        if place is not None:
-            fresh.place.CopyFrom(place_record(place, str(uuid)))
+        if location is not None:
+            fresh.location.CopyFrom(location_record(location, str(uuid)))
             fresh.attempts = 0
             fresh.last_error = ""
         node = UploadRecordNode(env.metadata, env.paths.upload(env.ledger.name, uuid), env.ledger.owner_epoch)
         node.create(fresh)
         env.ledger.update(partial(edits.replace_stub, old=self.uuid, new=uuid, begin=self.begin))
-        self.give_up(reason if place is None else f"it goes to {place} instead")
+        self.give_up(reason if location is None else f"it goes to {location} instead")
         made = SegmentUpload(env, node)
         made._unsure = False  # whatever is planned, nothing was asked of the store under this UUID
         return made
 
     def _create_upload(self) -> None:
-        store = self._env.open_store(place_of_record(self.record.place))
+        store = self._env.open_store(location_of_record(self.record.location))
         # The last change of metadata may be long ago. An owner that was fenced since must not leave an upload.
         self._env.ledger.check_owner()
         self._unsure = True
