@@ -36,9 +36,11 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
+from afterglow.pipeline.server_handle import ServerHandle
 from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier
 from afterglow.pipeline.tiering import TopicSources
 from afterglow.pipeline.verify_runs import VerifyRuns
+from afterglow.policy.allowed_tiers import AllowedTiers
 from afterglow.policy.resolver import Policies
 from afterglow.read.ranges import Locator
 from afterglow.read.tier_source import TierSource
@@ -168,12 +170,13 @@ class Admin:
 
     def __init__(
         self,
-        service: BrokerService,
+        server: ServerHandle,
         metadata: MemoryMetadataStore,
         loop: asyncio.AbstractEventLoop,
         offloading: Offloading | None,
     ) -> None:
-        self.service = service
+        self.server = server
+        self.service = server.service
         self._offloading = offloading
         self.metadata = metadata
         self.port = 0
@@ -333,35 +336,28 @@ def running(home: Path, *, offload: bool = False, **settings: Any) -> Iterator[A
         if offloading:
             offloading.service.attach(store)
         stack.callback(store.close)
-        authenticator = Authenticator.from_config(config)
         service = BrokerService(
             config=config,
             store=store,
             catalog=catalog,
             policies=offloading.policies if offloading else Policies(config, catalog),
             schemas=SchemaRegistry(metadata, AfterglowPaths(config.cluster_name)),
-            authenticator=authenticator,
+            authenticator=Authenticator.from_config(config),
             pool=pool,
             instance="test",
-            own_tier=offloading.own if offloading else None,
+            allowed_tiers=AllowedTiers(config, offloading.own if offloading else None),
         )
-        admin = Admin(service, metadata, loop, offloading)
-        stack.callback(lambda: admin.run(service.close()))
-        port = admin.run(service.listen("127.0.0.1", 0))
-        service.service_url = f"pulsar://127.0.0.1:{port}"
+        server = ServerHandle(service)
         if offloading:
-            service.reads = offloading.sources.counts
-        app = admin_app(
-            service,
-            authenticator,
-            offloading.service if offloading else None,
-            offloading.verify_runs if offloading else None,
-        )
-        server = admin.run(serve_http(app, "127.0.0.1", 0, HttpLimits.of(config)))
-        stack.callback(lambda: admin.run(server.stop()))
+            server = ServerHandle(service, offloading.service, offloading.verify_runs, offloading.sources.counts)
+        admin = Admin(server, metadata, loop, offloading)
+        stack.callback(lambda: admin.run(service.close()))
+        admin.run(service.listen("127.0.0.1", 0))
+        http_server = admin.run(serve_http(admin_app(server), "127.0.0.1", 0, HttpLimits.of(config)))
+        stack.callback(lambda: admin.run(http_server.stop()))
         if offloading:
             stack.callback(offloading.verify_runs.close)
-        admin.port = server.port
+        admin.port = http_server.port
         yield admin
 
 

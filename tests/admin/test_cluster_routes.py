@@ -119,6 +119,6 @@ def test_health_is_told_for_this_broker(admin: Admin) -> None:
 def test_a_broker_is_shut_down_by_whoever_runs_it(admin: Admin) -> None:
     assert "another program" in admin.refused(412, "POST", "brokers/shutdown")
     asked = threading.Event()
-    admin.service.on_shutdown = asked.set
+    admin.server.on_shutdown = asked.set
     admin.do("POST", "brokers/shutdown?maxConcurrentUnloadPerSec=1&forcedTerminateTopic=true")
     assert asked.wait(10)

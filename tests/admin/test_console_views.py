@@ -118,7 +118,7 @@ def test_a_look_is_kept_for_a_moment_and_rates_are_those_since(shared: Admin) ->
     shared.call("PUT", "persistent/public/default/looked-at")
     shared.get("persistent/public/default/looked-at/stats")
     clock = [0.0]
-    overview = Overview(shared.service, None, lambda: clock[0])
+    overview = Overview(shared.server, lambda: clock[0])
     first = shared.run(overview.look())
     clock[0] = 0.9
     assert shared.run(overview.look()) is first

@@ -52,11 +52,11 @@ def emitted(start: Callable[..., Admin]) -> dict[str, set[str]]:
     reads.left_out(1, "damaged")
     reads.fetched(100, 0.001)
     reads.opened(0.001)
-    admin.service.reads = lambda _name: reads.counts()
+    admin.server.read_counts = lambda _name: reads.counts()
     store = CountingStore(MemoryStore())
     with pytest.raises(ObjectMissing):
         store.get("missing")
-    admin.service.tier_requests = store.counts
+    admin.server.tier_requests = store.counts
     client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     client.subscribe("t", "s")
     client.create_producer("t").send(b"x")

@@ -162,7 +162,7 @@ def test_deletions_of_objects_are_counted_by_how_they_went(start: Callable[..., 
 
 def test_jobs_are_told_by_how_long_they_took(admin: Admin) -> None:
     jobs = JobCounters()
-    admin.service.offload_jobs = jobs.counts
+    admin.server.offload_jobs = jobs.counts
     for seconds in (0.05, 2.0, 1000.0):
         jobs.begun()
         jobs.ended(seconds, failed=seconds > 2)

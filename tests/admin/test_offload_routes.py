@@ -205,14 +205,14 @@ def test_statistics_tell_which_tier_served_reads(admin: Admin) -> None:
     counters = ReadCounters()
     counters.served(Tier.TIERED, 3, 300)
     counters.fell_back(Tier.TIERED, "object_missing")
-    admin.service.reads = lambda name: counters.counts() if name == NAME else None
+    admin.server.read_counts = lambda name: counters.counts() if name == NAME else None
     assert admin.get(f"{TOPIC}/stats")["afterglowReads"] == {
         "hot": {"entries": 0, "bytes": 0},
         "tiered": {"entries": 3, "bytes": 300},
         "fallbacks": [{"wanted": "tiered", "reason": "object_missing", "reads": 1}],
         "leftOut": {},
     }
-    admin.service.reads = lambda _name: None
+    admin.server.read_counts = lambda _name: None
     assert "afterglowReads" not in admin.get(f"{TOPIC}/stats")
 
 
@@ -254,10 +254,10 @@ def test_searches_by_callers_leave_threads_to_consumers(admin: Admin) -> None:
 
     async def search() -> None:
         turns = asyncio.Semaphore(0)
-        call = Call(admin.service, None, turns, Request({"type": "http"}))
+        call = Call(admin.server, turns, Request({"type": "http"}))
         waiting = asyncio.create_task(call.search(found.append, 1))
         for _ in range(4):
-            await admin.service.far(found.copy)
+            await admin.service.run_in_tier_pool(found.copy)
         assert found == []
         turns.release()
         await waiting

@@ -112,7 +112,7 @@ def test_tasks_over_the_protocol_are_served_from_memory_before_the_log(tmp_path:
     assert server.tiering.buffer is not None
     assert server.tiering.buffer.statistics.bytes_held == 0
     assert server.tiering.buffer.statistics.refused == 0
-    jobs, requests = server.service.offload_jobs(), server.service.tier_requests()
+    jobs, requests = server.tiering.jobs(), server.tiering.requests()
     assert jobs.succeeded
     assert jobs.seconds > 0
     assert requests["create_upload"].requests

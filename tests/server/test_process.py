@@ -54,7 +54,7 @@ def test_the_server_gives_its_metadata_store_the_timeouts_of_its_settings(tmp_pa
 def test_an_engine_knows_its_tier_and_offloads_to_it(tmp_path: Path) -> None:
     server = start_and_stop(tmp_path / "home")
     assert server.tiering.location.url == (tmp_path / "home/tier").as_uri()
-    assert server.service.reads("public/default/persistent/t") is None
+    assert server.tiering.sources.counts("public/default/persistent/t") is None
 
 
 def test_a_changed_policy_is_known_to_offload_at_once(tmp_path: Path) -> None:

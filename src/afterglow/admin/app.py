@@ -34,9 +34,9 @@ from afterglow.admin.access import Access, Gate
 from afterglow.admin.call import Call
 from afterglow.admin.resource import failure, json_response
 from afterglow.admin.server import HttpLimits, serve_http
+from afterglow.broker.service import url_host
 from afterglow.pipeline.metrics.collector import MetricsCollector
 from afterglow.pipeline.metrics.overview import Overview
-from afterglow.server.process import host_in_address
 
 if TYPE_CHECKING:
     import ssl
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from afterglow.broker.auth import Authenticator
-    from afterglow.broker.service import BrokerService
-    from afterglow.offload.service import OffloadService
-    from afterglow.pipeline.verify_runs import VerifyRuns
+    from afterglow.pipeline.server_handle import ServerHandle
 
 ALL_RESOURCES = (
     cluster_routes.CLUSTERS,
@@ -83,15 +80,11 @@ _SEARCHES: Final = 4
 """Calls that search a tier at a time: the other threads that wait for one are for consumers."""
 
 
-async def start_admin(
-    service: BrokerService, offload: OffloadService | None, verify_runs: VerifyRuns | None, tls: ssl.SSLContext | None
-) -> tuple[str, Callable[[], Awaitable[None]]]:
+async def start_admin(server: ServerHandle, tls: ssl.SSLContext | None) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve the admin API, plain, over TLS, or both.
 
     Args:
-        service: The broker.
-        offload: The offload service; None: the broker does not offload.
-        verify_runs: Verifies the tiers; None: the broker cannot.
+        server: The server.
         tls: The context of TLS connections, where a port wants it.
 
     Returns:
@@ -100,9 +93,9 @@ async def start_admin(
     Raises:
         ConfigError: A port cannot be opened.
     """
-    config = service.config
-    app = admin_app(service, service.authenticator, offload, verify_runs)
-    host = host_in_address(config.advertised_address or config.bind_address)
+    config = server.service.config
+    app = admin_app(server)
+    host = url_host(config.advertised_address or config.bind_address)
     limits = HttpLimits.of(config)
     urls: list[str] = []
     async with AsyncExitStack() as stack:
@@ -118,28 +111,17 @@ async def start_admin(
     raise AssertionError("unreachable: the block returns or raises")
 
 
-def admin_app(
-    service: BrokerService,
-    authenticator: Authenticator,
-    offload: OffloadService | None = None,
-    verify_runs: VerifyRuns | None = None,
-) -> Starlette:
-    """The admin API of a broker, to be served in the broker's own event loop.
-
-    Args:
-        service: The broker.
-        authenticator: Tells the role of a caller.
-        offload: The offload service; None: the broker does not offload, and calls that need it are refused.
-        verify_runs: Verifies the tiers; None: the broker cannot, likewise.
-    """
-    gate = Gate(service, authenticator)
-    make = partial(Call, service, offload, asyncio.Semaphore(_SEARCHES))
+def admin_app(server: ServerHandle) -> Starlette:
+    """The admin API of a server, to be served in the broker's own event loop."""
+    service = server.service
+    gate = Gate(service, service.authenticator)
+    make = partial(Call, server, asyncio.Semaphore(_SEARCHES))
     scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[
-            *console_views.overview_resources(Overview(service, offload)).routes(gate, make),
-            *verify.resources(verify_runs).routes(gate, make),
-            *metrics.resources(MetricsCollector(service, offload, verify_runs), scraping).routes(gate, make),
+            *console_views.overview_resources(Overview(server)).routes(gate, make),
+            *verify.resources(server.verify_runs).routes(gate, make),
+            *metrics.resources(MetricsCollector(server), scraping).routes(gate, make),
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
         ],
         middleware=[Middleware(_EncodedPaths)],

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from afterglow.broker.service import BrokerService
     from afterglow.metadata.names import TopicName
     from afterglow.offload.service import OffloadService
+    from afterglow.pipeline.server_handle import ServerHandle
 
     Json: TypeAlias = dict[str, Any]
 
@@ -32,22 +32,21 @@ _FLAGS: Final = {"true": True, "false": False}
 
 
 class Call:
-    """One call: the broker, and what the caller gave."""
+    """One call: the server, and what the caller gave."""
 
     def __init__(
         self,
-        service: BrokerService,
-        offload: OffloadService | None,
+        server: ServerHandle,
         searches: asyncio.Semaphore,
         request: Request,
         *,
         is_super_user: bool = False,
     ) -> None:
-        self.service = service
-        self._offload = offload
+        self.server = server
+        self.service = server.service
         self._searches = searches
         self._request = request
-        self._allowed = None if is_super_user else service.allowed_tiers
+        self._allowed = None if is_super_user else server.service.allowed_tiers
 
     @property
     def offload(self) -> OffloadService:
@@ -56,19 +55,19 @@ class Call:
         Raises:
             AdminError: This broker does not offload.
         """
-        if self._offload is None:
+        if self.server.offload is None:
             raise precondition_failed("this broker does not offload: it was started without a tier")
-        return self._offload
+        return self.server.offload
 
     @property
     def offloads(self) -> bool:
         """Whether this broker offloads."""
-        return self._offload is not None
+        return self.server.offload is not None
 
     async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Search data that may be in a tier; few calls do so at a time. See ``BrokerService.far``."""
+        """Search data that may be in a tier; few calls do so at a time. See ``BrokerService.run_in_tier_pool``."""
         async with self._searches:
-            return await self.service.far(work, *args, **kwargs)
+            return await self.service.run_in_tier_pool(work, *args, **kwargs)
 
     # --- policies ---
 

@@ -249,9 +249,9 @@ async def internal_configuration(call: Call) -> dict[str, str]:
 async def shutdown(call: Call) -> None:
     """End the process as a signal would, once this is answered."""
     call.flag("forcedTerminateTopic", default=True)
-    if not call.service.on_shutdown:
+    if not call.server.on_shutdown:
         raise precondition_failed("this broker is part of another program, which must end it")
-    asyncio.get_running_loop().call_soon(call.service.on_shutdown)
+    asyncio.get_running_loop().call_soon(call.server.on_shutdown)
 
 
 @BROKERS.on("GET", "/{cluster}", Access.READ_SERVER)

@@ -126,7 +126,7 @@ async def scan_ledgers(call: Call) -> dict[str, Any]:
     there are too many objects the answer has those first found, and says that it is not complete.
     """
     policy = await NAMESPACE.effective(call)
-    found = await call.service.far(call.offload.scan, policy, _MOST_SCANNED, _SCAN_S)
+    found = await call.service.run_in_tier_pool(call.offload.scan, policy, _MOST_SCANNED, _SCAN_S)
     statuses = [row.status for row in found.ledgers]
     unknown = statuses.count(scan.UNKNOWN)
     return {

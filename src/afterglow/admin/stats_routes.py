@@ -80,7 +80,7 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
         shown
         | topic_stats.oldest_backlog(oldest, call.service.store.clock.now_ms())
         | ({} if statistics is None else topic_stats.offload_stats(statistics))
-        | topic_stats.read_stats(call.service.reads(name))
+        | topic_stats.read_stats(call.server.read_counts(name))
     )
 
 

@@ -18,13 +18,11 @@ from afterglow.broker.topic import Topic
 from afterglow.errors import AfterglowError, NotSupported, NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
-from afterglow.offload.dispatch import JobCounts
-from afterglow.policy.allowed_tiers import AllowedTiers
 from afterglow.policy.changes import PolicyChanges
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable
     from concurrent.futures import Executor
 
     from afterglow.broker.auth import Authenticator
@@ -33,10 +31,8 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.names import NamespaceName, TopicName
+    from afterglow.policy.allowed_tiers import AllowedTiers
     from afterglow.policy.resolver import Policies
-    from afterglow.read.counters import ReadCounts
-    from afterglow.storage.wrapper import OperationCount
-    from afterglow.tier.locations import TierLocation
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +51,13 @@ class BrokerService:
         catalog: Tenants, namespaces and partitioned topics.
         policies: Effective policies of topics.
         schemas: The topics' schemas.
-        authenticator: Who is who.
-        pool: Runs what waits for disks.
-        far_pool: Runs what may wait for a tier, so that it never holds up what waits for disks; by default the pool.
-        own_tier: Where topics go whose policy names no driver; None: they are not offloaded.
-        instance: Tells this start of the broker from others in the names it makes up.
-
-    Raises:
-        ConfigError: An entry of ``allowedTiers`` is not the address of a tier.
+        authenticator: Identifies clients.
+        allowed_tiers: Tiers that policies of roles other than superusers may name.
+        pool: Threads for work that waits for disks.
+        tier_pool: Threads for work that may wait for a tier, so that it never delays work that waits for disks; None:
+            the same threads.
+        instance: Makes the producer names that this process generates differ from those of earlier ones.
+        hot_instance: Id of the hot log, which raw readers may require.
     """
 
     def __init__(
@@ -74,10 +69,11 @@ class BrokerService:
         policies: Policies,
         schemas: SchemaRegistry,
         authenticator: Authenticator,
+        allowed_tiers: AllowedTiers,
         pool: Executor,
         instance: str,
-        far_pool: Executor | None = None,
-        own_tier: TierLocation | None = None,
+        hot_instance: str = "",
+        tier_pool: Executor | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -87,8 +83,7 @@ class BrokerService:
         self.creation = Creation(self)
         self.schemas = schemas
         self.instance = instance
-        self.hot_instance = ""
-        """Id of the hot log, for those who want to be sure of it."""
+        self.hot_instance = hot_instance
         self.connections: set[Connection] = set()
         self.raw_reads = OriginBytes()
         """Of all raw readers."""
@@ -96,17 +91,9 @@ class BrokerService:
         """Of those among them that read for offload tasks."""
         self.service_url = ""
         self.service_url_tls = ""
-        self.reads: Callable[[str], ReadCounts | None] = lambda _name: None
-        """Which tier served reads of a topic, by managed-ledger name; None where the hot log alone can."""
-        self.tier_requests: Callable[[], Mapping[str, OperationCount]] = dict
-        """What this process has asked of tiers so far, by operation."""
-        self.offload_jobs: Callable[[], JobCounts] = JobCounts
-        """How jobs of offload went so far."""
-        self.on_shutdown: Callable[[], None] | None = None
-        """Has the process end cleanly, without waiting for it; None: whoever runs the broker ends it."""
-        self._authenticator = authenticator
+        self.authenticator = authenticator
         self._pool = pool
-        self._far_pool = far_pool or pool
+        self._tier_pool = tier_pool or pool
         self._deleting: set[TopicName] = set()
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._servers: list[asyncio.Server] = []
@@ -114,8 +101,7 @@ class BrokerService:
         self._commands = Commands(self)
         self._policy_refresher = PolicyRefresher(self)
         self.policy_changes = PolicyChanges(config, catalog)
-        self.allowed_tiers = AllowedTiers(config, own_tier)
-        """Tiers that policies of roles other than superusers may name."""
+        self.allowed_tiers = allowed_tiers
         self._changing_policies = asyncio.Lock()
         buffer_bytes = config.max_message_publish_buffer_size_in_mb << 20
         self._slots = ConnectionSlots(
@@ -134,7 +120,7 @@ class BrokerService:
     # --- serving ---
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
-        """Accept clients; returns the port."""
+        """Accept clients, over TLS where a context is given, and announce the address; returns the port."""
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
@@ -142,8 +128,13 @@ class BrokerService:
             make = over_tls(self._tls_connection, tls, "brokerServicePortTls", self._slots, timeout_s)
         server = await loop.create_server(make, host, port, backlog=1024)
         self._servers.append(server)
-        found: int = server.sockets[0].getsockname()[1]
-        return found
+        opened: int = server.sockets[0].getsockname()[1]
+        address = f"{url_host(self.config.advertised_address or host)}:{opened}"
+        if tls is None:
+            self.service_url = f"pulsar://{address}"
+        else:
+            self.service_url_tls = f"pulsar+ssl://{address}"
+        return opened
 
     async def close(self) -> None:
         """Stop accepting, close every topic, then every connection."""
@@ -163,20 +154,15 @@ class BrokerService:
     def _tls_connection(self) -> Connection:
         return Connection(self._commands, self._limits, self.connections.add)
 
-    @property
-    def authenticator(self) -> Authenticator:
-        """Who is who."""
-        return self._authenticator
-
     async def blocking(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work that waits for a disk, in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
-    async def far(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_in_tier_pool(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work that may wait for a tier, in a thread apart from those that wait for disks."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._far_pool, lambda: work(*args, **kwargs))
+        return await loop.run_in_executor(self._tier_pool, lambda: work(*args, **kwargs))
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run work that nobody waits for."""
@@ -342,6 +328,11 @@ class BrokerService:
             await self.forget_topic(name)
         finally:
             self._deleting.discard(name)
+
+
+def url_host(host: str) -> str:
+    """A host name or address in the form that URLs need: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def log_warnings(owner: str, warnings: Iterable[str]) -> None:

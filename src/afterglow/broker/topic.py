@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FAR_READS: Final = 4
-"""Reads of one topic that may wait for a tier at a time: a slow tier takes some of the threads for that, never all."""
+TIER_READS: Final = 4
+"""Concurrent reads of one topic that may wait for a tier, so that a slow tier never takes all threads of the pool."""
 
 
 class Topic:
@@ -64,7 +64,7 @@ class Topic:
         self._waking = False
         self._named = 0
         self._closed = False
-        self._far = asyncio.Semaphore(FAR_READS)
+        self._tier_reads = asyncio.Semaphore(TIER_READS)
         ledger.on_append(self._appended)
         for cursor in ledger.cursors():
             self.subscriptions[cursor.name] = Subscription(
@@ -226,8 +226,8 @@ class Topic:
             return held
         if not self.ledger.is_far(position):
             return await self.service.blocking(self.ledger.read_over, position, max_entries, max_bytes)
-        async with self._far:
-            return await self.service.far(self.ledger.read_over, position, max_entries, max_bytes)
+        async with self._tier_reads:
+            return await self.service.run_in_tier_pool(self.ledger.read_over, position, max_entries, max_bytes)
 
     async def oldest_backlog(self) -> tuple[str, int] | None:
         """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.
@@ -308,7 +308,7 @@ class Topic:
         if not ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors()):
             return
         oldest_kept = self.service.store.clock.now_ms() - ttl_ms
-        expired = await self.service.far(self.ledger.last_before, oldest_kept)
+        expired = await self.service.run_in_tier_pool(self.ledger.last_before, oldest_kept)
         if expired is None:
             return
         for cursor in self.ledger.cursors():

@@ -126,12 +126,11 @@ async def _serve(home: Path, config: BrokerConfig, tier: str | None) -> None:
     from afterglow.admin.app import start_admin  # noqa: PLC0415 - not needed for --help
     from afterglow.server.process import Server, summarize  # noqa: PLC0415
 
-    server = await Server.start(home, config, start_admin, tier=tier)
     stop = asyncio.Event()
+    server = await Server.start(home, config, start_admin, tier=tier, on_shutdown=stop.set)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    server.service.on_shutdown = stop.set
     url = server.service.service_url or server.service.service_url_tls
     typer.echo(f"ready {url} {server.admin_url}")
     typer.echo(summarize(config, server.tiering.target))

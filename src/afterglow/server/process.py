@@ -23,9 +23,11 @@ from afterglow.ledger.retention import Retention
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import AfterglowPaths
+from afterglow.pipeline.server_handle import ServerHandle
 from afterglow.pipeline.tiering import Tiering
 from afterglow.pipeline.upkeep import cancel, every, within
 from afterglow.policy import validation
+from afterglow.policy.allowed_tiers import AllowedTiers
 from afterglow.server.advertised_address import with_advertised_address
 from afterglow.source.home_directory import announce, withdraw
 
@@ -38,15 +40,12 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.errors import HotLogError
     from afterglow.hot.log import Completion
-    from afterglow.offload.service import OffloadService
-    from afterglow.pipeline.verify_runs import VerifyRuns
     from afterglow.tier.locations import TierLocation
 
     StartAdmin: TypeAlias = Callable[
-        [BrokerService, OffloadService | None, VerifyRuns | None, ssl.SSLContext | None],
-        Awaitable[tuple[str, Callable[[], Awaitable[None]]]],
+        [ServerHandle, ssl.SSLContext | None], Awaitable[tuple[str, Callable[[], Awaitable[None]]]]
     ]
-    """Starts to serve the admin API; gives its address and what stops it."""
+    """Starts the admin API; returns its address and a function that stops it."""
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ def _retention(config: BrokerConfig) -> str:
 
 _THREADS: Final = 8
 """For reads from disk and metadata: more than cores, since they wait."""
-_FAR_THREADS: Final = 32
+_TIER_THREADS: Final = 32
 """For reads that may wait for a tier. Apart from the others, so that dispatch of hot topics never waits for them."""
 _TICK_S: Final = 1.0
 _IDLE_LOOK_S: Final = 60.0
@@ -103,7 +102,13 @@ class Server:
 
     @classmethod
     async def start(
-        cls, home: Path, config: BrokerConfig, admin: StartAdmin | None = None, *, tier: str | None = None
+        cls,
+        home: Path,
+        config: BrokerConfig,
+        admin: StartAdmin | None = None,
+        *,
+        tier: str | None = None,
+        on_shutdown: Callable[[], None] | None = None,
     ) -> Self:
         """Start a server on a home, made where there is none, and wait until clients can connect.
 
@@ -112,6 +117,7 @@ class Server:
             config: The settings.
             admin: Serves the admin API of the broker, in the same event loop; it knows the rooms below, not they it.
             tier: Address of the server's own tier; None: the directory ``tier`` in the home.
+            on_shutdown: Starts a clean end of the process when the admin API asks for it; None: it refuses such calls.
 
         Raises:
             ConfigError: A setting cannot be obeyed.
@@ -151,8 +157,8 @@ class Server:
             tiering.offload.attach(store)
             stack.push_async_callback(loop.run_in_executor, pool, tiering.offload.close)
             await loop.run_in_executor(pool, store.start)
-            far_pool = ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="afterglow-far")
-            stack.callback(within, _GRACE_S, "the end of reads", partial(far_pool.shutdown, cancel_futures=True))
+            tier_pool = ThreadPoolExecutor(_TIER_THREADS, thread_name_prefix="afterglow-tier")
+            stack.callback(within, _GRACE_S, "the end of reads", partial(tier_pool.shutdown, cancel_futures=True))
             service = BrokerService(
                 config=config,
                 store=store,
@@ -160,15 +166,12 @@ class Server:
                 policies=tiering.policies,
                 schemas=SchemaRegistry(metadata, paths),
                 authenticator=Authenticator.from_config(config),
+                allowed_tiers=AllowedTiers(config, tiering.location),
                 pool=pool,
-                far_pool=far_pool,
+                tier_pool=tier_pool,
                 instance=uuid.uuid4().hex[:8],
-                own_tier=tiering.location,
+                hot_instance=hot.instance,
             )
-            service.hot_instance = hot.instance
-            service.reads = tiering.sources.counts
-            service.tier_requests = tiering.requests
-            service.offload_jobs = tiering.jobs
             stack.push_async_callback(service.close)
             tls = server_context(config)
             await _listen(service, config, tls)
@@ -177,7 +180,16 @@ class Server:
             stack.callback(withdraw, home)
             admin_url = ""
             if admin is not None:
-                admin_url, stop = await admin(service, tiering.offload, tiering.verify_runs, tls)
+                handle = ServerHandle(
+                    service,
+                    tiering.offload,
+                    tiering.verify_runs,
+                    tiering.sources.counts,
+                    tiering.requests,
+                    tiering.jobs,
+                    on_shutdown,
+                )
+                admin_url, stop = await admin(handle, tls)
                 stack.push_async_callback(stop)
                 # Ended before the ports: a verification is a call under way, for whose end they would wait.
                 stack.push_async_callback(loop.run_in_executor, pool, tiering.verify_runs.close)
@@ -210,30 +222,21 @@ def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], Hot
 
 
 async def _listen(service: BrokerService, config: BrokerConfig, tls: ssl.SSLContext | None) -> None:
-    advertised = config.advertised_address or config.bind_address
-    if config.broker_service_port is not None:
-        port = await _open(service, "brokerServicePort", config.broker_service_port)
-        service.service_url = f"pulsar://{host_in_address(advertised)}:{port}"
-    if config.broker_service_port_tls is not None:
-        port = await _open(service, "brokerServicePortTls", config.broker_service_port_tls, tls)
-        service.service_url_tls = f"pulsar+ssl://{host_in_address(advertised)}:{port}"
-
-
-async def _open(service: BrokerService, setting: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    host = service.config.bind_address
-    try:
-        return await service.listen(host, port, tls=tls)
-    except OSError as error:
-        # The loop's own text has the address once more, behind the reason.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise ConfigError(
-            f"{setting}: cannot listen on {host} port {port}: {reason}; choose another port, or 0 for any free one"
-        ) from error
-
-
-def host_in_address(name: str) -> str:
-    """A host as it stands in an address."""
-    return f"[{name}]" if ":" in name else name
+    host = config.bind_address
+    for setting, port, context in (
+        ("brokerServicePort", config.broker_service_port, None),
+        ("brokerServicePortTls", config.broker_service_port_tls, tls),
+    ):
+        if port is None:
+            continue
+        try:
+            await service.listen(host, port, tls=context)
+        except OSError as error:
+            # The text of asyncio repeats the address after the reason.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise ConfigError(
+                f"{setting}: cannot listen on {host} port {port}: {reason}; choose another port, or 0 for any free one"
+            ) from error
 
 
 def _upkeep(

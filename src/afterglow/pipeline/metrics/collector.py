@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from afterglow.broker.service import BrokerService
     from afterglow.broker.topic import Topic
     from afterglow.metadata.names import TopicName
-    from afterglow.offload.service import OffloadService
     from afterglow.offload.status import OffloadStatistics
     from afterglow.pipeline.metrics.topics import TopicFigures
-    from afterglow.pipeline.verify_runs import VerifyFigures, VerifyRuns
+    from afterglow.pipeline.server_handle import ServerHandle
+    from afterglow.pipeline.verify_runs import VerifyFigures
     from afterglow.read.counters import ReadCounts
 
 
@@ -69,24 +69,16 @@ class MetricsCollector:
     """Collects on request, one request at a time.
 
     Args:
-        service: The broker.
-        offload: Who offloads; None: nobody does.
-        verify_runs: Verify the tiers; None: the server cannot.
+        server: The server.
         monotonic: Seconds from any origin.
     """
 
-    def __init__(
-        self,
-        service: BrokerService,
-        offload: OffloadService | None,
-        verify_runs: VerifyRuns | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._service = service
-        self._offload = offload
-        self._verify_runs = verify_runs
+    def __init__(self, server: ServerHandle, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._server = server
+        self._service = server.service
+        self._offload = server.offload
         self._alone = asyncio.Lock()
-        config = service.config
+        config = server.service.config
         self._tier_rates = RateMeter(monotonic, config.managed_ledger_stats_period_seconds)
         self._hidden = frozenset(
             metric.name
@@ -122,8 +114,8 @@ class MetricsCollector:
         self._add_tiers(samples, topics)
         self._add_work(samples)
         self._add_memory(samples)
-        if self._verify_runs is not None:
-            add_checks(samples, self._verify_runs.figures())
+        if self._server.verify_runs is not None:
+            add_checks(samples, self._server.verify_runs.figures())
         samples.add("pulsar_active_connections", connections)
         samples.add("afterglow_topics_without_series", sum(not topic.own for topic in topics))
         return samples
@@ -133,7 +125,7 @@ class MetricsCollector:
         told: list[tuple[TopicFigures, OffloadStatistics | None, ReadCounts | None]] = []
         for topic in topics:
             time.sleep(0)  # so that the event loop has its turn, for which it would wait five milliseconds otherwise
-            statistics, reads = self._statistics(topic), self._service.reads(topic.ledger_name)
+            statistics, reads = self._statistics(topic), self._server.read_counts(topic.ledger_name)
             told.append((topic, statistics, reads))
             if statistics is not None:
                 counts[topic.ledger_name, "offload"] = statistics.read_bytes.files + statistics.read_bytes.protocol
@@ -163,14 +155,14 @@ class MetricsCollector:
             samples.add("afterglow_tier_available", int(outage is None), location)
             since_s = 0 if outage is None else outage.since_ms / 1000
             samples.add("afterglow_tier_unavailable_since_timestamp_seconds", since_s, location)
-        for operation, count in self._service.tier_requests().items():
+        for operation, count in self._server.tier_requests().items():
             succeeded = count.requests - sum(count.errors.values())
             for result, requests in (("ok", succeeded), *count.errors.items()):
                 samples.add("afterglow_store_requests_total", requests, operation, result)
             samples.add("afterglow_store_request_seconds_total", count.seconds, operation)
             samples.add("afterglow_store_sent_bytes_total", count.sent_bytes, operation)
             samples.add("afterglow_store_received_bytes_total", count.received_bytes, operation)
-        jobs = self._service.offload_jobs()
+        jobs = self._server.offload_jobs()
         samples.add("afterglow_spark_jobs_running", jobs.running)
         samples.add("afterglow_spark_jobs_total", jobs.succeeded, "succeeded")
         samples.add("afterglow_spark_jobs_total", jobs.failed, "failed")

@@ -18,13 +18,12 @@ from afterglow.pipeline.metrics.offload import oldest_outside_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from afterglow.broker.service import BrokerService
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.metadata.names import TopicName
-    from afterglow.offload.service import OffloadService
     from afterglow.pipeline.metrics.topics import TopicFigures
+    from afterglow.pipeline.server_handle import ServerHandle
 
 T = TypeVar("T")
 
@@ -111,16 +110,13 @@ class Overview:
     """Looks at all topics on request, not more often than is good.
 
     Args:
-        service: The broker.
-        offload: Who offloads; None: nobody does.
+        server: The server.
         monotonic: Seconds from any origin.
     """
 
-    def __init__(
-        self, service: BrokerService, offload: OffloadService | None, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._service = service
-        self._offload = offload
+    def __init__(self, server: ServerHandle, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._service = server.service
+        self._offload = server.offload
         self._monotonic = monotonic
         self._alone = asyncio.Lock()
         self._rates = RateMeter(monotonic, _RATES_S)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from afterglow.broker.topic import FAR_READS
+from afterglow.broker.topic import TIER_READS
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import DamagePolicy
 from afterglow.format.entry import encode_entry
@@ -156,21 +156,21 @@ def test_a_topic_keeps_only_some_of_the_threads_that_wait_for_tiers(tmp_path: Pa
         while positions[-1].ledger_id == positions[0].ledger_id:
             positions += await append(topic, 1)
         await asyncio.to_thread(move_to_tier, server, topic, tmp_path, positions[0].ledger_id)
-        threads, server.service._far_pool = server.service._far_pool, Held()
-        held = server.service._far_pool
+        threads, server.service._tier_pool = server.service._tier_pool, Held()
+        held = server.service._tier_pool
         assert isinstance(held, Held)
         reads = [asyncio.create_task(topic.read(positions[0], 1, 1)) for _ in range(10)]
         near = await topic.read(positions[-1], 1, 1)  # what the hot log has waits for none of them
         assert near[0].position == positions[-1]
         done = 0
         while done < len(reads):
-            assert 0 < len(held.work) <= FAR_READS
+            assert 0 < len(held.work) <= TIER_READS
             done += len(held.work)
             held.run()
             await asyncio.gather(*reads[:done])
             await asyncio.sleep(0)
         assert all(read.result()[0].position == positions[0] for read in reads)
-        server.service._far_pool = threads
+        server.service._tier_pool = threads
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
