@@ -41,7 +41,7 @@ A setting's value comes from the first of these that has it:
 
 - **Sizes and durations** may be plain numbers, in the unit that the key names, or carry a suffix: `k`, `m`, `g`, `t`
   (powers of 1024) for sizes; `ms`, `s`, `m`, `h`, `d`, `w`, `y` for durations. Case does not count.
-- **A key without a value** sets an optional setting or a list to nothing; for every other setting it counts as not
+- **A key without a value** makes an optional setting or a list empty; for every other setting it counts as not
   given.
 - **An unknown key** is an error that names the nearest known one. Keys that Apache Pulsar 4.0 has and this page has not
   are accepted without effect, all of them named in one warning.
@@ -67,13 +67,15 @@ def configuration_page() -> str:
 
 
 def _table_row(row: Setting) -> str:
-    default = f"`{row.show(row.default)}`" if row.show(row.default) else "nothing"
+    default = f"`{row.show(row.default)}`" if row.show(row.default) else "empty"
     mark = "" if is_pulsar_key(row.key) else " †"
     aliases = "".join(
-        f" Also `{name}`." if kind.description == row.kind.description else f" Also `{name}`: {kind.description}."
-        for name, kind in row.aliases.items()
+        f" Also `{name}`."
+        if alias.description == row.value_type.description
+        else f" Also `{name}`: {alias.description}."
+        for name, alias in row.aliases.items()
     )
-    return f"| `{row.key}`{mark} | {row.kind.description} | {default} | {row.scope} | {row.doc}{aliases} |"
+    return f"| `{row.key}`{mark} | {row.value_type.description} | {default} | {row.scope} | {row.doc}{aliases} |"
 
 
 _METRICS_HEAD = f"""\

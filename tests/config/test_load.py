@@ -227,14 +227,17 @@ def test_an_unknown_key_is_refused_also_where_none_is_near(unknown: str) -> None
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("brokerServicePort=https", "'https' is not an integer from 0 to 65535, or nothing"),
-        ("brokerServicePort=70000", "'70000' is not an integer from 0 to 65535, or nothing"),
+        ("brokerServicePort=https", "'https' is not an integer from 0 to 65535, or empty"),
+        ("brokerServicePort=70000", "'70000' is not an integer from 0 to 65535, or empty"),
         ("authenticationEnabled=yes", "'yes' is not true or false"),
         ("managedLedgerDataReadPriority=cold", "'cold' is not one of bookkeeper-first, tiered-storage-first"),
-        ("maxSizePerOffloadSegmentMbytes=0", r"'0' is not a size in MiB \(or like 64M\) of at least 1"),
-        ("streamingOffloadPartSizeInBytes=1M", r"'1M' is not a size in bytes \(or like 64M\) from 5M to 5G"),
+        ("maxSizePerOffloadSegmentMbytes=0", r"'0' is not a size in MiB \(or with a unit, as in 64M\) of at least 1"),
+        (
+            "streamingOffloadPartSizeInBytes=1M",
+            r"'1M' is not a size in bytes \(or with a unit, as in 64M\) from 5M to 5G",
+        ),
         ("maxOffloadSegmentRolloverTimeMinutes=500ms", "'500ms' is not a duration in minutes"),
-        ("authenticationProviders=org.example.Athenz", "'org.example.Athenz' is not `token`"),
+        ("authenticationProviders=org.example.Athenz", "'org.example.Athenz' is not a comma-separated list of `token`"),
     ],
 )
 def test_a_wrong_value_is_refused_with_key_place_and_what_is_expected(line: str, message: str) -> None:
@@ -260,7 +263,7 @@ def test_a_contradiction_between_settings_names_their_places() -> None:
     ],
 )
 def test_two_different_values_of_one_setting_in_one_file_are_refused(lines: str) -> None:
-    with pytest.raises(ConfigError, match=r"\(broker.conf:1\) and .* \(broker.conf:2\) give one setting two different"):
+    with pytest.raises(ConfigError, match=r"\(broker.conf:1\) and .* \(broker.conf:2\) set one setting to different"):
         parse_conf(lines)
 
 
@@ -281,7 +284,7 @@ def test_a_secret_is_not_shown_anywhere() -> None:
 
 @pytest.mark.parametrize("name", ["missing.conf", "."])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^configuration file .*; give the path of a broker.conf"):
+    with pytest.raises(ConfigError, match=r"^cannot read the configuration file .*; give the path of a broker.conf"):
         load_conf(tmp_path / name)
 
 

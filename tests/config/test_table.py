@@ -46,17 +46,17 @@ def test_a_row_names_its_key_only_where_it_does_not_follow_from_the_attribute() 
 
 @every_row
 def test_the_default_is_in_range_and_reads_back_from_its_text(row: Setting) -> None:
-    assert row.kind.accepts(row.default)
-    written = row.kind.render(row.default)
-    assert row.kind.parse(written) == row.default
-    assert written or row.kind.takes_empty
+    assert row.value_type.accepts(row.default)
+    written = row.value_type.render(row.default)
+    assert row.value_type.parse(written) == row.default
+    assert written or row.value_type.takes_empty
 
 
 @every_row
 def test_the_description_is_one_or_two_sentences(row: Setting) -> None:
     assert row.doc.endswith(".")
     assert 10 < len(row.doc) < 240
-    assert "|" not in row.doc + row.kind.description
+    assert "|" not in row.doc + row.value_type.description
 
 
 def test_the_dataclass_has_the_rows_of_the_table_and_their_origins() -> None:
@@ -132,7 +132,7 @@ def test_a_configuration_shows_what_differs_from_the_defaults_and_no_secret() ->
     [
         ({"broker_service_port": 70_000}, r"^brokerServicePort \(default\): 70000 is not an integer from 0 to 65535"),
         ({"offload_buffer_max_bytes": "1M"}, "^offloadBufferMaxBytes .*: '1M' is not a size in bytes"),
-        ({"token_secret_key": 7}, r"^tokenSecretKey \(default\): the value is not a text"),
+        ({"token_secret_key": 7}, r"^tokenSecretKey \(default\): the value is not a string"),
         (
             {"managed_ledger_min_ledger_rollover_time_minutes": 300},
             "^managedLedgerMinLedgerRolloverTimeMinutes .* is gr",

@@ -49,7 +49,9 @@ def value(policy: BrokerConfig, key: str) -> Any:
 def test_field_by_field_the_narrowest_level_that_sets_it_wins(
     broker: dict[str, Any], namespace: dict[str, Any], topic: dict[str, Any]
 ) -> None:
-    config = parse_conf("\n".join(f"{key}={POLICY_SETTINGS[key].kind.render(item)}" for key, item in broker.items()))
+    config = parse_conf(
+        "\n".join(f"{key}={POLICY_SETTINGS[key].value_type.render(item)}" for key, item in broker.items())
+    )
     policy = resolve(config, {"offload_policies": namespace}, {"offloadPolicies": topic})
     for key, row in POLICY_SETTINGS.items():
         levels = (("topic", topic), ("namespace", namespace), ("broker", broker), ("default", {key: row.default}))

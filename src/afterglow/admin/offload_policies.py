@@ -86,7 +86,7 @@ def _single(resources: Resources, level: Level, field: _Field, *, removable: boo
         elif removable:
             await level.unset(call, field.key)
         else:
-            raise precondition_failed(f"the body must be {POLICY_SETTINGS[field.key].kind.description}")
+            raise precondition_failed(f"the body must be {POLICY_SETTINGS[field.key].value_type.description}")
 
     async def remove(call: Call) -> None:
         await level.unset(call, field.key)

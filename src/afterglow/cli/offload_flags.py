@@ -226,7 +226,7 @@ def driver_of(policies: Json) -> str | None:
 
 def _read_extra(text: str) -> dict[str, str]:
     """Properties of a driver from one text, as it stands in broker.conf."""
-    from afterglow.config.kinds import pairs  # noqa: PLC0415 - not needed for --help
+    from afterglow.config.value_types import pairs  # noqa: PLC0415 - not needed for --help
 
     kind = pairs()
     try:

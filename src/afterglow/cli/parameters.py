@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.cli.client import AdminClient
-    from afterglow.config import Kind
+    from afterglow.config import ValueType
 
 
 _COMPLETION_TIMEOUT_S: Final = 1.0
@@ -101,13 +101,13 @@ _EARLIEST_MS: Final = 10**11
 """March 1973: what is smaller was meant as something else."""
 
 
-def _quantity(kind: Callable[[Any], Kind[int]], expected: str) -> Callable[[str], int]:
-    """Reads a size or duration of a kind that ``config.kinds`` makes."""
+def _quantity(kind: Callable[[Any], ValueType[int]], expected: str) -> Callable[[str], int]:
+    """Reads a size or duration of a kind that ``config.value_types`` makes."""
 
     def read(text: str) -> int:
-        from afterglow.config import kinds  # noqa: PLC0415 - the table of settings is not needed for --help
+        from afterglow.config import value_types  # noqa: PLC0415 - the table of settings is not needed for --help
 
-        accepted = kind(kinds)
+        accepted = kind(value_types)
         try:
             value = accepted.parse(text.strip())
         except ValueError:
@@ -155,7 +155,7 @@ def read_priority(text: str) -> str:
     """A data read priority in any of its spellings, as the constant that Pulsar's JSON has."""
     from afterglow.config import SETTINGS  # noqa: PLC0415 - the table of settings is not needed for --help
 
-    kind = SETTINGS["managedLedgerOffloadedReadPriority"].kind
+    kind = SETTINGS["managedLedgerOffloadedReadPriority"].value_type
     try:
         return str(kind.parse(text.strip()).name)
     except ValueError:

@@ -1,8 +1,8 @@
-"""One table of settings, and everything that comes from it.
+"""Configuration: one table of settings, and a loader that records the origin of every value.
 
-:class:`BrokerConfig` has a typed attribute per row; :func:`load_conf` reads a Pulsar ``broker.conf``, environment and
-arguments into one and remembers where each value came from; ``docs/configuration.md`` is printed from the same rows.
-What namespaces and topics override is resolved elsewhere.
+:class:`BrokerConfig` has a typed attribute for each setting. :func:`load_conf` reads a Pulsar ``broker.conf``, the
+environment and arguments into one. ``docs/configuration.md`` is generated from the same table. :mod:`afterglow.policy`
+resolves the settings that namespaces and topics override.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from afterglow.config.choices import (
     ReadPriority,
     TopicType,
 )
-from afterglow.config.kinds import Kind, duration, size
-from afterglow.config.load import ENVIRONMENT_PREFIX, Given, load_conf, parse_conf, resolve
+from afterglow.config.load import ENVIRONMENT_PREFIX, load_conf, parse_conf
 from afterglow.config.properties import Property, parse_properties
 from afterglow.config.setting import Origin, OriginKind, Scope, Setting
 from afterglow.config.settings_offload import driver_keys
+from afterglow.config.value_types import ValueType, duration, size
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -31,8 +31,6 @@ __all__ = [
     "CompressionType",
     "DamagePolicy",
     "EntryInterceptor",
-    "Given",
-    "Kind",
     "Origin",
     "OriginKind",
     "Property",
@@ -40,11 +38,11 @@ __all__ = [
     "Scope",
     "Setting",
     "TopicType",
+    "ValueType",
     "driver_keys",
     "duration",
     "load_conf",
     "parse_conf",
     "parse_properties",
-    "resolve",
     "size",
 ]

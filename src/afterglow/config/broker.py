@@ -1,7 +1,7 @@
-"""The configuration of one server, checked as a whole.
+"""Validated configuration of one server.
 
-A ``BrokerConfig`` cannot hold a value out of range or two settings that contradict each other, however it was made. It
-is the broker level of every policy; :meth:`BrokerConfig.overridden` lays those of namespaces and topics over it.
+A ``BrokerConfig`` cannot hold a value out of range or two settings that contradict each other. It is the broker level
+of every policy; :meth:`BrokerConfig.overridden` applies the policies of namespaces and topics to it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from afterglow.config.choices import AuthenticationProvider
 from afterglow.config.setting import DEFAULT, declared
-from afterglow.config.settings_offload import Offload, Pipeline, Reading, Streaming, Tier
-from afterglow.config.settings_server import PULSAR_AUTHORIZATION, Security, Server
-from afterglow.config.settings_topics import Ledgers, Topics
+from afterglow.config.settings_offload import (
+    OffloadSettings,
+    ReadSettings,
+    SparkSettings,
+    StreamingSettings,
+    TierSettings,
+)
+from afterglow.config.settings_server import PULSAR_AUTHORIZATION, SecuritySettings, ServerSettings
+from afterglow.config.settings_topics import LedgerSettings, TopicSettings
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,13 +27,19 @@ if TYPE_CHECKING:
 
     from afterglow.config.setting import Origin, Setting
 
-SECTIONS: tuple[type, ...] = (Server, Security, Topics, Ledgers, Offload, Streaming, Tier, Reading, Pipeline)
-SETTINGS: Mapping[str, Setting] = {row.key: row for section in SECTIONS for row in declared(section)}
-"""The configuration table: every setting by its key, in the order of the documentation."""
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, Reading, Pipeline):
+class BrokerConfig(
+    ServerSettings,
+    SecuritySettings,
+    TopicSettings,
+    LedgerSettings,
+    OffloadSettings,
+    StreamingSettings,
+    TierSettings,
+    ReadSettings,
+    SparkSettings,
+):
     """Every setting with its value.
 
     Raises:
@@ -35,7 +47,7 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
     """
 
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
-    """Where each value came from, by key; a key that is absent has its default."""
+    """Origin of each value by key; a missing key has its default value."""
 
     def __post_init__(self) -> None:
         self._check(SETTINGS.values())
@@ -43,9 +55,9 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
     def _check(self, rows: Iterable[Setting]) -> None:
         for row in rows:
             value = getattr(self, row.attribute)
-            if not row.kind.accepts(value):
+            if not row.value_type.accepts(value):
                 shown = "the value" if row.secret else repr(value)
-                raise ConfigError(f"{self._name(row.key)}: {shown} is not {row.kind.description}")
+                raise ConfigError(f"{self._name(row.key)}: {shown} is not {row.value_type.description}")
         for problem in self._contradictions():
             raise ConfigError(problem)
 
@@ -54,20 +66,20 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
         return f"BrokerConfig({', '.join(given)})"
 
     def origin(self, key: str) -> Origin:
-        """Where the value of a setting came from."""
+        """Return the origin of a setting's value."""
         return self.origins.get(key, DEFAULT)
 
     def rows(self) -> Iterator[tuple[Setting, Any, Origin]]:
-        """Every setting with its value and origin, in the order of the table."""
+        """Iterate over the settings with value and origin, in the order of the table."""
         for row in SETTINGS.values():
             yield row, getattr(self, row.attribute), self.origin(row.key)
 
     def overridden(self, values: Mapping[str, Any], origin: Origin) -> BrokerConfig:
-        """This configuration with other values for some settings.
+        """Return a copy with other values for some settings.
 
         Args:
-            values: By key. A map is united with the one that is here; its own pairs win.
-            origin: Where they come from.
+            values: Values by key. A map is merged into the present one; its pairs take precedence.
+            origin: Origin of the values.
 
         Raises:
             ConfigError: A value is out of range, or contradicts another setting.
@@ -75,10 +87,10 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
         changed: dict[str, Any] = {}
         for key, value in values.items():
             row = SETTINGS[key]
-            united = {**dict(getattr(self, row.attribute)), **dict(value)} if row.prefix else None
-            changed[row.attribute] = value if united is None else tuple(sorted(united.items()))
+            merged = {**dict(getattr(self, row.attribute)), **dict(value)} if row.prefix else None
+            changed[row.attribute] = value if merged is None else tuple(sorted(merged.items()))
         changed["origins"] = {**self.origins, **dict.fromkeys(values, origin)}
-        # Not by replace(), which checks every setting again: those that stay as they are have passed.
+        # dataclasses.replace() would validate every setting again; the unchanged ones have passed already.
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         vars(made).update(changed)
@@ -123,3 +135,8 @@ class BrokerConfig(Server, Security, Topics, Ledgers, Offload, Streaming, Tier, 
         uses_tokens = self.authentication_enabled and AuthenticationProvider.TOKEN in self.authentication_providers
         if uses_tokens and not (self.token_secret_key or self.token_public_key):
             yield f"{self._name('authenticationProviders')} names token, which needs tokenSecretKey or tokenPublicKey"
+
+
+SECTIONS: tuple[type, ...] = BrokerConfig.__bases__
+SETTINGS: Mapping[str, Setting] = {row.key: row for section in SECTIONS for row in declared(section)}
+"""The configuration table: every setting by its key, in the order of the documentation."""

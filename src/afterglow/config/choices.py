@@ -1,4 +1,4 @@
-"""The words that settings choose from. Values are the words of ``broker.conf`` and of the command line."""
+"""Enumerations that settings choose from. Values are spelt as in ``broker.conf`` and on the command line."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from enum import StrEnum
 
 
 class ReadPriority(StrEnum):
-    """Which copy serves a read while both exist (PIP-73). The JSON of Pulsar's admin API carries the names."""
+    """The copy that serves a read while both exist (PIP-73). The JSON of Pulsar's admin API has the member names."""
 
     BOOKKEEPER_FIRST = "bookkeeper-first"
     TIERED_STORAGE_FIRST = "tiered-storage-first"
 
 
 class DamagePolicy(StrEnum):
-    """What a reader does when bytes are damaged or gone."""
+    """Reaction of a reader to damaged or missing data."""
 
     FAIL = "fail"
     SKIP_AND_REPORT = "skip-and-report"
 
 
 class CompressionType(StrEnum):
-    """How a metadata value is compressed."""
+    """Compression of a metadata value."""
 
     NONE = "NONE"
     LZ4 = "LZ4"
@@ -30,14 +30,14 @@ class CompressionType(StrEnum):
 
 
 class TopicType(StrEnum):
-    """What auto-creation creates."""
+    """Type of an automatically created topic."""
 
     PARTITIONED = "partitioned"
     NON_PARTITIONED = "non-partitioned"
 
 
 class SubscriptionType(StrEnum):
-    """How the consumers of a subscription share its messages. Key_Shared is known, and not served."""
+    """Distribution of messages among the consumers of a subscription. Key_Shared is recognised and not supported."""
 
     EXCLUSIVE = "Exclusive"
     SHARED = "Shared"
@@ -46,7 +46,7 @@ class SubscriptionType(StrEnum):
 
 
 class SchemaCompatibilityStrategy(StrEnum):
-    """What a schema must be able to read, and be read by, to follow those that a topic has."""
+    """Rule that a new schema must satisfy with respect to the existing versions of a topic."""
 
     UNDEFINED = "UNDEFINED"
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
@@ -60,13 +60,13 @@ class SchemaCompatibilityStrategy(StrEnum):
 
 
 class EntryInterceptor(StrEnum):
-    """What the broker writes in front of each entry (PIP-70)."""
+    """Broker entry metadata that precedes each entry (PIP-70)."""
 
     BROKER_TIMESTAMP = "broker-timestamp"
     INDEX = "index"
 
 
 class AuthenticationProvider(StrEnum):
-    """How a client proves who it is."""
+    """Authentication method of clients."""
 
-    TOKEN = "token"  # noqa: S105 - the name of a method, no secret
+    TOKEN = "token"  # noqa: S105 - the name of a method, not a secret

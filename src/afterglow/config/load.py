@@ -1,10 +1,10 @@
-"""Loads files, environment and arguments into a :class:`BrokerConfig`.
+"""Loading of files, environment variables and arguments into a :class:`BrokerConfig`.
 
-A later source wins over an earlier one: default, file, environment, argument. Within one source the same setting may
-not have two different values, however its key is spelt. Either a whole configuration comes back or an error is raised.
+Precedence, lowest first: default, file, environment, argument. Within one source two spellings of a setting must not
+have different values.
 
 Apache Pulsar has many more settings than our table. Their keys are accepted without effect, so that a stock
-``broker.conf`` can be used as it is; any other unknown key is an error that names the nearest known one.
+``broker.conf`` can be used unchanged; any other unknown key is an error that names the nearest known key.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afterglow.config.broker import SETTINGS, BrokerConfig
-from afterglow.config.kinds import Kind
 from afterglow.config.properties import decode_properties, parse_properties
 from afterglow.config.setting import Origin, OriginKind, words
+from afterglow.config.value_types import ValueType
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from afterglow.config.setting import Setting
 
 ENVIRONMENT_PREFIX = "AFTERGLOW_CONF_"
-"""A variable of this name followed by a key, as the key is spelt, sets it."""
+"""Prefix of environment variables that set a key: ``AFTERGLOW_CONF_webServicePort``."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A key with its text, as a source has it."""
+class RawSetting:
+    """A key and its unparsed text, with the origin."""
 
     key: str
     text: str
@@ -48,12 +48,12 @@ def load_conf(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """Read a ``broker.conf`` and what overrides it.
+    """Load a configuration.
 
     Args:
-        path: The file, or None for none.
-        environ: The environment, such as ``os.environ``; None: the environment does not count.
-        overrides: Texts by key that win over everything else.
+        path: A ``broker.conf``, or None.
+        environ: Environment variables, such as ``os.environ``; None ignores the environment.
+        overrides: Texts by key that take precedence over all other sources.
 
     Raises:
         ConfigError: The file cannot be read; a key is unknown; a value is malformed, out of range, or contradicts
@@ -64,7 +64,9 @@ def load_conf(
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"configuration file {path}: {error.strerror}; give the path of a broker.conf") from error
+        raise ConfigError(
+            f"cannot read the configuration file {path}: {error.strerror}; give the path of a broker.conf"
+        ) from error
     return parse_conf(decode_properties(data), str(path), environ=environ, overrides=overrides)
 
 
@@ -75,7 +77,7 @@ def parse_conf(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """As :func:`load_conf`, for the content of a file; ``name`` is what messages and origins call it.
+    """Parse the content of a ``broker.conf``; messages and origins refer to it as ``name``.
 
     Raises:
         ConfigError: As for :func:`load_conf`.
@@ -83,37 +85,37 @@ def parse_conf(
     return resolve(from_properties(text, name), from_environment(environ), from_arguments(overrides))
 
 
-def from_properties(text: str, name: str) -> list[Given]:
-    """What the content of a ``.properties`` file gives.
+def from_properties(text: str, name: str) -> list[RawSetting]:
+    """Read the settings of a ``.properties`` file.
 
     Raises:
         ConfigError: The text is malformed.
     """
     return [
-        Given(item.key, item.value, Origin(OriginKind.FILE, f"{name}:{item.line}"))
+        RawSetting(item.key, item.value, Origin(OriginKind.FILE, f"{name}:{item.line}"))
         for item in parse_properties(text, name)
     ]
 
 
-def from_environment(environ: Mapping[str, str] | None) -> list[Given]:
-    """What the variables that begin with :data:`ENVIRONMENT_PREFIX` give."""
+def from_environment(environ: Mapping[str, str] | None) -> list[RawSetting]:
+    """Read the settings of environment variables that begin with :data:`ENVIRONMENT_PREFIX`."""
     return [
-        Given(name.removeprefix(ENVIRONMENT_PREFIX), text, Origin(OriginKind.ENVIRONMENT, name))
+        RawSetting(name.removeprefix(ENVIRONMENT_PREFIX), text, Origin(OriginKind.ENVIRONMENT, name))
         for name, text in sorted((environ or {}).items())
         if name.startswith(ENVIRONMENT_PREFIX)
     ]
 
 
-def from_arguments(overrides: Mapping[str, str] | None) -> list[Given]:
-    """What a caller gives."""
+def from_arguments(overrides: Mapping[str, str] | None) -> list[RawSetting]:
+    """Read the settings that a caller passes as arguments."""
     origin = Origin(OriginKind.ARGUMENT, "argument")
-    return [Given(key, text, origin) for key, text in (overrides or {}).items()]
+    return [RawSetting(key, text, origin) for key, text in (overrides or {}).items()]
 
 
-def resolve(*sources: Iterable[Given]) -> BrokerConfig:
-    """Make a configuration of several sources, the weakest first.
+def resolve(*sources: Iterable[RawSetting]) -> BrokerConfig:
+    """Merge several sources, lowest precedence first, into a configuration.
 
-    Keys of a stock Pulsar that have no effect here are named in one warning.
+    One warning lists the keys of Apache Pulsar that have no effect.
 
     Raises:
         ConfigError: A key is unknown; a value is malformed, out of range, or contradicts another.
@@ -123,7 +125,7 @@ def resolve(*sources: Iterable[Given]) -> BrokerConfig:
     without_effect: set[str] = set()
     for source in sources:
         for row, value, origin in _read(source, without_effect):
-            # Sources add to a map pair by pair; every other value they replace.
+            # Maps are merged pair by pair; any other value replaces the earlier one.
             merged = {**dict(values.get(row.attribute, ())), **dict(value)} if row.prefix else None
             values[row.attribute] = value if merged is None else tuple(sorted(merged.items()))
             origins[row.key] = origin
@@ -137,9 +139,9 @@ def resolve(*sources: Iterable[Given]) -> BrokerConfig:
     return config
 
 
-def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[Setting, Any, Origin]]:
-    """The values of one source; keys that only Pulsar implements go to ``without_effect``."""
-    first: dict[str, tuple[Given, Any]] = {}
+def _read(source: Iterable[RawSetting], without_effect: set[str]) -> Iterator[tuple[Setting, Any, Origin]]:
+    """Parse the settings of one source; keys that only Pulsar implements are added to ``without_effect``."""
+    first: dict[str, tuple[RawSetting, Any]] = {}
     for given in source:
         found = find(given.key)
         if found is None:
@@ -147,71 +149,71 @@ def _read(source: Iterable[Given], without_effect: set[str]) -> Iterator[tuple[S
                 raise ConfigError(_unknown(given))
             without_effect.add(given.key)
             continue
-        row, kind = found
-        if not given.text.strip() and not kind.takes_empty:
+        row, value_type = found
+        if not given.text.strip() and not value_type.takes_empty:
             continue
-        value = _value(row, kind, given)
+        value = _value(row, value_type, given)
         is_new = False
-        # Each pair of a map counts as a setting of its own: it may stand in the map, or under a key with the prefix.
+        # Each pair of a map counts as a separate setting: it may be in the map, or under a key with the prefix.
         for name, part in ((f"{row.key}.{key}", text) for key, text in value) if row.prefix else ((row.key, value),):
             earlier, earlier_part = first.setdefault(name, (given, part))
             is_new |= earlier is given
             if earlier_part != part:
                 raise ConfigError(
-                    f"{earlier.key} ({earlier.origin}) and {given.key} ({given.origin}) give one setting two different "
+                    f"{earlier.key} ({earlier.origin}) and {given.key} ({given.origin}) set one setting to different "
                     "values; remove one of them"
                 )
         if is_new:
             yield row, value, given.origin
 
 
-def _value(row: Setting, kind: Kind[Any], given: Given) -> Any:
+def _value(row: Setting, value_type: ValueType[Any], given: RawSetting) -> Any:
     try:
-        value = kind.parse(given.text.strip())
-        if row.kind.accepts(value):
+        value = value_type.parse(given.text.strip())
+        if row.value_type.accepts(value):
             return value
     except ValueError:
         pass
     shown = "the value" if row.secret else repr(given.text.strip())
-    raise ConfigError(f"{given.key} ({given.origin}): {shown} is not {kind.description}")
+    raise ConfigError(f"{given.key} ({given.origin}): {shown} is not {value_type.description}")
 
 
-def _unknown(given: Given) -> str:
-    meant = nearest(given.key)
-    cure = f"did you mean {meant}?" if meant else "docs/configuration.md lists every setting"
-    return f"{given.key} ({given.origin}): no such setting; {cure}"
+def _unknown(given: RawSetting) -> str:
+    suggestion = nearest(given.key)
+    hint = f"did you mean {suggestion}?" if suggestion else "docs/configuration.md lists every setting"
+    return f"{given.key} ({given.origin}): no such setting; {hint}"
 
 
 # --- keys ---
 
 
 @cache
-def spellings() -> Mapping[str, tuple[Setting, Kind[Any]]]:
-    """Every key and alias of the table, with its setting and the kind that reads its text."""
-    table: dict[str, tuple[Setting, Kind[Any]]] = {}
+def spellings() -> Mapping[str, tuple[Setting, ValueType[Any]]]:
+    """Return every key and alias of the table, with its setting and the type that parses its text."""
+    table: dict[str, tuple[Setting, ValueType[Any]]] = {}
     for row in SETTINGS.values():
-        table[row.key] = row, row.kind
-        table |= {alias: (row, kind) for alias, kind in row.aliases.items()}
+        table[row.key] = row, row.value_type
+        table |= {alias: (row, value_type) for alias, value_type in row.aliases.items()}
     return table
 
 
-def find(key: str) -> tuple[Setting, Kind[Any]] | None:
-    """The setting that a key belongs to, with the kind that reads its text; None for an unknown key."""
+def find(key: str) -> tuple[Setting, ValueType[Any]] | None:
+    """Return the setting of a key and the type that parses its text; None for an unknown key."""
     found = spellings().get(key)
     return found if found is not None else _find_property(key)
 
 
-def _find_property(key: str) -> tuple[Setting, Kind[Any]] | None:
+def _find_property(key: str) -> tuple[Setting, ValueType[Any]] | None:
     owner = next((row for row in SETTINGS.values() if row.prefix and key.startswith(row.prefix)), None)
     name = key.removeprefix(owner.prefix) if owner and owner.prefix else ""
     if not owner or not name:
         return None
-    return owner, Kind("a text", lambda text: ((name, text),), owner.kind.accepts, takes_empty=True)
+    return owner, ValueType("a string", lambda text: ((name, text),), owner.value_type.accepts, takes_empty=True)
 
 
 @cache
 def pulsar_keys() -> frozenset[str]:
-    """The keys of a stock Pulsar 4.0; one that ends in ``*`` stands for all that begin so."""
+    """Return the keys of Apache Pulsar 4.0; a trailing ``*`` makes one a prefix."""
     lines = Path(__file__).with_name("pulsar_keys.txt").read_text("utf-8").splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -222,17 +224,17 @@ def _pulsar_prefixes() -> tuple[str, ...]:
 
 
 def is_pulsar_key(key: str) -> bool:
-    """Whether a stock Pulsar 4.0 knows the key."""
+    """Return whether Apache Pulsar 4.0 has the key."""
     return key in pulsar_keys() or key.startswith(_pulsar_prefixes())
 
 
 def nearest(key: str) -> str | None:
-    """The known key that was probably meant, or None where none is near."""
+    """Return the known key that was probably meant, or None."""
     known = {name.lower(): name for name in (*pulsar_keys(), *spellings()) if not name.endswith("*")}
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
     if close:
         return known[close[0]]
-    # A shortened name, as s3Bucket: all its words occur, and the fewest others.
+    # A shortened name such as s3Bucket: the shortest key that has all its words.
     wanted = set(words(key))
     longer = [name for name in known.values() if wanted and wanted <= set(words(name))]
     return min(longer, key=lambda name: (len(name), name), default=None)

@@ -1,9 +1,8 @@
-r"""The syntax of Java's ``.properties`` files, in which ``broker.conf`` is written.
+r"""Parser of Java ``.properties`` files, the syntax of ``broker.conf``.
 
 Follows ``java.util.Properties.load``: ``#`` and ``!`` begin comments; ``=``, ``:`` or white space ends a key; a
-backslash escapes, continues a line, or begins ``\uXXXX``. White space at the end of a value is kept, as Java keeps it.
-The one difference: a lone backslash as the last line is nothing here, and an empty pair to Java. Knows nothing of
-settings.
+backslash escapes, continues a line, or begins ``\uXXXX``; trailing white space belongs to the value. The one
+difference: a lone backslash on the last line is ignored, where Java sees an empty pair.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BLANKS = " \t\f"
-# str.splitlines would also break at form feeds, NEL and other separators that Java takes for content.
+# str.splitlines would also split at form feeds, NEL and other separators that Java treats as content.
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _PAIR = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
@@ -27,20 +26,20 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A key with its value."""
+    """A key and its value."""
 
     key: str
     value: str
     line: int
-    """Number of the line on which the key begins, from 1."""
+    """Line on which the key begins, counted from 1."""
 
 
 def parse_properties(text: str, name: str = "properties") -> list[Property]:
-    r"""Read every pair, in the order written; a key may occur more than once.
+    r"""Parse all pairs in the order of the file; a key may occur more than once.
 
     Args:
-        text: The file's content.
-        name: What to call the file in messages.
+        text: Content of the file.
+        name: Name of the file in error messages.
 
     Raises:
         ConfigError: A ``\u`` is not followed by four hexadecimal digits.
@@ -48,7 +47,7 @@ def parse_properties(text: str, name: str = "properties") -> list[Property]:
     properties = []
     for line, content in _logical_lines(text):
         match = _PAIR.fullmatch(content)
-        assert match  # the pattern takes any text whose backslashes each precede a character
+        assert match  # the pattern matches any text in which a character follows each backslash
         try:
             properties.append(Property(_unescape(match[1]), _unescape(match[2]), line))
         except ValueError:
@@ -59,7 +58,7 @@ def parse_properties(text: str, name: str = "properties") -> list[Property]:
 
 
 def decode_properties(data: bytes) -> str:
-    """The text of a file: UTF-8 if it is that, else ISO-8859-1 as in Java, which takes any bytes."""
+    """Decode a file as UTF-8, or as ISO-8859-1 like Java, which accepts any bytes."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -75,7 +74,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         while _continues(content):
             content = content[:-1]
             if not content:
-                break  # nothing but a backslash so far: what follows is a line of its own, and may be a comment
+                break  # only a backslash so far: the next line is separate, and may be a comment
             content += next(lines, (0, ""))[1].lstrip(_BLANKS)
         if content:
             yield number, content
@@ -92,8 +91,8 @@ def _unescape(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         escaped = match[1]
         if escaped[0] == "u":
-            return chr(int(escaped[1:], 16))  # ValueError for a lone u
+            return chr(int(escaped[1:], 16))  # ValueError for \u without digits
         return _CONTROLS.get(escaped, escaped)
 
-    # Java writes characters beyond the basic plane as two escapes, which are one character here.
+    # Java escapes a character outside the basic plane as a surrogate pair; the round trip joins the two.
     return _ESCAPE.sub(replace, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

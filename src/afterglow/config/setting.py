@@ -1,8 +1,9 @@
-"""Rows of the configuration table, written as fields of a section's dataclass, and the origins of their values.
+"""Declaration of settings as fields of a section's dataclass, and the origins of their values.
 
-A row is declared once, as ``name: type = setting(kind, default=…, doc=…)``; mypy holds the field's type, the kind and
-the default together. The key in ``broker.conf`` follows from the attribute: ``broker_service_port`` is
-``brokerServicePort``. Where Pulsar spells a word in capitals (``sizeInMB``), the row names its key.
+A setting is declared once, as ``name: type = setting(value_type, default=…, doc=…)``; mypy checks that the field's
+type, the value type and the default agree. The key in ``broker.conf`` is derived from the attribute:
+``broker_service_port`` becomes ``brokerServicePort``. Where Pulsar writes a word in capitals (``sizeInMB``), the
+setting names its key.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from afterglow.config.kinds import Kind
+    from afterglow.config.value_types import ValueType
 
 
 class OriginKind(StrEnum):
-    """The kinds of places that give values, the weakest first."""
+    """Sources of values, in ascending order of precedence."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -30,17 +31,17 @@ class OriginKind(StrEnum):
 
     @property
     def level(self) -> str:
-        """For whom the value was set: ``topic``, ``namespace`` or ``broker``; ``default`` where nobody set it."""
+        """The level that set the value: ``topic``, ``namespace`` or ``broker``; ``default`` if none did."""
         return self.value if self in {OriginKind.TOPIC, OriginKind.NAMESPACE, OriginKind.DEFAULT} else "broker"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place that gave a value."""
+    """The source of a value."""
 
     kind: OriginKind
     where: str
-    """For people: ``broker.conf:12``, the variable's name, the argument's name, ``topic policies``, or ``default``."""
+    """For messages: ``broker.conf:12``, a variable's name, an argument's name, ``topic policies``, or ``default``."""
 
     def __str__(self) -> str:
         return self.where
@@ -48,16 +49,14 @@ class Origin:
 
 DEFAULT = Origin(OriginKind.DEFAULT, "default")
 
-
 T = TypeVar("T")
-
 
 _ROW = "afterglow.setting"
 _MASK = "********"
 
 
 class Scope(StrEnum):
-    """The narrowest level at which a setting may be set; each wider level may set it too."""
+    """The narrowest level at which a setting may be set; wider levels may set it too."""
 
     BROKER = "broker"
     NAMESPACE = "namespace"
@@ -66,55 +65,55 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of the table."""
+    """A row of the configuration table."""
 
     key: str
-    """Name in ``broker.conf``; Pulsar's own where Pulsar has the setting."""
+    """Name in ``broker.conf``; Pulsar's name where Pulsar has the setting."""
     attribute: str
-    """Name of the field of ``BrokerConfig``."""
+    """Name of the field in ``BrokerConfig``."""
     section: type
-    """The dataclass that declares it."""
-    kind: Kind[Any]
+    """The dataclass that declares the setting."""
+    value_type: ValueType[Any]
     default: Any
     doc: str
     scope: Scope
-    aliases: Mapping[str, Kind[Any]]
-    """Other spellings of the key, each with the kind that reads its text into this setting's value."""
+    aliases: Mapping[str, ValueType[Any]]
+    """Other spellings of the key, each with the type that parses its text into a value of this setting."""
     prefix: str | None
-    """Keys that begin with this each add one pair to the map, as Pulsar does for driver properties."""
+    """Each key with this prefix adds one pair to the map, as in Pulsar's driver properties."""
     secret: bool
-    """Whether the value must not be shown."""
+    """Whether the value must be masked."""
 
     def show(self, value: object) -> str:
-        """The value for people: as ``broker.conf`` would have it, secrets masked."""
-        return _MASK if self.secret and value not in (None, ()) else self.kind.render(value)
+        """Return the value as it would be written in ``broker.conf``, with secrets masked."""
+        return _MASK if self.secret and value not in (None, ()) else self.value_type.render(value)
 
 
 def setting(
-    kind: Kind[T],
+    value_type: ValueType[T],
     *,
     default: T,
     doc: str,
     key: str | None = None,
     scope: Scope = Scope.BROKER,
-    aliases: Mapping[str, Kind[T]] | None = None,
+    aliases: Mapping[str, ValueType[T]] | None = None,
     prefix: str | None = None,
     secret: bool = False,
 ) -> T:
-    """Declare a row; see :class:`Setting` for the arguments."""
-    row = {"kind": kind, "doc": doc, "key": key, "scope": scope, "prefix": prefix, "secret": secret}
+    """Declare a setting; see :class:`Setting` for the arguments."""
+    row = {"value_type": value_type, "doc": doc, "key": key, "scope": scope, "prefix": prefix, "secret": secret}
     return field(default=default, metadata={_ROW: row | {"aliases": dict(aliases or {})}})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
 def section(cls: type[T]) -> type[T]:
-    """Make a class a section of the table: a frozen dataclass that is only ever a base of the whole configuration."""
-    # Methods are generated once, for the whole; generating them for each section doubles the time of the import.
+    """Make a class a section of the table: a frozen dataclass that serves only as a base of ``BrokerConfig``."""
+    # Methods are generated once, for BrokerConfig; generating them for each section doubles the import time.
     return dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)(cls)
 
 
 def declared(cls: type) -> Iterator[Setting]:
-    """The rows of a section, in the order written."""
+    """Return the settings of a section in the order of declaration."""
     for item in fields(cls):
         if _ROW in item.metadata:
             row = dict(item.metadata[_ROW])
@@ -123,11 +122,11 @@ def declared(cls: type) -> Iterator[Setting]:
 
 
 def camel_case(attribute: str) -> str:
-    """``broker_service_port`` to ``brokerServicePort``."""
+    """Convert ``broker_service_port`` to ``brokerServicePort``."""
     first, *rest = attribute.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def words(key: str) -> list[str]:
-    """The lower-case words of a key: ``fileSystemURI`` has ``file``, ``system``, ``uri``."""
+    """Split a key into lower-case words: ``fileSystemURI`` into ``file``, ``system``, ``uri``."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", key)]

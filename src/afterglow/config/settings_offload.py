@@ -1,12 +1,13 @@
-"""Settings of offload, the tier and reads from it: thresholds, segments (PIP-76), tier location, budgets, Spark.
+"""Settings of offload and tier reads: thresholds, segments (PIP-76), tier location, memory budgets, Spark.
 
-A driver's own keys win over the general ones; see :func:`driver_keys`.
+Keys of a specific driver take precedence over the general ones; see :func:`driver_keys`.
 """
 
 from __future__ import annotations
 
 from afterglow.config.choices import DamagePolicy, ReadPriority
-from afterglow.config.kinds import (
+from afterglow.config.setting import Scope, section, setting
+from afterglow.config.value_types import (
     GIB,
     HOUR_MS,
     KIB,
@@ -23,34 +24,33 @@ from afterglow.config.kinds import (
     switch,
     text,
 )
-from afterglow.config.setting import Scope, section, setting
 
 _READ_PRIORITY = choice(ReadPriority, {"tiered-first": ReadPriority.TIERED_STORAGE_FIRST})
 
 
 @section
-class Offload:
+class OffloadSettings:
     """Offload."""
 
     managed_ledger_offload_driver: str | None = setting(
         optional(text()),
         default=None,
-        doc="The kind of tier: `filesystem`, `S3`, `aws-s3`, `aliyun-oss`, or the name of another driver from the "
-        "entry point group `afterglow.offloaders`; any other is refused. Nothing: the server's own tier.",
+        doc="Offload driver: `filesystem`, `S3`, `aws-s3`, `aliyun-oss`, or a driver that a package registers in the "
+        "entry point group `afterglow.offloaders`; any other is refused. Empty: the server's own tier.",
         scope=Scope.TOPIC,
     )
     offloaders_directory: str = setting(
         text(),
         default="./offloaders",
-        doc="Part of Pulsar's offload policies, kept and returned. Drivers here are Python packages and need no "
-        "directory.",
+        doc="Part of Pulsar's offload policies; stored and returned, without effect. Drivers are Python packages and "
+        "need no directory.",
         scope=Scope.TOPIC,
     )
     managed_ledger_offload_threshold_in_bytes: int = setting(
         size(minimum=-1),
         default=-1,
-        doc="Bytes that a topic keeps out of the tier; older closed ledgers are offloaded. 0: each ledger when it "
-        "closes, -1: not by size.",
+        doc="Size in bytes of a topic's newest data that is not offloaded; older closed ledgers are. 0: offload each "
+        "ledger when it closes, -1: no size threshold.",
         scope=Scope.TOPIC,
         aliases={
             "managedLedgerOffloadAutoTriggerSizeThresholdBytes": size(minimum=-1),
@@ -60,97 +60,97 @@ class Offload:
     managed_ledger_offload_threshold_in_seconds: int = setting(
         duration(minimum=-1),
         default=-1,
-        doc="Seconds after its close at which a ledger is offloaded. 0: at once, -1: not by time.",
+        doc="Seconds from the closing of a ledger to its offload. 0: immediately, -1: no time threshold.",
         scope=Scope.TOPIC,
         aliases={"offloadTimeInMinutes": duration(SECOND_MS, plain=MINUTE_MS, minimum=-1)},
     )
     managed_ledger_offload_deletion_lag_in_millis: int | None = setting(
         optional(duration(1)),
         default=4 * HOUR_MS,
-        doc="Milliseconds after its offload at which the hot copy of a ledger is deleted. Nothing: never.",
+        doc="Milliseconds from the offload of a ledger to the deletion of its hot copy. Empty: never.",
         scope=Scope.TOPIC,
         aliases={"managedLedgerOffloadDeletionLagMs": optional(duration(1))},
     )
     managed_ledger_offloaded_read_priority: ReadPriority = setting(
         _READ_PRIORITY,
         default=ReadPriority.TIERED_STORAGE_FIRST,
-        doc="Which copy serves a read while both exist (PIP-73); `tiered-first` is accepted too. The other copy "
-        "serves where the chosen one is gone. Searches by time (seek, expiry) use the hot copy while it exists.",
+        doc="The copy that serves a read while both exist (PIP-73); `tiered-first` is accepted too. Reads fall back to "
+        "the other copy if this one cannot be read. Searches by time (seek, expiry) use the hot copy while it exists.",
         scope=Scope.TOPIC,
         aliases={"managedLedgerDataReadPriority": _READ_PRIORITY},
     )
     trigger_offload_on_topic_load: bool = setting(
-        flag(), default=False, doc="Whether opening a topic looks at its thresholds at once."
+        flag(), default=False, doc="Whether the offload thresholds of a topic are checked as soon as it is opened."
     )
     managed_ledger_offload_max_threads: int = setting(
-        integer(1), default=2, doc="Uploads that one task runs at a time.", scope=Scope.TOPIC
+        integer(1), default=2, doc="Concurrent uploads of one task.", scope=Scope.TOPIC
     )
     managed_ledger_offload_read_threads: int = setting(
         integer(1),
         default=2,
-        doc="Reads from the tier that serve consumers at a time; uploads never wait for them.",
+        doc="Concurrent reads from the tier for consumers; uploads never wait for them.",
         scope=Scope.TOPIC,
     )
     managed_ledger_offload_prefetch_rounds: int = setting(
-        integer(0), default=1, doc="Read buffers fetched ahead of a reader that reads in order.", scope=Scope.TOPIC
+        integer(0), default=1, doc="Read buffers to prefetch for a sequential reader.", scope=Scope.TOPIC
     )
     managed_ledger_extra_configurations: tuple[tuple[str, str], ...] = setting(
         pairs(),
         default=(),
-        doc="Further properties for the driver, as `name=value,name=value`; or one key each, "
-        "`managedLedgerOffloadExtraConfig` and the property's name, which a value with a comma needs. Levels add to "
-        "each other, property by property.",
+        doc="Additional properties of the driver, as `name=value,name=value`, or one key for each: "
+        "`managedLedgerOffloadExtraConfig` and the property's name, as required for a value with a comma. Levels are "
+        "merged by property.",
         scope=Scope.TOPIC,
         prefix="managedLedgerOffloadExtraConfig",
     )
     offload_tick_interval_millis: int = setting(
         duration(1, minimum=1),
         default=1_000,
-        doc="Milliseconds between looks for due work; each look starts at most one Spark job.",
+        doc="Milliseconds between checks for due offloads; each check starts at most one Spark job.",
     )
     offload_throttling_rate_in_bytes: int = setting(
-        size(), default=0, doc="Most bytes per second that go to the tier, all topics together. 0: no limit."
+        size(), default=0, doc="Upload limit in bytes per second for all topics together. 0: no limit."
     )
     offload_throttling_rate_in_requests: int = setting(
-        integer(0), default=0, doc="Most requests per second to the tier, all topics together. 0: no limit."
+        integer(0), default=0, doc="Limit on upload requests per second for all topics together. 0: no limit."
     )
     offload_throttling_rate_per_topic_in_bytes: int = setting(
-        size(), default=0, doc="Most bytes per second that one topic sends to the tier. 0: no limit.", scope=Scope.TOPIC
+        size(), default=0, doc="Upload limit in bytes per second for one topic. 0: no limit.", scope=Scope.TOPIC
     )
     offload_throttling_rate_per_topic_in_requests: int = setting(
-        integer(0), default=0, doc="Most requests per second to the tier for one topic. 0: no limit.", scope=Scope.TOPIC
+        integer(0), default=0, doc="Limit on upload requests per second for one topic. 0: no limit.", scope=Scope.TOPIC
     )
     offload_request_timeout_seconds: int = setting(
         duration(minimum=1),
         default=60,
-        doc="Deadline in seconds of one request to the tier, its repetitions included.",
+        doc="Deadline in seconds of one request to the tier, including its retries.",
     )
     offload_retry_min_backoff_millis: int = setting(
         duration(1, minimum=1),
         default=1_000,
-        doc="Milliseconds before a failed offload is tried again; doubled at each failure.",
+        doc="Milliseconds before the first retry of a failed offload; doubled with each failure.",
     )
     offload_retry_max_backoff_millis: int = setting(
         duration(1, minimum=1),
         default=60_000,
-        doc="Longest wait in milliseconds before a failed offload is tried again.",
+        doc="Maximum milliseconds between retries of a failed offload.",
     )
     offload_stall_warning_seconds: int = setting(
         duration(minimum=1),
         default=300,
-        doc="Seconds without progress after which an offload is named in the log and the metrics.",
+        doc="Seconds without progress after which an offload is reported in the log and the metrics.",
     )
 
 
 @section
-class Streaming:
+class StreamingSettings:
     """Streaming offload."""
 
     streaming_offload_enabled: bool = setting(
         flag(),
         default=False,
-        doc="Whether entries stream to the tier while they are written. Otherwise whole ledgers go once they are "
-        "closed.",
+        doc="Whether entries are streamed to the tier in segments while they are written. Otherwise ledgers are "
+        "offloaded after they are closed.",
         scope=Scope.TOPIC,
     )
     max_offload_segment_size_in_bytes: int = setting(
@@ -163,35 +163,35 @@ class Streaming:
     max_offload_segment_rollover_time_in_seconds: int = setting(
         duration(minimum=1),
         default=600,
-        doc="Seconds after its first entry at which a segment closes.",
+        doc="Seconds from the first entry of a segment to its closing.",
         scope=Scope.TOPIC,
         aliases={"maxOffloadSegmentRolloverTimeMinutes": duration(SECOND_MS, plain=MINUTE_MS, minimum=1)},
     )
     streaming_offload_block_size_in_bytes: int = setting(
         size(minimum=KIB, maximum=2 * GIB - 1),
         default=MIB,
-        doc="Size in bytes of a segment's blocks (format V2): the step of its index, of its checksums, and of Spark's "
-        "splits. A larger entry gets a block of its own.",
+        doc="Size in bytes of a segment's blocks (format V2): the granularity of its index, its checksums and Spark's "
+        "splits. A larger entry is stored in a block of its own.",
         scope=Scope.TOPIC,
     )
     streaming_offload_part_size_in_bytes: int = setting(
         size(minimum=5 * MIB, maximum=5 * GIB),
         default=8 * MIB,
-        doc="Least bytes of whole blocks that are uploaded at a time, more for segments past 1,000 parts. Stores "
-        "refuse less than 5 MiB.",
+        doc="Minimum size in bytes of an upload part, which holds whole blocks; larger for segments that would exceed "
+        "1,000 parts. Object stores require at least 5 MiB.",
         scope=Scope.TOPIC,
     )
     offload_buffer_max_bytes: int = setting(
         size(),
         default=256 * MIB,
-        doc="Memory in bytes for entries that wait for their upload, all topics together, where offload tasks read "
-        "over the Pulsar protocol. A topic uses at most as much as it leaves free. What does not fit is read from the "
+        doc="Memory in bytes for entries that wait for upload, for all topics together; for offload tasks that read "
+        "over the Pulsar protocol. A topic may use at most as much as it leaves free. Other entries are read from the "
         "hot log. 0: no buffer.",
     )
 
 
 _BLOCK = size(minimum=5 * MIB, maximum=2 * GIB - 1)
-"""A V1 block is one part of an upload, and stores demand 5 MiB; Pulsar holds its size in a signed 32-bit number."""
+"""A V1 block is one upload part, for which stores require 5 MiB; Pulsar stores its size as a signed 32-bit number."""
 _READ_BUFFER = size(minimum=1, maximum=2 * GIB - 1)
 
 _OWN_PREFIX = {"aws-s3": "s3ManagedLedgerOffload", "google-cloud-storage": "gcsManagedLedgerOffload"}
@@ -199,10 +199,10 @@ _GENERAL_PREFIX = "managedLedgerOffload"
 
 
 def driver_keys(driver: str, suffix: str) -> tuple[str, ...]:
-    """The keys that hold a property of a driver, the one that wins first.
+    """Return the keys that hold a property of a driver, highest precedence first.
 
     Args:
-        driver: Name of the driver, in any case. Only ``aws-s3`` and ``google-cloud-storage`` have keys of their own.
+        driver: Name of the driver, in any case. Only ``aws-s3`` and ``google-cloud-storage`` have specific keys.
         suffix: ``Bucket``, ``Region``, ``ServiceEndpoint``, ``MaxBlockSizeInBytes`` or ``ReadBufferSizeInBytes``.
     """
     own = _OWN_PREFIX.get(driver.lower())
@@ -211,11 +211,11 @@ def driver_keys(driver: str, suffix: str) -> tuple[str, ...]:
 
 
 @section
-class Tier:
+class TierSettings:
     """Tier.
 
-    For the drivers `aws-s3` and `google-cloud-storage` a key that begins with `s3` or `gcs` wins over the general one;
-    `S3`, `azureblob` and `aliyun-oss` use the general keys alone.
+    For the drivers `aws-s3` and `google-cloud-storage`, keys that begin with `s3` or `gcs` take precedence over the
+    general ones; `S3`, `azureblob` and `aliyun-oss` use only the general keys.
     """
 
     managed_ledger_offload_bucket: str | None = setting(
@@ -227,7 +227,7 @@ class Tier:
     managed_ledger_offload_service_endpoint: str | None = setting(
         optional(text()),
         default=None,
-        doc="URL of the store, where it is not the provider's own; buckets are then addressed by path.",
+        doc="URL of the object store, if it is not the provider's default; buckets are then addressed by path.",
         scope=Scope.TOPIC,
     )
     managed_ledger_offload_max_block_size_in_bytes: int = setting(
@@ -237,7 +237,7 @@ class Tier:
         scope=Scope.TOPIC,
     )
     managed_ledger_offload_read_buffer_size_in_bytes: int = setting(
-        _READ_BUFFER, default=MIB, doc="Bytes fetched by one request of a reader.", scope=Scope.TOPIC
+        _READ_BUFFER, default=MIB, doc="Bytes per read request.", scope=Scope.TOPIC
     )
     s3_managed_ledger_offload_bucket: str | None = setting(
         optional(text()), default=None, doc="Bucket, for `aws-s3`.", scope=Scope.TOPIC
@@ -246,32 +246,35 @@ class Tier:
         optional(text()), default=None, doc="Region of the bucket, for `aws-s3`.", scope=Scope.TOPIC
     )
     s3_managed_ledger_offload_service_endpoint: str | None = setting(
-        optional(text()), default=None, doc="URL of the store, for `aws-s3`.", scope=Scope.TOPIC
+        optional(text()), default=None, doc="URL of the object store, for `aws-s3`.", scope=Scope.TOPIC
     )
     s3_managed_ledger_offload_max_block_size_in_bytes: int = setting(
         _BLOCK, default=64 * MIB, doc="Block size in bytes (format V1), for `aws-s3`.", scope=Scope.TOPIC
     )
     s3_managed_ledger_offload_read_buffer_size_in_bytes: int = setting(
-        _READ_BUFFER, default=MIB, doc="Bytes fetched by one request of a reader, for `aws-s3`.", scope=Scope.TOPIC
+        _READ_BUFFER, default=MIB, doc="Bytes per read request, for `aws-s3`.", scope=Scope.TOPIC
     )
     s3_managed_ledger_offload_credential_id: str | None = setting(
-        optional(text()), default=None, doc="Access key id for S3. Nothing: the SDK's own chain.", scope=Scope.TOPIC
+        optional(text()),
+        default=None,
+        doc="Access key ID for S3. Empty: the SDK's credential chain.",
+        scope=Scope.TOPIC,
     )
     s3_managed_ledger_offload_credential_secret: str | None = setting(
         optional(text()),
         default=None,
-        doc="Secret access key for S3. Nothing: the SDK's own chain.",
+        doc="Secret access key for S3. Empty: the SDK's credential chain.",
         scope=Scope.TOPIC,
         secret=True,
     )
     s3_managed_ledger_offload_role: str | None = setting(
         optional(text()),
         default=None,
-        doc="Role to assume through STS, where no access key is given.",
+        doc="Role to assume through STS if no access key is given.",
         scope=Scope.TOPIC,
     )
     s3_managed_ledger_offload_role_session_name: str = setting(
-        text(), default="pulsar-s3-offload", doc="Session name under which the role is assumed.", scope=Scope.TOPIC
+        text(), default="pulsar-s3-offload", doc="Session name of the assumed role.", scope=Scope.TOPIC
     )
     gcs_managed_ledger_offload_bucket: str | None = setting(
         optional(text()), default=None, doc="Bucket, for `google-cloud-storage`.", scope=Scope.TOPIC
@@ -285,13 +288,13 @@ class Tier:
     gcs_managed_ledger_offload_read_buffer_size_in_bytes: int = setting(
         _READ_BUFFER,
         default=MIB,
-        doc="Bytes fetched by one request of a reader, for `google-cloud-storage`.",
+        doc="Bytes per read request, for `google-cloud-storage`.",
         scope=Scope.TOPIC,
     )
     gcs_managed_ledger_offload_service_account_key_file: str | None = setting(
         optional(text()),
         default=None,
-        doc="JSON file with the key of a service account. Nothing: the SDK's own chain.",
+        doc="JSON key file of a service account. Empty: the SDK's credential chain.",
         scope=Scope.TOPIC,
     )
     file_system_uri: str | None = setting(
@@ -304,8 +307,8 @@ class Tier:
     file_system_profile_path: str | None = setting(
         optional(text()),
         default=None,
-        doc="Hadoop configuration for Pulsar's own `filesystem` driver; kept and returned, and needed only to read "
-        "what Pulsar wrote.",
+        doc="Hadoop configuration of Pulsar's `filesystem` driver; stored and returned, and needed only to read "
+        "objects that Pulsar wrote.",
         scope=Scope.TOPIC,
     )
 
@@ -314,36 +317,36 @@ _DAMAGE_POLICY = choice(DamagePolicy)
 
 
 @section
-class Reading:
+class ReadSettings:
     """Reading from the tier."""
 
     offload_index_cache_max_bytes: int = setting(
-        size(), default=64 * MIB, doc="Memory in bytes for parsed indexes of objects."
+        size(), default=64 * MIB, doc="Memory in bytes for cached object indexes."
     )
     offload_entry_offset_cache_max_bytes: int = setting(
         size(),
         default=32 * MIB,
-        doc="Memory in bytes for positions of entries met on the way, which spare a search in the block.",
+        doc="Memory in bytes for cached offsets of entries, which save a scan of the block.",
     )
     offload_read_max_bytes: int = setting(
         size(minimum=MIB),
         default=256 * MIB,
-        doc="Memory in bytes for data on its way from the tier, all readers together.",
+        doc="Memory in bytes for tier reads in progress, for all readers together.",
     )
     offload_scan_read_buffer_size_in_bytes: int = setting(
         size(minimum=1, maximum=2 * GIB - 1),
         default=8 * MIB,
-        doc="Bytes fetched by one request of a scan over many blocks.",
+        doc="Bytes per read request of a scan over many blocks.",
     )
     managed_ledger_inactive_offloaded_ledger_eviction_time_seconds: int = setting(
         duration(),
         default=600,
-        doc="Seconds without a read after which what is held for an offloaded ledger is dropped. 0: never.",
+        doc="Seconds without a read after which the cached state of an offloaded ledger is evicted. 0: never.",
     )
     damaged_data_policy: DamagePolicy = setting(
         _DAMAGE_POLICY,
         default=DamagePolicy.FAIL,
-        doc="What readers do with damaged or missing data: stop with an error, or leave it out and report it.",
+        doc="Reaction of readers to damaged or missing data: stop with an error, or skip it and report it.",
         aliases={
             "autoSkipNonRecoverableData": switch(_DAMAGE_POLICY, on=DamagePolicy.SKIP_AND_REPORT, off=DamagePolicy.FAIL)
         },
@@ -351,31 +354,33 @@ class Reading:
 
 
 @section
-class Pipeline:
+class SparkSettings:
     """Spark."""
 
     spark_master: str = setting(
-        text(), default="local[*]", doc="Spark master that runs offloads, exports and deep checks."
+        text(), default="local[*]", doc="Spark master that runs offload and verify jobs and exports."
     )
     spark_properties: tuple[tuple[str, str], ...] = setting(
         pairs(),
         default=(),
-        doc="Further properties of Spark, which win over ours. In the file one key each, under Spark's own name, such "
-        "as `spark.driver.host` or `spark.pyspark.python`.",
+        doc="Additional Spark properties, which override ours. In the file one key for each, under Spark's own name, "
+        "such as `spark.driver.host` or `spark.pyspark.python`.",
         prefix="spark.",
         secret=True,
     )
     spark_max_concurrent_jobs: int = setting(
-        integer(1), default=4, doc="Offload jobs that may run at a time, so that a slow topic never holds up another."
+        integer(1),
+        default=4,
+        doc="Maximum number of concurrent offload jobs, so that a slow topic does not block others.",
     )
     spark_task_buffer_max_bytes: int = setting(
         size(minimum=5 * MIB),
         default=64 * MIB,
-        doc="Memory in bytes that one offload task may hold for entries and parts.",
+        doc="Memory in bytes that one offload task may use for entries and parts.",
     )
     offload_tasks_read_files: bool = setting(
         flag(),
         default=True,
-        doc="Whether offload tasks read the ledgers' files where they find them. False: they read over the Pulsar "
-        "protocol even there.",
+        doc="Whether offload tasks read ledger files that are on their own disk. False: they always read over the "
+        "Pulsar protocol.",
     )

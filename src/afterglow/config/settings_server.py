@@ -3,110 +3,125 @@
 from __future__ import annotations
 
 from afterglow.config.choices import AuthenticationProvider
-from afterglow.config.kinds import KIB, MIB, choice, duration, flag, integer, names, optional, port, several, size, text
 from afterglow.config.setting import section, setting
+from afterglow.config.value_types import (
+    KIB,
+    MIB,
+    choice,
+    duration,
+    flag,
+    integer,
+    names,
+    optional,
+    port,
+    several,
+    size,
+    text,
+)
 
 _LARGEST_MESSAGE = 2**31 - 1 - 10 * KIB
-"""Frame lengths are signed 32-bit numbers, and Pulsar adds 10 KiB to the message size for the command."""
+"""Frame lengths are signed 32-bit numbers, and Pulsar reserves 10 KiB of a frame for the command."""
 
 
 @section
-class Server:
+class ServerSettings:
     """Server and connections."""
 
     cluster_name: str = setting(
-        text(), default="standalone", doc="Name of the cluster, as the admin API and the metadata paths show it."
+        text(), default="standalone", doc="Name of the cluster in the admin API and in metadata paths."
     )
     bind_address: str = setting(
         text(),
         default="127.0.0.1",
-        doc="Address on which all ports listen. Pulsar's default is 0.0.0.0; here anything but a loopback address is "
-        "refused without authentication and TLS, unless `--insecure` is given.",
+        doc="Address on which all ports listen. Pulsar's default is 0.0.0.0; here any address but a loopback address "
+        "requires authentication and TLS, or `--insecure`.",
     )
     advertised_address: str | None = setting(
         optional(text()),
         default=None,
-        doc="Host name or address that lookups give to clients. Nothing: the bind address, or for a wildcard such as "
-        "0.0.0.0 the address of this machine's default route. With TLS the certificate must name it.",
+        doc="Host name or address that lookups return to clients. Empty: the bind address, or for a wildcard such as "
+        "0.0.0.0 the address of this machine's default route. With TLS it must be named in the certificate.",
     )
     broker_service_port: int | None = setting(
         optional(port()),
         default=6650,
-        doc="Port of the Pulsar binary protocol. 0 picks a free port, nothing opens none.",
+        doc="Port of the Pulsar binary protocol. 0 selects a free port; empty: no port.",
     )
     broker_service_port_tls: int | None = setting(
-        optional(port()), default=None, doc="Port of the Pulsar binary protocol over TLS. Nothing opens none."
+        optional(port()), default=None, doc="Port of the Pulsar binary protocol over TLS. Empty: no port."
     )
     web_service_port: int | None = setting(
         optional(port()),
         default=8080,
-        doc="Port of the admin API, metrics and console. 0 picks a free port, nothing opens none.",
+        doc="Port of the admin API, metrics and console. 0 selects a free port; empty: no port.",
     )
     web_service_port_tls: int | None = setting(
-        optional(port()), default=None, doc="Port of the admin API over TLS. Nothing opens none."
+        optional(port()), default=None, doc="Port of the admin API over TLS. Empty: no port."
     )
     metadata_store_url: str | None = setting(
         optional(text()),
         default=None,
-        doc="Where metadata lives: `sqlite:PATH`, `zk://host:2181[/chroot]`, or Pulsar's `zk:host:2181[/chroot]`. "
-        "Nothing: SQLite in the server's home.",
+        doc="Metadata store: `sqlite:PATH`, `zk://host:2181[/chroot]`, or Pulsar's `zk:host:2181[/chroot]`. Empty: "
+        "SQLite in the server's home.",
     )
     metadata_store_session_timeout_millis: int = setting(
         duration(1, minimum=1),
         default=30_000,
-        doc="Milliseconds without contact after which ZooKeeper ends the session.",
+        doc="Milliseconds without contact after which ZooKeeper expires the session.",
     )
     metadata_store_operation_timeout_seconds: int = setting(
         duration(minimum=1),
         default=30,
         doc="Deadline in seconds of one metadata operation, and of the first connection to ZooKeeper. The outcome of a "
-        "change that was sent and not answered in time is unknown. SQLite: longest wait for a locked file.",
+        "change that was sent but not answered in time is unknown. SQLite: maximum wait for a locked file.",
     )
     keep_alive_interval_seconds: int = setting(
         duration(minimum=1),
         default=30,
-        doc="Seconds between pings to a client; a connection silent for two intervals is closed.",
+        doc="Seconds between pings to a client; a connection that is silent for two intervals is closed.",
     )
     max_message_size: int = setting(
-        size(minimum=1, maximum=_LARGEST_MESSAGE), default=5 * MIB, doc="Largest message in bytes, metadata included."
+        size(minimum=1, maximum=_LARGEST_MESSAGE),
+        default=5 * MIB,
+        doc="Maximum message size in bytes, including metadata.",
     )
-    broker_max_connections: int = setting(integer(0), default=0, doc="Most connections in all. 0: no limit.")
+    broker_max_connections: int = setting(integer(0), default=0, doc="Maximum number of connections. 0: no limit.")
     broker_max_connections_per_ip: int = setting(
-        integer(0), default=0, doc="Most connections from one address. 0: no limit."
+        integer(0), default=0, doc="Maximum number of connections from one address. 0: no limit."
     )
     tls_handshake_timeout_seconds: int = setting(
         duration(minimum=1),
         default=10,
-        doc="Seconds that a client has for the TLS handshake, on both TLS ports.",
+        doc="Timeout in seconds of the TLS handshake, on both TLS ports.",
     )
     max_http_server_connections: int = setting(
         integer(0),
         default=2_048,
-        doc="Most connections to the admin API in all; further ones are closed at once. 0: no limit.",
+        doc="Maximum number of connections to the admin API; further ones are closed immediately. 0: no limit.",
     )
     max_http_server_connections_per_ip: int = setting(
         integer(0),
         default=512,
-        doc="Most connections to the admin API from one address. Raise it where a proxy stands in front. 0: no limit.",
+        doc="Maximum number of connections to the admin API from one address. Raise it behind a proxy. 0: no limit.",
     )
     http_request_timeout_seconds: int = setting(
         duration(minimum=1),
         default=30,
-        doc="Seconds that a client of the admin API has to send the headers of a request, as many again for its body, "
-        "and as many to read on where it stops reading an answer.",
+        doc="Timeout in seconds for an HTTP client to send the headers of a request, again for its body, and again to "
+        "resume reading a response.",
     )
     max_message_publish_buffer_size_in_mb: int = setting(
         size(MIB, minimum=-1),
         default=256,
-        doc="Publish requests of all connections without a receipt, in MiB, past which no socket is read. -1: no "
-        "limit. Pulsar takes half of its direct memory.",
+        doc="Size in MiB of unacknowledged publish requests of all connections above which no socket is read. -1: no "
+        "limit. Pulsar's default is half of its direct memory.",
         key="maxMessagePublishBufferSizeInMB",
     )
     http_max_request_size: int = setting(
         size(minimum=-1),
         default=5 * MIB,
-        doc="Largest body of an admin request in bytes. Whatever is set, more than 256 KiB, or 512 KiB with a schema, "
-        "is never taken: no call needs it. -1, Pulsar's default: nothing else limits it.",
+        doc="Maximum size in bytes of the body of an admin request. Independently of this setting a body must not "
+        "exceed 256 KiB, or 512 KiB with a schema. -1, Pulsar's default: no other limit.",
     )
     stats_update_frequency_in_secs: int = setting(
         duration(minimum=1), default=60, doc="Seconds over which rates in topic statistics are averaged."
@@ -123,8 +138,8 @@ class Server:
     metrics_max_topics: int = setting(
         integer(0),
         default=1000,
-        doc="Topics that have metrics of their own, and likewise subscriptions; the figures of further ones are summed "
-        "under the name `other`.",
+        doc="Number of topics with separate metrics, and likewise of subscriptions; the metrics of all others are "
+        "summed under the name `other`.",
     )
 
 
@@ -141,66 +156,66 @@ PULSAR_AUTHORIZATION = "org.apache.pulsar.broker.authorization.PulsarAuthorizati
 
 
 @section
-class Security:
+class SecuritySettings:
     """Authentication and TLS."""
 
     authentication_enabled: bool = setting(
-        flag(), default=False, doc="Whether clients must prove who they are, on every port."
+        flag(), default=False, doc="Whether clients must authenticate, on every port."
     )
     authentication_providers: tuple[AuthenticationProvider, ...] = setting(
-        _PROVIDERS, default=(), doc="Ways in which a client may prove who it is; one that is not supported is an error."
+        _PROVIDERS, default=(), doc="Authentication methods that clients may use; an unsupported one is an error."
     )
     authorization_enabled: bool = setting(
         flag(),
         default=False,
-        doc="Whether a role needs permission to produce, consume, look up and administer; needs authentication.",
+        doc="Whether a role needs permission to produce, consume, look up and administer; requires authentication.",
     )
     authorization_provider: str = setting(
         text(),
         default=PULSAR_AUTHORIZATION,
-        doc="The rules by which roles have permission. Another class than Pulsar's own is an error where "
-        "authorization is enabled.",
+        doc="Class whose authorization rules apply. With authorization enabled, any class but Pulsar's default is an "
+        "error.",
     )
     authorization_allow_wildcards_matching: bool = setting(
         flag(),
         default=False,
-        doc="Whether a grant to `prefix*` or `*suffix` counts for every role that matches.",
+        doc="Whether a grant to `prefix*` or `*suffix` applies to every matching role.",
     )
-    super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles that may do everything.")
+    super_user_roles: tuple[str, ...] = setting(names(), default=(), doc="Roles with all permissions.")
     allowed_tiers: tuple[str, ...] = setting(
         names(),
         default=(),
-        doc="Tiers that roles other than superusers may name in offload policies, besides the server's own: "
-        "`file:///path`, `s3://bucket[/prefix][?endpoint=URL&region=NAME]`, each with all below it; see "
+        doc="Tiers that roles other than superusers may name in offload policies, in addition to the server's own: "
+        "`file:///path`, `s3://bucket[/prefix][?endpoint=URL&region=NAME]`, each including everything below it; see "
         "[security](security.md).",
     )
     anonymous_user_role: str | None = setting(
-        optional(text()), default=None, doc="Role of clients that present no credentials. Nothing: they are refused."
+        optional(text()), default=None, doc="Role of clients without credentials. Empty: they are refused."
     )
     authenticate_metrics_endpoint: bool = setting(
-        flag(), default=False, doc="Whether `/metrics` asks for credentials too."
+        flag(), default=False, doc="Whether `/metrics` requires authentication."
     )
     token_secret_key: str | None = setting(
         optional(text()),
         default=None,
-        doc="Symmetric key that signs tokens: `file:///path`, `data:;base64,…`, or the base64 text itself.",
+        doc="Symmetric key of tokens: `file:///path`, `data:;base64,…`, or base64.",
         secret=True,
     )
     token_public_key: str | None = setting(
         optional(text()),
         default=None,
-        doc="Public key that checks tokens: `file:///path`, `data:;base64,…`, or the base64 text itself.",
+        doc="Public key that verifies tokens: `file:///path`, `data:;base64,…`, or base64.",
     )
     token_public_alg: str = setting(text(), default="RS256", doc="Signature algorithm of the public key.")
     token_auth_claim: str = setting(text(), default="sub", doc="Claim of the token that names the role.")
     token_audience_claim: str | None = setting(
-        optional(text()), default=None, doc="Claim that must hold the audience, if any."
+        optional(text()), default=None, doc="Claim that must contain the audience."
     )
     token_audience: str | None = setting(
-        optional(text()), default=None, doc="Audience that the audience claim must name."
+        optional(text()), default=None, doc="Audience that the audience claim must contain."
     )
     token_allowed_clock_skew_seconds: int = setting(
-        duration(), default=0, doc="Seconds by which clocks may differ when a token's times are checked."
+        duration(), default=0, doc="Tolerated clock skew in seconds when the times of a token are checked."
     )
     tls_certificate_file_path: str | None = setting(
         optional(text()), default=None, doc="PEM file with the server's certificate chain."
@@ -209,46 +224,48 @@ class Security:
         optional(text()), default=None, doc="PEM file with the server's private key."
     )
     tls_trust_certs_file_path: str | None = setting(
-        optional(text()), default=None, doc="PEM file with the authorities that may have signed a client's certificate."
+        optional(text()),
+        default=None,
+        doc="PEM file with the certificate authorities that are trusted for client certificates.",
     )
     tls_require_trusted_client_cert_on_connect: bool = setting(
-        flag(), default=False, doc="Whether a client without a trusted certificate is refused."
+        flag(), default=False, doc="Whether clients must present a trusted certificate."
     )
     tls_protocols: tuple[str, ...] = setting(
-        names(), default=(), doc="TLS versions to offer, such as `TLSv1.3`. Nothing: what the platform holds safe."
+        names(), default=(), doc="TLS versions to offer, such as `TLSv1.3`. Empty: the platform's default."
     )
     tls_ciphers: tuple[str, ...] = setting(
-        names(), default=(), doc="Cipher suites to offer. Nothing: what the platform holds safe."
+        names(), default=(), doc="Cipher suites to offer. Empty: the platform's default."
     )
     tls_cert_refresh_check_duration_sec: int = setting(
-        duration(), default=300, doc="Seconds between looks for a renewed certificate. 0: at every connection."
+        duration(), default=300, doc="Seconds between checks for a renewed certificate. 0: at every connection."
     )
     broker_client_authentication_plugin: str | None = setting(
         optional(text()),
         default=None,
-        doc="How offload tasks that read over the protocol prove who they are: "
-        "`org.apache.pulsar.client.impl.auth.AuthenticationToken` or nothing. Nothing together with parameters means a "
+        doc="Authentication of offload tasks that read over the Pulsar protocol: "
+        "`org.apache.pulsar.client.impl.auth.AuthenticationToken`, or empty. If parameters are set, empty means a "
         "token too.",
     )
     broker_client_authentication_parameters: str | None = setting(
         optional(text()),
         default=None,
-        doc="The token of those tasks: `token:…` or `file:///path`. Its role must be allowed to consume the topics; "
-        "one of superUserRoles is.",
+        doc="Token of those tasks: `token:…` or `file:///path`. Its role needs permission to consume the topics, as "
+        "the roles of superUserRoles have.",
         secret=True,
     )
     broker_client_tls_enabled: bool = setting(
-        flag(), default=False, doc="Whether those tasks use brokerServicePortTls also where a plain port is open."
+        flag(), default=False, doc="Whether those tasks use brokerServicePortTls even if the plain port is open."
     )
     broker_client_trust_certs_file_path: str | None = setting(
         optional(text()),
         default=None,
-        doc="PEM file with the authorities that those tasks trust; its content travels with them. Nothing: those that "
-        "the system trusts.",
+        doc="PEM file with the certificate authorities that those tasks trust; its content is sent to the tasks. "
+        "Empty: the system's trust store.",
     )
     tls_hostname_verification_enabled: bool = setting(
         flag(),
         default=True,
-        doc="Whether the server's certificate must name the advertised address, for those tasks. Pulsar's default is "
-        "false.",
+        doc="Whether those tasks verify that the server's certificate names the advertised address. Pulsar's default "
+        "is false.",
     )

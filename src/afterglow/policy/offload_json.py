@@ -18,16 +18,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.config import SETTINGS, Scope
-from afterglow.config.kinds import MIB
 from afterglow.config.load import find, nearest, spellings
-from afterglow.config.settings_offload import Offload, Streaming, Tier
+from afterglow.config.settings_offload import OffloadSettings, StreamingSettings, TierSettings
+from afterglow.config.value_types import MIB
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import TypeAlias
 
-    from afterglow.config import BrokerConfig, Kind, Setting
+    from afterglow.config import BrokerConfig, Setting, ValueType
 
     Json: TypeAlias = dict[str, Any]
 
@@ -37,7 +37,7 @@ MASK: Final = "********"
 POLICY_SETTINGS: Final[Mapping[str, Setting]] = {
     row.key: row
     for row in SETTINGS.values()
-    if row.section in {Offload, Streaming, Tier} and row.scope is not Scope.BROKER
+    if row.section in {OffloadSettings, StreamingSettings, TierSettings} and row.scope is not Scope.BROKER
 }
 """What an object of offload policies may set, by key, in the order of the table."""
 
@@ -197,12 +197,12 @@ def _unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
 def _has_newer(name: str, fields: Mapping[str, Any]) -> bool:
     row = spellings()[name][0]
     value = fields.get(row.key)
-    return value is not None and (value != "" or row.kind.takes_empty)
+    return value is not None and (value != "" or row.value_type.takes_empty)
 
 
 def _is_streaming(name: str) -> bool:
     found = spellings().get(name)
-    return found is not None and found[0].section is Streaming and found[0].key in POLICY_SETTINGS
+    return found is not None and found[0].section is StreamingSettings and found[0].key in POLICY_SETTINGS
 
 
 def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> dict[str, Any]:
@@ -210,10 +210,10 @@ def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> di
     spelt: dict[str, str] = {}
     for name, value in fields:
         try:
-            row, kind = _setting(name)
-            if value == "" and not kind.takes_empty:
+            row, value_type = _setting(name)
+            if value == "" and not value_type.takes_empty:
                 continue
-            parsed = _read_one(name, row, kind, value)
+            parsed = _read_one(name, row, value_type, value)
         except ConfigError as error:
             problems[name] = str(error)
             continue
@@ -229,7 +229,7 @@ def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> di
     return values
 
 
-def _setting(name: str) -> tuple[Setting, Kind[Any]]:
+def _setting(name: str) -> tuple[Setting, ValueType[Any]]:
     found = find(name)
     if found is not None and found[0].key in POLICY_SETTINGS:
         return found
@@ -241,18 +241,18 @@ def _setting(name: str) -> tuple[Setting, Kind[Any]]:
     raise ConfigError(f"offload policies have no field {name!r}; did you mean {meant}?")
 
 
-def _read_one(name: str, row: Setting, kind: Kind[Any], value: object) -> Any:
+def _read_one(name: str, row: Setting, value_type: ValueType[Any], value: object) -> Any:
     if row.prefix and not isinstance(value, str) and name == row.key:
         return _read_pairs(name, value)
     try:
-        parsed = kind.parse(_text(value))
+        parsed = value_type.parse(_text(value))
         # A number where a text belongs is a slip, though Java would take it.
-        if row.kind.accepts(parsed) and (isinstance(value, str) or not isinstance(parsed, str) or parsed is None):
+        if row.value_type.accepts(parsed) and (isinstance(value, str) or not isinstance(parsed, str) or parsed is None):
             return parsed
     except ValueError:
         pass
     shown = "the value" if row.secret else repr(value)
-    raise ConfigError(f"{name}: {shown} is not {kind.description}")
+    raise ConfigError(f"{name}: {shown} is not {value_type.description}")
 
 
 def _text(value: object) -> str:
@@ -267,11 +267,11 @@ def _text(value: object) -> str:
 
 def _read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{name}: {value!r} is not an object of texts, nor {_EXTRA.kind.description}")
+        raise ConfigError(f"{name}: {value!r} is not an object of strings, nor {_EXTRA.value_type.description}")
     try:
         return tuple(sorted((key, _text(item)) for key, item in value.items() if item is not None))
     except ValueError as error:
-        raise ConfigError(f"{name}: {error.args[0]!r} is not a text") from None
+        raise ConfigError(f"{name}: {error.args[0]!r} is not a string") from None
 
 
 def _write_one(key: str, value: Any) -> tuple[str, Any]:

@@ -281,7 +281,7 @@ def namespace_settings(namespace: Stored) -> LevelSettings:
     legacy = {
         key: namespace[name]
         for name, key in LEGACY_OFFLOAD_FIELDS.items()
-        if namespace.get(name) not in {None, -1} and SETTINGS[key].kind.accepts(namespace[name])
+        if namespace.get(name) not in {None, -1} and SETTINGS[key].value_type.accepts(namespace[name])
     }
     plain, problems = _read_fields(((field.namespace, field) for field in FIELDS), namespace)
     offload = offload_json.read(namespace.get(NAMESPACE_OFFLOAD) or {})
@@ -310,8 +310,8 @@ def _read_fields(fields: Iterable[tuple[str, PolicyField]], stored: Stored) -> t
             problems.append(f"{name}: {value!r} is not a valid value")
             continue
         for key, setting in found.items():
-            if SETTINGS[key].kind.accepts(setting):
+            if SETTINGS[key].value_type.accepts(setting):
                 settings[key] = setting
             else:
-                problems.append(f"{name}: {setting!r} is not {SETTINGS[key].kind.description}")
+                problems.append(f"{name}: {setting!r} is not {SETTINGS[key].value_type.description}")
     return settings, problems

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
-from afterglow.config.kinds import duration
+from afterglow.config.value_types import duration
 from afterglow.errors import ConfigError
 from afterglow.format.position import EARLIEST, LATEST, Position, parse_position
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].kind
+_PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].value_type
 
 
 class SourceTopic:

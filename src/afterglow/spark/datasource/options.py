@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar, cast
 
 from afterglow.config.broker import SETTINGS
-from afterglow.config.kinds import MIB, flag, integer, size
+from afterglow.config.value_types import MIB, flag, integer, size
 from afterglow.errors import ConfigError
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.read.window import parse_time
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from afterglow.config.choices import ReadPriority
-    from afterglow.config.kinds import Kind
+    from afterglow.config.value_types import ValueType
     from afterglow.read.split_reader import Include
 
 Hot: TypeAlias = Literal["read", "skip"]
@@ -51,7 +51,7 @@ OPTIONS: Final = (
 )
 """Every option there is, as it is written; Spark does not tell capitals from small letters."""
 
-_PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].kind
+_PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].value_type
 _AGE: Final = re.compile(r"\s*\d+\s*[a-zA-Z]+\s*")
 _Value = TypeVar("_Value")
 _Default = TypeVar("_Default")
@@ -204,13 +204,13 @@ def _one_of(texts: Mapping[str, str], name: str, default: str, other: str) -> st
     return text
 
 
-def _value(texts: Mapping[str, str], name: str, kind: Kind[_Value], default: _Default) -> _Value | _Default:
+def _value(texts: Mapping[str, str], name: str, value_type: ValueType[_Value], default: _Default) -> _Value | _Default:
     if name not in texts:
         return default
     try:
-        value = kind.parse(texts[name].strip())
+        value = value_type.parse(texts[name].strip())
     except ValueError:
         value = None
-    if value is None or not kind.accepts(value):
-        raise ConfigError(f"the option {name}={texts[name]!r} is not {kind.description}")
+    if value is None or not value_type.accepts(value):
+        raise ConfigError(f"the option {name}={texts[name]!r} is not {value_type.description}")
     return value

@@ -1,12 +1,12 @@
-"""Types of settings: how their text is read, which values are in range, how they are written back.
+"""Types of setting values: parsing, validation and rendering.
 
-Every kind keeps one law: ``kind.parse(kind.render(value)) == value`` for each value that it accepts. Kinds know nothing
-of keys, files or origins; a caller turns their ``ValueError`` into a message with :attr:`Kind.description`.
+Every type satisfies ``parse(render(value)) == value`` for each value that it accepts. Types do not know keys, files or
+origins; the caller turns a ``ValueError`` into a message with :attr:`ValueType.description`.
 
-A plain number of a size or duration counts the unit that the key names; a suffix gives another. Suffixes are those of
-``pulsar-admin``: ``k m g t`` (powers of 1024) for sizes and ``s m h d w y`` for durations, in any case, and ``ms``
-besides. A value that is not a whole multiple of the key's unit is refused rather than rounded. Negative numbers mean
-"no limit" wherever a key allows them and are never scaled.
+A size or duration without a suffix is in the unit that the key names. Suffixes are those of ``pulsar-admin``, in any
+case: ``k m g t`` (powers of 1024) for sizes, ``s m h d w y`` for durations, and additionally ``ms``. A value that is
+not a whole multiple of the key's unit is rejected rather than rounded. Negative numbers mean "no limit" where a key
+allows them and are never scaled.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _INT64_LIMIT = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
-    """The type of a setting."""
+class ValueType(Generic[T]):
+    """The type of a setting's values."""
 
     description: str
-    """What is expected, as the end of a sentence: ``an integer, at least 1``."""
+    """The expected value, as the end of a sentence: ``an integer of at least 1``."""
     parse: Callable[[str], T]
-    """Reads text without surrounding white space; ``ValueError`` if it is none of this kind. Does not look at range."""
+    """Parses text without surrounding white space; raises ``ValueError`` on a syntax error. Ignores the range."""
     accepts: Callable[[object], bool]
-    """Whether a value has the right type and lies in range."""
+    """Whether a value has the right Python type and is in range."""
     render: Callable[[T], str] = str
-    """Writes a value as :attr:`parse` reads it."""
+    """Inverse of :attr:`parse`."""
     takes_empty: bool = False
-    """Whether an empty text means something; where it does not, a key without a value counts as not given."""
+    """Whether an empty text is a value; otherwise a key without a value counts as not given."""
 
 
-def text() -> Kind[str]:
-    """Any text but the empty one."""
-    return Kind("a text", str, lambda value: isinstance(value, str) and value != "")
+def text() -> ValueType[str]:
+    """Text that is not empty."""
+    return ValueType("a string", str, lambda value: isinstance(value, str) and value != "")
 
 
 def _parse_flag(word: str) -> bool:
@@ -55,15 +55,17 @@ def _parse_flag(word: str) -> bool:
     return word.lower() == "true"
 
 
-def flag() -> Kind[bool]:
-    """``true`` or ``false``. Java reads every other word as false; here it is an error."""
-    return Kind("true or false", _parse_flag, lambda value: isinstance(value, bool), lambda value: str(value).lower())
+def flag() -> ValueType[bool]:
+    """``true`` or ``false``. Java reads any other word as false; here it is an error."""
+    return ValueType(
+        "true or false", _parse_flag, lambda value: isinstance(value, bool), lambda value: str(value).lower()
+    )
 
 
-def switch(kind: Kind[T], *, on: T, off: T) -> Kind[T]:
-    """A flag that stands for one of two values of another kind."""
-    return Kind(
-        f"true ({kind.render(on)}) or false ({kind.render(off) or 'nothing'})",
+def switch(value_type: ValueType[T], *, on: T, off: T) -> ValueType[T]:
+    """A flag that selects one of two values of another type."""
+    return ValueType(
+        f"true ({value_type.render(on)}) or false ({value_type.render(off) or 'nothing'})",
         lambda word: on if _parse_flag(word) else off,
         lambda value: value in (on, off),
         lambda value: "true" if value == on else "false",
@@ -71,14 +73,14 @@ def switch(kind: Kind[T], *, on: T, off: T) -> Kind[T]:
 
 
 def _parse_integer(digits: str) -> int:
-    # int() alone would also take underscores and digits of other scripts, which no other reader of the file takes.
+    # int() alone would also accept underscores and digits of other scripts, which Pulsar rejects in the same file.
     if not _INTEGER.fullmatch(digits):
         raise ValueError(digits)
     return int(digits)
 
 
 def bounds(minimum: object | None, maximum: object | None) -> str:
-    """The end of a description: `` from 0 to 65535``, `` of at least 1``, or nothing."""
+    """Return the end of a description: `` from 0 to 65535``, `` of at least 1``, or nothing."""
     if minimum is not None and maximum is not None:
         return f" from {minimum} to {maximum}"
     if minimum is not None:
@@ -87,46 +89,46 @@ def bounds(minimum: object | None, maximum: object | None) -> str:
 
 
 def is_integer(value: object, minimum: int | None, maximum: int | None) -> bool:
-    """Whether the value is an ``int`` of 64 bits inside both bounds, each inclusive."""
+    """Return whether the value is a 64-bit ``int`` within both bounds (inclusive)."""
     if isinstance(value, bool) or not isinstance(value, int) or not -_INT64_LIMIT <= value < _INT64_LIMIT:
         return False
     return (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
 
 
-def integer(minimum: int | None = None, maximum: int | None = None) -> Kind[int]:
-    """A whole number of 64 bits; both bounds inclusive."""
-    return Kind(
+def integer(minimum: int | None = None, maximum: int | None = None) -> ValueType[int]:
+    """A 64-bit integer; both bounds are inclusive."""
+    return ValueType(
         f"an integer{bounds(minimum, maximum)}", _parse_integer, lambda value: is_integer(value, minimum, maximum)
     )
 
 
-def port() -> Kind[int]:
+def port() -> ValueType[int]:
     """A TCP port; 0 picks a free one."""
     return integer(0, 65535)
 
 
-def decimal(minimum: float, maximum: float) -> Kind[float]:
-    """A finite number; both bounds inclusive."""
+def decimal(minimum: float, maximum: float) -> ValueType[float]:
+    """A finite number; both bounds are inclusive."""
 
     def accepts(value: object) -> bool:
         return isinstance(value, float) and math.isfinite(value) and minimum <= value <= maximum
 
-    return Kind(f"a number{bounds(minimum, maximum)}", float, accepts, repr)
+    return ValueType(f"a number{bounds(minimum, maximum)}", float, accepts, repr)
 
 
-def optional(kind: Kind[T]) -> Kind[T | None]:
-    """A value that may be absent, written as nothing at all."""
-    return Kind(
-        f"{kind.description}, or nothing",
-        lambda word: kind.parse(word) if word else None,
-        lambda value: value is None or kind.accepts(value),
-        lambda value: "" if value is None else kind.render(value),
+def optional(value_type: ValueType[T]) -> ValueType[T | None]:
+    """A value that may be absent, written as an empty text."""
+    return ValueType(
+        f"{value_type.description}, or empty",
+        lambda word: value_type.parse(word) if word else None,
+        lambda value: value is None or value_type.accepts(value),
+        lambda value: "" if value is None else value_type.render(value),
         takes_empty=True,
     )
 
 
-def choice(members: type[E], spellings: Mapping[str, E] | None = None) -> Kind[E]:
-    """One member of an enumeration, by value, by name, or by one of the further spellings; case does not count."""
+def choice(members: type[E], spellings: Mapping[str, E] | None = None) -> ValueType[E]:
+    """One member of an enumeration, by value, by name, or by one of the additional spellings, in any case."""
     known = {word.lower(): member for member in members for word in (member.value, member.name)}
     known |= {word.lower(): member for word, member in (spellings or {}).items()}
 
@@ -136,7 +138,7 @@ def choice(members: type[E], spellings: Mapping[str, E] | None = None) -> Kind[E
         except KeyError:
             raise ValueError(word) from None
 
-    return Kind(
+    return ValueType(
         "one of " + ", ".join(member.value for member in members),
         parse,
         lambda value: isinstance(value, members),
@@ -144,27 +146,27 @@ def choice(members: type[E], spellings: Mapping[str, E] | None = None) -> Kind[E
     )
 
 
-def several(kind: Kind[T], plural: str) -> Kind[tuple[T, ...]]:
-    """Values separated by commas, in the order given; repeats are dropped."""
+def several(value_type: ValueType[T], plural: str) -> ValueType[tuple[T, ...]]:
+    """Values separated by commas, in the order given, without duplicates."""
 
     def parse(words: str) -> tuple[T, ...]:
-        return tuple(dict.fromkeys(kind.parse(word.strip()) for word in words.split(",") if word.strip()))
+        return tuple(dict.fromkeys(value_type.parse(word.strip()) for word in words.split(",") if word.strip()))
 
-    return Kind(
-        f"{plural}, separated by commas",
+    return ValueType(
+        f"a comma-separated list of {plural}",
         parse,
-        lambda value: isinstance(value, tuple) and all(kind.accepts(item) for item in value),
-        lambda value: ",".join(kind.render(item) for item in value),
+        lambda value: isinstance(value, tuple) and all(value_type.accepts(item) for item in value),
+        lambda value: ",".join(value_type.render(item) for item in value),
         takes_empty=True,
     )
 
 
-def names() -> Kind[tuple[str, ...]]:
-    """Texts separated by commas."""
-    return several(text(), "texts")
+def names() -> ValueType[tuple[str, ...]]:
+    """A comma-separated list of strings."""
+    return several(text(), "strings")
 
 
-def pairs() -> Kind[tuple[tuple[str, str], ...]]:
+def pairs() -> ValueType[tuple[tuple[str, str], ...]]:
     """A map from text to text, as pairs sorted by key: ``a=1,b=2``."""
 
     def parse_pair(word: str) -> tuple[str, str]:
@@ -178,8 +180,8 @@ def pairs() -> Kind[tuple[tuple[str, str], ...]]:
             isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(word, str) for word in pair) for pair in value
         )
 
-    return Kind(
-        "key=value pairs, separated by commas",
+    return ValueType(
+        "a comma-separated list of key=value pairs",
         lambda words: tuple(sorted(dict(parse_pair(word) for word in words.split(",") if word.strip()).items())),
         accepts,
         lambda value: ",".join(f"{key}={word}" for key, word in value),
@@ -222,7 +224,7 @@ _DURATION = _Measure(
 
 def _quantity(
     measure: _Measure, *, unit: int, plain: int | None, minimum: int | None, maximum: int | None
-) -> Kind[int]:
+) -> ValueType[int]:
     plain = plain or unit
     scales = {"": plain} | {suffix.lower(): scale for suffix, scale in measure.suffixes.items()}
 
@@ -239,7 +241,7 @@ def _quantity(
         return value
 
     def render(value: int) -> str:
-        # Whole multiples of a larger unit read better; where the key names a unit of its own, the number stands for it.
+        # A suffix is easier to read. Keys that name a unit get a plain number in that unit.
         fitting = [] if unit > 1 else [item for item in measure.suffixes.items() if value > 0 and value % item[1] == 0]
         if not fitting:
             return str(value)
@@ -247,11 +249,13 @@ def _quantity(
         return f"{value // scale}{suffix}"
 
     limits = bounds(*(None if bound is None else render(bound) for bound in (minimum, maximum)))
-    expected = f"a {measure.noun} in {measure.units[plain]} (or like {measure.example}){limits}"
-    return Kind(expected, parse, lambda value: is_integer(value, minimum, maximum), render)
+    expected = f"a {measure.noun} in {measure.units[plain]} (or with a unit, as in {measure.example}){limits}"
+    return ValueType(expected, parse, lambda value: is_integer(value, minimum, maximum), render)
 
 
-def size(unit: int = 1, *, plain: int | None = None, minimum: int | None = 0, maximum: int | None = None) -> Kind[int]:
+def size(
+    unit: int = 1, *, plain: int | None = None, minimum: int | None = 0, maximum: int | None = None
+) -> ValueType[int]:
     """A number of bytes.
 
     Args:
@@ -266,8 +270,8 @@ def size(unit: int = 1, *, plain: int | None = None, minimum: int | None = 0, ma
 
 def duration(
     unit: int = SECOND_MS, *, plain: int | None = None, minimum: int | None = 0, maximum: int | None = None
-) -> Kind[int]:
-    """A span of time.
+) -> ValueType[int]:
+    """A duration.
 
     Args:
         unit: Milliseconds that the value counts.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterglow.config import EntryInterceptor, ReadPriority, duration, size
-from afterglow.config.kinds import (
+from afterglow.config.value_types import (
     GIB,
     KIB,
     MIB,
@@ -27,7 +27,7 @@ from afterglow.config.kinds import (
 )
 
 if TYPE_CHECKING:
-    from afterglow.config import Kind
+    from afterglow.config import ValueType
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 WORDS = st.text(st.characters(exclude_characters=",=", exclude_categories=("Z", "C")), min_size=1)
@@ -35,30 +35,30 @@ WORDS = st.text(st.characters(exclude_characters=",=", exclude_categories=("Z", 
 
 @given(INT64)
 def test_an_integer_reads_back_as_written(value: int) -> None:
-    kind = integer()
-    assert kind.accepts(value)
-    assert kind.parse(kind.render(value)) == value
+    value_type = integer()
+    assert value_type.accepts(value)
+    assert value_type.parse(value_type.render(value)) == value
 
 
 @pytest.mark.parametrize("unit", [1, KIB, MIB, GIB])
 @given(value=INT64)
 def test_a_size_reads_back_as_written(unit: int, value: int) -> None:
-    kind = size(unit, minimum=None)
-    assert kind.parse(kind.render(value)) == value
+    value_type = size(unit, minimum=None)
+    assert value_type.parse(value_type.render(value)) == value
 
 
 @pytest.mark.parametrize("unit", [1, SECOND_MS, MINUTE_MS])
 @given(value=INT64)
 def test_a_duration_reads_back_as_written(unit: int, value: int) -> None:
-    kind = duration(unit, minimum=None)
-    assert kind.parse(kind.render(value)) == value
+    value_type = duration(unit, minimum=None)
+    assert value_type.parse(value_type.render(value)) == value
 
 
 @given(st.floats(0, 1))
 def test_a_decimal_reads_back_as_written(value: float) -> None:
-    kind = decimal(0.0, 1.0)
-    assert kind.accepts(value)
-    assert kind.parse(kind.render(value)) == value
+    value_type = decimal(0.0, 1.0)
+    assert value_type.accepts(value)
+    assert value_type.parse(value_type.render(value)) == value
 
 
 @given(st.lists(WORDS, unique=True))
@@ -75,7 +75,7 @@ def test_a_map_reads_back_as_written(words: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "word", "value"),
+    ("value_type", "word", "value"),
     [
         (flag(), "TRUE", True),
         (port(), "+8080", 8080),
@@ -104,13 +104,13 @@ def test_a_map_reads_back_as_written(words: dict[str, str]) -> None:
         (switch(names(), on=("a",), off=()), "false", ()),
     ],
 )
-def test_text_is_read(kind: Kind[object], word: str, value: object) -> None:
-    assert kind.parse(word) == value
-    assert kind.accepts(value)
+def test_text_is_read(value_type: ValueType[object], word: str, value: object) -> None:
+    assert value_type.parse(word) == value
+    assert value_type.accepts(value)
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"),
+    ("value_type", "word"),
     [
         (flag(), "yes"),
         (flag(), "1"),
@@ -130,13 +130,13 @@ def test_text_is_read(kind: Kind[object], word: str, value: object) -> None:
         (pairs(), "=1"),
     ],
 )
-def test_text_that_is_no_value_is_refused(kind: Kind[object], word: str) -> None:
+def test_text_that_is_no_value_is_refused(value_type: ValueType[object], word: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        kind.parse(word)
+        value_type.parse(word)
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"),
+    ("value_type", "value"),
     [
         (port(), -1),
         (port(), 65_536),
@@ -159,5 +159,5 @@ def test_text_that_is_no_value_is_refused(kind: Kind[object], word: str) -> None
         (pairs(), ("ab",)),
     ],
 )
-def test_a_value_out_of_range_or_of_another_type_is_refused(kind: Kind[object], value: object) -> None:
-    assert not kind.accepts(value)
+def test_a_value_out_of_range_or_of_another_type_is_refused(value_type: ValueType[object], value: object) -> None:
+    assert not value_type.accepts(value)
