@@ -80,7 +80,6 @@ def test_permissions_are_not_granted_where_none_are_enforced(admin: Admin) -> No
     admin.refused(412, "DELETE", f"{NAMESPACE}/permissions/dev")
     assert admin.get(f"{NAMESPACE}/permissions/subscription") == {}
     admin.refused(412, "POST", f"{NAMESPACE}/permissions/subscription/s", ["dev"])
-    admin.refused(412, "POST", "namespaces/grantPermissionsOnTopics", [])
     assert admin.state() == before
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jwt
 import pytest
@@ -122,7 +122,6 @@ def test_changes_need_an_admin_also_of_roles_that_may_produce_and_consume(admin:
         ("DELETE", f"namespaces/{NAMESPACE}/permissions/reader", None),
         ("POST", f"namespaces/{NAMESPACE}/permissions/subscription/s", ["both"]),
         ("DELETE", f"namespaces/{NAMESPACE}/permissions/s/reader", None),
-        ("POST", "namespaces/grantPermissionsOnTopics", [{"topic": "persistent://acme/orders/t", "role": "both"}]),
         ("PUT", f"persistent/{NAMESPACE}/new", None),
         ("DELETE", TOPIC, None),
         ("POST", f"{TOPIC}/terminate", None),
@@ -191,19 +190,6 @@ def test_a_subscription_that_names_roles_is_changed_by_these_only(admin: Admin) 
     assert as_role(admin, "admin", "DELETE", revoke).status == 204
     assert as_role(admin, "reader", "POST", skip).status == 204
     assert as_role(admin, "admin", "DELETE", revoke).status == 404
-
-
-def test_permissions_on_several_topics_are_granted_and_revoked_at_once(admin: Admin) -> None:
-    assert as_role(admin, "admin", "PUT", f"persistent/{NAMESPACE}/u").status == 204
-    topics = [f"persistent://{NAMESPACE}/t", f"persistent://{NAMESPACE}/u"]
-    given: list[dict[str, Any]] = [{"topic": topic, "role": "dev", "actions": ["consume"]} for topic in topics]
-    assert as_role(admin, "root", "POST", "namespaces/grantPermissionsOnTopics", given).status == 204
-    assert as_role(admin, "dev", "GET", f"persistent/{NAMESPACE}/u/stats").status == 200
-    given = [{"topic": topic, "role": "dev"} for topic in topics]
-    assert as_role(admin, "root", "POST", "namespaces/revokePermissionsOnTopics", given).status == 204
-    assert as_role(admin, "dev", "GET", f"persistent/{NAMESPACE}/u/stats").status == 403
-    mixed = [*given, {"topic": "persistent://public/default/t", "role": "dev"}]
-    assert as_role(admin, "root", "POST", "namespaces/revokePermissionsOnTopics", mixed).status == 400
 
 
 @pytest.mark.parametrize("body", [None, "produce", ["fly"], [1], {"produce": True}])

@@ -41,28 +41,6 @@ def test_versions_are_added_shown_and_deleted(admin: Admin) -> None:
     admin.refused(404, "GET", f"{PATH}/schema")
 
 
-def test_a_schema_is_tried_without_being_stored(admin: Admin) -> None:
-    post(admin, avro("x"))
-    before = admin.state()
-    for body, fits in ((avro("x", "y"), True), (STRING, False), ({"type": "AVRO", "schema": "{"}, False)):
-        answer = admin.call("POST", f"{PATH}/compatibility", body)
-        assert answer.status == 202
-        assert answer.json == {"compatibility": fits, "schemaCompatibilityStrategy": "FULL"}
-    admin.refused(400, "POST", f"{PATH}/compatibility", {"type": "NOTHING"})
-    assert admin.state() == before
-
-
-def test_the_version_of_a_schema_is_found(admin: Admin) -> None:
-    assert admin.call("GET", f"{PATH}/metadata").status == 204
-    post(admin, avro("x"))
-    post(admin, avro("x", "y"))
-    for body, version in ((avro("x"), 0), (avro("x", "y"), 1), (avro("z"), -1)):
-        assert admin.call("POST", f"{PATH}/version", body).json == {"version": version}
-    metadata = admin.get(f"{PATH}/metadata")
-    assert [row["version"] for row in metadata["index"]] == [0, 1]
-    assert metadata["info"]["version"] == 1
-
-
 def test_properties_come_back(admin: Admin) -> None:
     post(admin, STRING)
     assert admin.get(f"{PATH}/schema")["properties"] == {"a": "b"}
@@ -116,8 +94,6 @@ def test_uploads_are_held_to_the_strategy_and_not_to_the_ban_on_updates(admin: A
     client.close()
     admin.do("PUT", "namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
     admin.refused(409, "POST", f"{PATH}/schema", avro("x", "y"))
-    answer = admin.call("POST", f"{PATH}/compatibility", avro("x", "y"))
-    assert answer.json == {"compatibility": False, "schemaCompatibilityStrategy": "ALWAYS_INCOMPATIBLE"}
     admin.do("PUT", "namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
     assert [post(admin, avro("x", "y")), post(admin, STRING)] == [1, 2]
 

@@ -131,15 +131,6 @@ def test_a_partition_that_is_missing_is_created_and_one_too_many_is_not(admin: A
     admin.refused(409, "DELETE", f"{NAMESPACE}/t/partitions")
 
 
-def test_partitions_that_are_missing_are_created(admin: Admin) -> None:
-    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
-    admin.do("DELETE", f"{NAMESPACE}/p-partition-0")
-    admin.do("POST", f"{NAMESPACE}/p/createMissedPartitions")
-    assert len(admin.get(NAMESPACE)) == 2
-    admin.refused(404, "POST", f"{NAMESPACE}/p-partition-0/createMissedPartitions")
-    admin.refused(404, "POST", f"{NAMESPACE}/nothing/createMissedPartitions")
-
-
 def test_what_clients_would_create_partitioned_is_created_where_they_ask(start: Callable[..., Admin]) -> None:
     admin = start(allow_auto_topic_creation_type=TopicType.PARTITIONED, default_num_partitions=3)
     admin.refused(404, "GET", f"{NAMESPACE}/p/partitions")
@@ -202,21 +193,6 @@ def test_a_terminated_topic_takes_no_more(admin: Admin, client: pulsar.Client) -
     admin.do("PUT", f"{NAMESPACE}/p/partitions", 1)
     admin.refused(405, "POST", f"{NAMESPACE}/p/terminate")
     admin.refused(404, "POST", f"{NAMESPACE}/nothing/terminate")
-
-
-def test_all_partitions_are_terminated(admin: Admin, client: pulsar.Client) -> None:
-    admin.do("PUT", f"{NAMESPACE}/p/partitions", 2)
-    sent = client.create_producer("p-partition-1").send(b"x")
-    admin.do("DELETE", f"{NAMESPACE}/p-partition-0")
-    answer = admin.call("POST", f"{NAMESPACE}/p/terminate/partitions")
-    assert answer.status == 200
-    assert set(answer.json) == {"0", "1"}
-    assert answer.json["1"] == {"ledgerId": sent.ledger_id(), "entryId": 0, "partitionIndex": 1}
-    for index in range(2):
-        assert admin.get(f"{NAMESPACE}/p-partition-{index}/internalStats")["state"] == "Terminated"
-    admin.refused(405, "POST", f"{NAMESPACE}/p/terminate")
-    admin.refused(405, "POST", f"{NAMESPACE}/p-partition-0/terminate/partitions")
-    admin.refused(404, "POST", f"{NAMESPACE}/nothing/terminate/partitions")
 
 
 def test_what_is_consumed_is_trimmed_when_asked(start: Callable[..., Admin]) -> None:

@@ -231,20 +231,6 @@ async def change_configuration(call: Call) -> None:
     raise precondition_failed(f"{name} cannot be changed while the broker runs: set it in broker.conf and start again")
 
 
-@BROKERS.on("GET", "/internal-configuration", Access.SUPER_USER)
-async def internal_configuration(call: Call) -> dict[str, str]:
-    """Addresses of the metadata store, for tools that would read it themselves."""
-    url = call.service.config.metadata_store_url or "sqlite:"
-    return {
-        "zookeeperServers": url,
-        "configurationStoreServers": url,
-        "metadataStoreUrl": url,
-        "configurationMetadataStoreUrl": url,
-        "ledgersRootPath": "/ledgers",
-        "bookkeeperMetadataServiceUri": "",
-    }
-
-
 @BROKERS.on("POST", "/shutdown", Access.SUPER_USER)
 async def shutdown(call: Call) -> None:
     """End the process as a signal would, once this is answered."""

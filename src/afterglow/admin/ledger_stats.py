@@ -70,20 +70,6 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]]
     }
 
 
-def bytes_behind(ledger: ManagedLedger, position: Position) -> int:
-    """Bytes of the entries behind a position; in its own ledger by the average of an entry there, as Pulsar counts."""
-    layout, rows = ledger.layout, ledger.ledgers
-    left = ledger.size_bytes
-    for row in rows:
-        entries = layout.entries_of(row.ledger_id) or 0
-        size = left if row.size_bytes is None else row.size_bytes  # of the open one: what the others leave
-        if row.ledger_id >= position.ledger_id:
-            passed = max(position.entry_id + 1, 0) if row.ledger_id == position.ledger_id else 0
-            return max(left - (size * min(passed, entries) // entries if entries else 0), 0)
-        left -= size
-    return 0
-
-
 def cursor_stats(ledger: ManagedLedger, cursor: Cursor, *, consumed: bool) -> Json:
     """One cursor in ``internalStats``."""
     marked = _in_ledger(cursor.mark_delete, ledger)

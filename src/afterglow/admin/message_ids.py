@@ -80,19 +80,6 @@ async def begin_at(topic: Topic, message: MessageReference) -> tuple[Position, t
     return message.position, (to_words((1 << size) - (1 << first)) if first > 0 else None)
 
 
-async def end_at(topic: Topic, message: MessageReference) -> tuple[Position, tuple[int, ...] | None]:
-    """The entry up to which all go, and which of its messages stay; None: none, the entry goes as a whole.
-
-    A message without a batch index is an entry that goes itself, excluded or not: the next one is the first that stays.
-    """
-    if message.batch_index < 0:
-        return message.position, None
-    first, size = await _in_batch(topic, message)
-    if first == 0:
-        return message.position.previous(), None
-    return message.position, (to_words((1 << size) - (1 << first)) if first < size else None)
-
-
 async def _in_batch(topic: Topic, message: MessageReference) -> tuple[int, int]:
     """The first message of the batch that is meant, and how many it has; 1 where it is none, or not there."""
     first = message.batch_index + 1 if message.excluded else message.batch_index

@@ -18,6 +18,7 @@ RESOURCES = Resources("")
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}/"
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/"
+_SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}/"
 
 _SINGLE_BROKER: Final = "a single broker serves the whole cluster"
 _NOT_REPLICATED: Final = "topics are not replicated"
@@ -74,6 +75,14 @@ _OF_TOPICS: Final = {
     _NOT_LIMITED: ("{subscription}/dispatchRate",),
     _NOT_REPLICATED: ("shadowTopics", "subscription/{subscription}/replicatedSubscriptionStatus"),
     _NOT_COMPACTED: ("compaction",),
+    _PER_TOPIC: ("terminate/partitions",),
+    "a missing partition is created by the first client that uses it": ("createMissedPartitions",),
+    "stats has the size of every backlog": ("backlogSize",),
+    "messages expire by age, at expireMessages/SECONDS": ("subscription/{subscription}/expireMessages",),
+}
+_OF_SCHEMAS: Final = {
+    "an upload checks compatibility": ("compatibility",),
+    "schemas lists all versions": ("metadata", "version"),
 }
 _OF_THE_REST: Final = {
     _SINGLE_BROKER: (
@@ -86,6 +95,7 @@ _OF_THE_REST: Final = {
     ),
     _NOT_ENFORCED: ("/admin/v2/resourcegroups/{rest:path}",),
     "backlog quotas are not enforced": ("/admin/v2/brokers/backlog-quota-check",),
+    "settings are at /admin/v2/brokers/configuration/runtime": ("/admin/v2/brokers/internal-configuration",),
     "metrics are at /metrics": ("/admin/v2/broker-stats/{rest:path}",),
     "use persistent://": ("/admin/v2/non-persistent/{rest:path}",),
 }
@@ -106,4 +116,5 @@ _refuse(_NAMESPACE, _OF_BOTH)
 _refuse(_NAMESPACE, _OF_NAMESPACES)
 _refuse(_TOPIC, _OF_BOTH)
 _refuse(_TOPIC, _OF_TOPICS)
+_refuse(_SCHEMAS, _OF_SCHEMAS)
 _refuse("", _OF_THE_REST)

@@ -10,58 +10,54 @@ from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import policies, targets, values
 from afterglow.admin.access import Access
-from afterglow.admin.errors import bad_request, not_found, precondition_failed
+from afterglow.admin.errors import not_found, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.broker.authorization import AUTH, NAMESPACE_AUTH, SUBSCRIPTION_AUTH, TOPIC_AUTH
-from afterglow.metadata.names import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from afterglow.admin.call import Call
-    from afterglow.metadata.names import NamespaceName
 
-NAMESPACES = Resources("/admin/v2/namespaces")
+NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
-
-_NAMESPACE = "/{tenant}/{namespace}"
 
 
 # --- namespaces ---
 
 
-@NAMESPACES.on("GET", f"{_NAMESPACE}/permissions", Access.READ_TENANT)
+@NAMESPACES.on("GET", "/permissions", Access.READ_TENANT)
 async def get_namespace_permissions(call: Call) -> dict[str, Any]:
     """Actions on all topics of the namespace, by role."""
     return policies.auth(await call.namespace_policies(), NAMESPACE_AUTH)
 
 
-@NAMESPACES.on("POST", f"{_NAMESPACE}/permissions/{{role}}", Access.TENANT)
-@NAMESPACES.on("DELETE", f"{_NAMESPACE}/permissions/{{role}}", Access.TENANT)
+@NAMESPACES.on("POST", "/permissions/{role}", Access.TENANT)
+@NAMESPACES.on("DELETE", "/permissions/{role}", Access.TENANT)
 async def change_namespace_permissions(call: Call) -> None:
     """Replace the actions of a role on all topics of the namespace, or revoke all; those on single topics stay."""
     actions, role = await _actions(call), call.segment("role")
-    await _change(call, call.namespace, NAMESPACE_AUTH, lambda old: _with(old, role, actions))
+    await _change(call, NAMESPACE_AUTH, lambda old: _with(old, role, actions))
 
 
 # --- subscriptions ---
 
 
-@NAMESPACES.on("GET", f"{_NAMESPACE}/permissions/subscription", Access.READ_TENANT)
+@NAMESPACES.on("GET", "/permissions/subscription", Access.READ_TENANT)
 async def get_subscription_permissions(call: Call) -> dict[str, Any]:
     """The roles that may use a subscription, by its name; one that is not named is open to all who may consume."""
     return policies.auth(await call.namespace_policies(), SUBSCRIPTION_AUTH)
 
 
-@NAMESPACES.on("POST", f"{_NAMESPACE}/permissions/subscription/{{subscription}}", Access.TENANT)
+@NAMESPACES.on("POST", "/permissions/subscription/{subscription}", Access.TENANT)
 async def grant_on_subscription(call: Call) -> None:
     """Replace the roles that may use a subscription."""
     roles = values.texts(await call.body(), "the list of roles")
     name = call.segment("subscription")
-    await _change(call, call.namespace, SUBSCRIPTION_AUTH, lambda old: _with(old, name, roles))
+    await _change(call, SUBSCRIPTION_AUTH, lambda old: _with(old, name, roles))
 
 
-@NAMESPACES.on("DELETE", f"{_NAMESPACE}/permissions/{{subscription}}/{{role}}", Access.TENANT)
+@NAMESPACES.on("DELETE", "/permissions/{subscription}/{role}", Access.TENANT)
 async def revoke_on_subscription(call: Call) -> None:
     """Remove a role from those of a subscription; with the last one the subscription is open again."""
     name, role = call.segment("subscription"), call.segment("role")
@@ -71,7 +67,7 @@ async def revoke_on_subscription(call: Call) -> None:
             raise not_found(f"no role has permission on the subscription {name} in {call.namespace}")
         return _with(old, name, [other for other in old[name] if other != role] or None)
 
-    await _change(call, call.namespace, SUBSCRIPTION_AUTH, change)
+    await _change(call, SUBSCRIPTION_AUTH, change)
 
 
 # --- topics ---
@@ -101,50 +97,14 @@ async def change_topic_permissions(call: Call) -> None:
     _check_enabled(call)
     target = await targets.find(call.service, call.topic)
     names = {call.topic, *target.topics} if actions is None else {call.topic}
-    await _change_topics(call, call.namespace, [(name, role, actions) for name in names])
 
-
-@NAMESPACES.on("POST", "/grantPermissionsOnTopics", Access.SUPER_USER)
-async def grant_on_topics(call: Call) -> None:
-    """Replace the actions of roles on several topics of one namespace, all or none."""
-    await _change_many(call, grant=True)
-
-
-@NAMESPACES.on("POST", "/revokePermissionsOnTopics", Access.SUPER_USER)
-async def revoke_on_topics(call: Call) -> None:
-    """Revoke all actions of roles on several topics of one namespace, all or none."""
-    await _change_many(call, grant=False)
-
-
-async def _change_many(call: Call, *, grant: bool) -> None:
-    _check_enabled(call)
-    body = await call.body()
-    if not isinstance(body, list) or not body:
-        raise bad_request("the body must be a list of objects with topic and role")
-    changes = []
-    for item in body:
-        given = values.fields(item, "every item", ("topic", "role", "actions"))
-        topic = TopicName.parse(values.text(given.get("topic"), "topic"))
-        role = values.text(given.get("role"), "role")
-        changes.append((topic, role, policies.actions(given.get("actions"), "actions") if grant else None))
-    namespaces = {topic.namespace for topic, *_ in changes}
-    if len(namespaces) != 1:
-        raise bad_request("the topics must be of one namespace; call once for each")
-    for topic, *_ in changes:
-        await targets.find(call.service, topic)
-    await _change_topics(call, namespaces.pop(), changes)
-
-
-async def _change_topics(
-    call: Call, namespace: NamespaceName, changes: Iterable[tuple[TopicName, str, list[str] | None]]
-) -> None:
     def change(old: dict[str, Any]) -> dict[str, Any]:
         new = old
-        for topic, role, actions in changes:
-            new = _with(new, str(topic), _with(new.get(str(topic)) or {}, role, actions) or None)
+        for name in map(str, names):
+            new = _with(new, name, _with(new.get(name) or {}, role, actions) or None)
         return new
 
-    await _change(call, namespace, TOPIC_AUTH, change)
+    await _change(call, TOPIC_AUTH, change)
 
 
 # --- shared ---
@@ -155,9 +115,7 @@ async def _actions(call: Call) -> list[str] | None:
     return None if call.method == "DELETE" else policies.actions(await call.body(), "the list of actions")
 
 
-async def _change(
-    call: Call, namespace: NamespaceName, part: str, change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
+async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change one part of the permissions. Open producers and consumers that lose their right are disconnected."""
     _check_enabled(call)
 
@@ -165,7 +123,7 @@ async def _change(
         auth = {name: policies.auth(old, name) for name in (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH)}
         return {**old, AUTH: {**(old.get(AUTH) or {}), **auth, part: change(auth[part])}}
 
-    await call.update_policies(namespace, changed)
+    await call.update_policies(call.namespace, changed)
 
 
 def _check_enabled(call: Call) -> None:

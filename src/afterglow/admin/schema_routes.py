@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.admin import targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, conflict, not_found
-from afterglow.admin.resource import Resources, json_response
+from afterglow.admin.resource import Resources
 from afterglow.catalog.schemas import MAX_SCHEMA_BYTES, SchemaPolicies, decode_version, encode_version
 from afterglow.errors import CorruptMetadata
 from afterglow.format.proto import pulsar_api_pb2 as wire
-from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from afterglow.admin.call import Call
     from afterglow.catalog.schemas import StoredSchema
     from afterglow.metadata.names import TopicName
@@ -91,9 +87,10 @@ async def all_versions(call: Call) -> dict[str, Any]:
 async def add_schema(call: Call) -> dict[str, Any]:
     """Add a version, unless there is one with the same content."""
     name = await _topic(call)
-    schema = await _given(call, name)
+    schema = _decode(await call.body(_MOST_BYTES), name.base.local_name)
+    effective = await call.service.blocking(call.service.policies.of, name.managed_ledger_name)
     # Uploads are how schemas come where clients may bring none.
-    policies = replace(await _policies(call, name), updates=True)
+    policies = replace(SchemaPolicies.of(effective), updates=True)
     version = await call.service.blocking(call.service.schemas.get_or_create, name, schema, policies)
     return {"version": {"version": decode_version(version)}}
 
@@ -117,51 +114,6 @@ async def delete_schema(call: Call) -> dict[str, Any]:
     schemas = call.service.schemas
     await call.service.blocking(schemas.clear if count or existing else schemas.delete, name.base)
     return {"version": decode_version(versions[-1].version)}
-
-
-@RESOURCES.on("POST", "/compatibility", Access.TENANT)
-async def check_compatibility(call: Call) -> Response:
-    """Whether a schema could follow those that the topic has; nothing is stored."""
-    name = await _topic(call)
-    schema = await _given(call, name)
-    strategy = (await _policies(call, name)).strategy
-    try:
-        await call.service.blocking(call.service.schemas.check_follows, name, schema, strategy)
-    except Refused as error:
-        if error.code != wire.IncompatibleSchema:
-            raise
-        fits = False
-    else:
-        fits = True
-    return json_response({"compatibility": fits, "schemaCompatibilityStrategy": strategy}, HTTPStatus.ACCEPTED)
-
-
-@RESOURCES.on("POST", "/version", Access.LOOKUP)
-async def find_version(call: Call) -> dict[str, int]:
-    """The version that is the same schema; -1 where there is none."""
-    name = await _topic(call)
-    schema = await _given(call, name)
-    found = await call.service.blocking(call.service.schemas.find, name, schema)
-    return {"version": -1 if found is None else decode_version(found)}
-
-
-@RESOURCES.on("GET", "/metadata", Access.LOOKUP)
-async def get_metadata(call: Call) -> dict[str, Any] | None:
-    """Where each version is stored; in no ledger of BookKeeper's, so that only the numbers mean something."""
-    name = await _topic(call)
-    rows = [
-        {"ledgerId": -1, "entryId": -1, "version": decode_version(stored.version)}
-        for stored in await call.service.blocking(call.service.schemas.versions, name)
-    ]
-    return {"info": rows[-1], "index": rows} if rows else None
-
-
-async def _given(call: Call, name: TopicName) -> wire.Schema:
-    return _decode(await call.body(_MOST_BYTES), name.base.local_name)
-
-
-async def _policies(call: Call, name: TopicName) -> SchemaPolicies:
-    return SchemaPolicies.of(await call.service.blocking(call.service.policies.of, name.managed_ledger_name))
 
 
 async def _topic(call: Call) -> TopicName:

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.admin import ledger_stats, message_ids, targets, values
+from afterglow.admin import message_ids, targets, values
 from afterglow.admin.access import Access
-from afterglow.admin.errors import bad_request, conflict, not_allowed, precondition_failed
+from afterglow.admin.errors import conflict, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.broker.outgoing import prepare
 from afterglow.catalog.json_nodes import check_given
@@ -174,38 +174,6 @@ async def expire_for_all(call: Call) -> None:
     target = await targets.find(call.service, call.topic)
     found = [each async for topic in targets.each(call.service, target) for each in topic.subscriptions.values()]
     await _expire(call, found, "any subscription")
-
-
-@RESOURCES.on("POST", "/subscription/{subscription}/expireMessages", Access.CHANGE_SUBSCRIPTION)
-async def expire_to_message(call: Call) -> None:
-    """Acknowledge everything up to a message."""
-    body = await call.body()
-    if body is None:
-        raise bad_request('give the message up to which all expire: {"ledgerId":…,"entryId":…}')
-    message = message_ids.decode(body)
-    topic = await targets.open_whole(call.service, call.topic, "expired up to a message")
-    index = body.get("partitionIndex", topic.partition) if isinstance(body, dict) else topic.partition
-    if index != topic.partition:
-        own = "not a partition" if topic.partition < 0 else f"partition {topic.partition}"
-        raise precondition_failed(f"the message is of partition {values.shown(index)}, and {topic.name} is {own}")
-    subscription = targets.subscription_of(topic, call.segment("subscription"))
-    position, ack_set = await message_ids.end_at(topic, message)
-    last = topic.ledger.last_confirmed
-    if position > last:
-        raise conflict(f"messages of {topic.name} cannot expire up to {position}: it ends at {last}")
-    subscription.cursor.ack_through(position, ack_set)
-    targets.settle(subscription)
-
-
-@RESOURCES.on("PUT", "/backlogSize", Access.PEEK)
-async def backlog_size(call: Call) -> int:
-    """Bytes from a message on: those of its ledger by the average size of an entry there."""
-    body = await call.body()
-    if body is None:
-        raise bad_request('give the message from which on to count: {"ledgerId":…,"entryId":…}')
-    position = message_ids.decode(body).position
-    topic = await targets.open_whole(call.service, call.topic, "measured")
-    return ledger_stats.bytes_behind(topic.ledger, position)
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/analyzeBacklog", Access.PEEK)

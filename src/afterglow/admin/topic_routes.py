@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from afterglow.admin.call import Call
     from afterglow.broker.service import BrokerService
-    from afterglow.broker.topic import Topic
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.metadata.names import TopicName
 
@@ -128,23 +127,8 @@ async def unload_topic(call: Call) -> None:
 @PERSISTENT.on("POST", "/{topic}/terminate", Access.TENANT)
 async def terminate_topic(call: Call) -> dict[str, int]:
     """End a topic for good; consumers still get what is in it."""
-    return await _terminate(await targets.open_whole(call.service, call.topic, "terminated"))
-
-
-@PERSISTENT.on("POST", "/{topic}/terminate/partitions", Access.TENANT)
-async def terminate_partitions(call: Call) -> dict[int, dict[str, int]]:
-    """End all partitions of a topic for good, also those that no client has used: their messages would go on."""
-    service, name = call.service, call.topic
-    count = await targets.partitions_of(service, name)
-    if not count:
-        await targets.find(service, name)
-        raise not_allowed(f"{name} is not partitioned: terminate it as a topic")
-    partitions = [await service.topic(name.partition(index), create=True) for index in range(count)]
-    return {topic.partition: await _terminate(topic) for topic in partitions}
-
-
-async def _terminate(topic: Topic) -> dict[str, int]:
-    last = await topic.service.blocking(topic.ledger.terminate)
+    topic = await targets.open_whole(call.service, call.topic, "terminated")
+    last = await call.service.blocking(topic.ledger.terminate)
     topic.disconnect_producers()
     return message_ids.encode(last, topic.partition)
 
@@ -233,16 +217,6 @@ async def update_partitions(call: Call) -> None:
     await service.blocking(service.creation.check_room, name.namespace, count - before)
     await service.blocking(service.catalog.update_partitions, name, count)
     await _create_partitions(service, name, range(before, count))
-
-
-@PERSISTENT.on("POST", "/{topic}/createMissedPartitions", Access.TENANT)
-async def create_missed(call: Call) -> None:
-    """Create the partitions of a topic that are missing."""
-    service, name = call.service, call.topic
-    count = await targets.partitions_of(service, name)
-    if not count:
-        raise not_found(f"there is no partitioned topic {name}")
-    await _create_partitions(service, name, range(count))
 
 
 @PERSISTENT.on("DELETE", "/{topic}/partitions", Access.TENANT)

@@ -165,27 +165,6 @@ class SchemaRegistry:
             return encode_version(len(rows))
         raise AssertionError  # the last attempt returns or raises
 
-    def find(self, topic: TopicName, schema: wire.Schema) -> bytes | None:
-        """Return the version that is the same schema; None where there is none.
-
-        Raises:
-            Refused: The schema is not well-formed.
-        """
-        rows, _ = self._read(topic)
-        number = _number_of(rows, digest(schema))
-        return None if number is None else encode_version(number)
-
-    def check_follows(self, topic: TopicName, schema: wire.Schema, strategy: Strategy = Strategy.FULL) -> None:
-        """Check that a schema could be stored as the newest; nothing is.
-
-        Raises:
-            Refused: It is not well-formed, or not what the strategy asks for.
-            MissingDependency: Avro's library is not installed.
-        """
-        rows, _ = self._read(topic)
-        check_valid(schema)
-        _check_new(topic, rows, schema, SchemaPolicies(strategy))
-
     def check_consumer(
         self,
         topic: TopicName,
