@@ -24,16 +24,16 @@ from afterglow.offload.blocks import BlockOffloader, CopyOrder
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.ledgers import LedgerContext, give_up
 from afterglow.offload.offloader import OffloadedLedger
-from afterglow.offload.task import run_part
-from afterglow.storage.store import PAGE_SIZE, Upload
+from afterglow.offload.task import PartTask, run_part
+from afterglow.storage.store import PAGE_SIZE
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.storage.store import ObjectPage, ObjectStore
+    from afterglow.storage.store import ObjectPage, ObjectStore, Part, Upload
 
     NewWorld = Callable[..., OffloadWorld]
 
@@ -155,7 +155,7 @@ def test_a_failed_part_fails_the_ledger_and_the_next_try_has_another_uuid(new_wo
 def test_tries_come_less_and_less_often(new_world: NewWorld) -> None:
     world = new_world(
         at_once(offload_retry_min_backoff_millis=1000, offload_retry_max_backoff_millis=3000),
-        wrap=lambda store: FaultyStore(store, [FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}), times=None)]),
+        wrap=lambda store: FaultyStore(store, [FaultRule(Fault.ERROR_BEFORE, frozenset({"upload_part"}), times=None)]),
     )
     world.topic(3)
     waits = []
@@ -167,6 +167,27 @@ def test_tries_come_less_and_less_often(new_world: NewWorld) -> None:
         world.clock.advance(waits[-1] / 1000)
     assert waits == [1000, 2000, 3000, 3000]
     assert world.objects() == []
+
+
+def test_a_task_that_runs_long_after_its_attempt_was_replaced_writes_nothing(new_world: NewWorld) -> None:
+    """Promises 3 and 9, for a ledger of one part: its task waits in a queue for longer than intents are kept."""
+    world = new_world(at_once())
+    world.topic(3)
+    world.service.tick()
+    world.settle()
+    (late, _), replaced = world.runner.waiting[0], ledger_uuid(row(world))
+    world.crash()
+    world.run()
+    world.run_late()
+    assert world.offloaded() == [1]
+    assert world.intents() == ()
+
+    hot = world.hot.open(1)
+    assert isinstance(late, PartTask)
+    result = run_part(late, open_ledger=lambda _: nullcontext(hot), open_store=lambda *_: world.tier)
+    assert isinstance(result.error, UploadMissing)
+    assert ledger_uuid(row(world)) != replaced
+    assert world.objects() == [f"{ledger_uuid(row(world))}-ledger-1", f"{ledger_uuid(row(world))}-ledger-1-index"]
 
 
 def test_what_is_left_of_an_attempt_that_a_crash_ended_is_cleaned_by_the_next(new_world: NewWorld) -> None:
@@ -417,7 +438,7 @@ def finish_anew(
             run_part(task, open_ledger=lambda _: nullcontext(hot), open_store=lambda *_: world.tier)
             for task in copy.tasks
         ]
-    damage(order.key, copy.upload or Upload(order.key, ""))
+    damage(order.key, copy.upload)
     offloader.finish(copy, results[parts])
 
 
@@ -459,16 +480,32 @@ def test_an_object_is_finished_only_whole_and_with_no_index_of_another() -> None
     def index_before(key: str, _upload: Upload) -> None:
         world.tier.put(key + INDEX_SUFFIX, b"not ours")
 
-    def cut(key: str, _upload: Upload) -> None:
+    def complete_short(key: str, upload: Upload) -> None:
+        """Complete the upload as a request of which no answer came, then truncate the object."""
+        world.tier.complete_upload(upload, world.tier.list_parts(upload))
         world.tier.put(key, bytes(world.tier.get(key))[:-1], metadata=world.tier.head(key).metadata)
 
+    with pytest.raises(UploadMissing):
+        finish_anew(world, damage=complete_short, ledger_id=2, entries=1)
+    short = OffloadWorld(wrap=ShortObjects)
+    short.topic(1)
     with pytest.raises(WrongLength):
-        finish_anew(world, damage=cut, ledger_id=2, entries=1)
+        finish_anew(short, damage=nothing, entries=1)
     with pytest.raises(PartMismatch, match="parts 1 came"):
         finish_anew(world, damage=nothing, parts=slice(1))
     with pytest.raises(ObjectExists):
         finish_anew(world, damage=index_before)
     finish_anew(world, damage=nothing)
+
+
+class ShortObjects(StoreWrapper):
+    """A store that loses the last byte of every object that it completes."""
+
+    def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
+        """Complete the upload, then truncate the object."""
+        self.inner.complete_upload(upload, parts)
+        found = self.inner.head(upload.key)
+        self.inner.put(upload.key, bytes(self.inner.get(upload.key))[:-1], metadata=found.metadata)
 
 
 class StaleListing(StoreWrapper):

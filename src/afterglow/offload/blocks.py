@@ -78,8 +78,7 @@ class BlockCopy:
     order: CopyOrder
     parts: tuple[tuple[BlockPlan, ...], ...]
     """The blocks of each part."""
-    upload: Upload | None
-    """None where one part is all."""
+    upload: Upload
     tasks: tuple[PartTask, ...]
     """One for each part."""
 
@@ -149,22 +148,26 @@ class BlockOffloader(LedgerOffloader):
         return tuple(group_blocks(plan_v1(offsets, self._block_bytes), self._part_bytes))
 
     def begin(self, order: CopyOrder, parts: tuple[tuple[BlockPlan, ...], ...]) -> BlockCopy:
-        """Get ready for the tasks: several parts need an upload.
+        """Create the upload, and describe the tasks that write its parts.
+
+        A ledger of a single part has an upload too. A task that put the object itself, long after its attempt was
+        replaced and the objects of that were deleted, would leave an object that no record names. A part of an
+        aborted upload is refused.
 
         Raises:
             StorageError: The store failed; an upload may have been created.
         """
         metadata = object_metadata("data", order.extra)
-        upload = None if len(parts) == 1 else self._store().create_upload(order.key, metadata=metadata)
+        upload = self._store().create_upload(order.key, metadata=metadata)
         tasks = tuple(
             PartTask(
                 topic=order.extra.get(NAME_KEY, ""),
                 key=order.key,
                 number=number,
-                upload_id=None if upload is None else upload.upload_id,
+                upload_id=upload.upload_id,
                 url=self._location.url,
                 options=tuple(store_options(self._location, self._policy).items()),
-                metadata=() if upload is not None else tuple(metadata.items()),
+                metadata=(),
                 home=order.home,
                 instance=order.instance,
                 ledgers=(LedgerPart(order.ledger_id, part),),
@@ -189,16 +192,15 @@ class BlockOffloader(LedgerOffloader):
         parts = [result.part for result in results if result.part is not None]
         if [part.number for part in parts] != [task.number for task in copy.tasks]:
             raise PartMismatch(f"object {copy.order.key}: of {len(copy.tasks)} parts {len(parts)} came")
-        if copy.upload is not None:
-            self._complete(store, copy, copy.upload, parts)
+        self._complete(store, copy, parts)
         found = store.head(copy.order.key).size_bytes
         if found != copy.size_bytes:
             raise WrongLength(f"object {copy.order.key} in {self._location} has {found} bytes, not {copy.size_bytes}")
         self._put_index(store, copy, results)
 
-    def _complete(self, store: ObjectStore, copy: BlockCopy, upload: Upload, parts: Sequence[Part]) -> None:
+    def _complete(self, store: ObjectStore, copy: BlockCopy, parts: Sequence[Part]) -> None:
         try:
-            store.complete_upload(upload, parts)
+            store.complete_upload(copy.upload, parts)
         except (UploadMissing, StoreTimeout):
             # Completed by a request whose answer was lost: then the object exists; only this attempt writes the key.
             found = store.head(copy.order.key)

@@ -5,9 +5,10 @@
    what a list names is not deleted.*
 2. Commit a fresh UUID and the place for each ledger of the batch, with one compare-and-set. *Crash: the list names a
    UUID without objects; the next attempt replaces it, by 1. What was replaced is deleted at the next start.*
-3. Where there is more than one part, check that the topic is still owned here, and create an upload. *Crash: an upload
-   of a key that the list names; the next attempt puts the key on record, and deleting aborts its uploads.*
-4. Tasks write the parts, or the one object if there was none of that name. *Crash: as in 3.*
+3. Check that the topic is still owned here, and create an upload, also for a single part: once the upload is aborted, a
+   task that is still running can write nothing. *Crash: an upload of a key that the list names; the next attempt puts
+   the key on record, and deleting aborts its uploads.*
+4. Tasks write the parts. *Crash: as in 3.*
 5. Complete the upload with the parts that the tasks reported, check the length of the object, and put the index, made
    from plans and results alone, if there is none. *Crash: as in 3; both objects are deleted.*
 6. Commit ``complete`` and the time, with one compare-and-set, and only where the list has this attempt's UUID. *Crash:
@@ -105,10 +106,8 @@ def prepare(
             continue
         try:
             if isinstance(attempt.offloader, BlockOffloader):
-                planned = parts[attempt.ledger_id]
-                if len(planned) > 1:  # those before it may have waited for the store
-                    ledger.check_owner()
-                attempt.copy = attempt.offloader.begin(attempt.order, planned)
+                ledger.check_owner()  # attempts before this one may have waited for the store
+                attempt.copy = attempt.offloader.begin(attempt.order, parts[attempt.ledger_id])
                 attempt.tasks = attempt.copy.tasks
             else:
                 attempt.tasks = (_ledger_task(context, attempt),)
