@@ -19,7 +19,7 @@ from tests.support.ledgers import message
 
 from afterglow import errors
 from afterglow.errors import AfterglowError
-from afterglow.spark.reasons import reason
+from afterglow.spark.errors import summarize
 from afterglow.spark.session import QUIET, local_session
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
@@ -219,7 +219,7 @@ def test_every_error_ends_a_query(home: Path, query: Callable[[DataSource], obje
         query(make(home, f"{place}:{name}"))
     assert type(raised.value) is getattr(errors, name)
     # An export tells what the text says that Spark makes of it.
-    assert reason(AssertionError("".join(traceback.format_exception(raised.value)))) == str(raised.value)
+    assert summarize(AssertionError("".join(traceback.format_exception(raised.value)))) == str(raised.value)
 
 
 @pytest.fixture(scope="module")

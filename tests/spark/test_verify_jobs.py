@@ -1,4 +1,4 @@
-"""Every byte of objects checked in Spark jobs: the same findings as in this process, whatever becomes of the tasks."""
+"""Deep verification in Spark jobs: the same findings as in this process, whatever tasks fail."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
 from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier, VerifyRequest
 from afterglow.pipeline.verify_runs import VerifyRuns, VerifyState
 from afterglow.spark.session import local_session
-from afterglow.spark.verify_jobs import Placed, SparkChecker, group_portions
+from afterglow.spark.verify_jobs import ObjectPortion, SparkVerifier, group_portions
 from afterglow.storage import LocalStore
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.verify import Kind, ObjectCheck, ParsedLocation, Stretch
-from afterglow.verify.checker import committed_objects
-from afterglow.verify.deep import CheckHere, portions
-from afterglow.verify.state import StateReader
+from afterglow.verify import CommittedObject, FindingKind, HeldRange, ParsedLocation
+from afterglow.verify.deep import LocalVerifier, portions
+from afterglow.verify.topic_records import TopicRecordsReader
+from afterglow.verify.verifier import committed_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> OffloadedTopic:
-    """Ledgers of their own, segments, and one that nobody has statistics of."""
+    """Ledgers with their own objects, one of them without statistics, and segments."""
     made = OffloadedTopic(LocalStore(tmp_path / "tier", create=True))
     for ledger_id in (1, 2, 3):
         made.ledger(ledger_id, [message(entry, 1_000 + i) for i, entry in enumerate(random_entries(80))])
@@ -60,51 +60,51 @@ def world(tmp_path: Path) -> OffloadedTopic:
     return made
 
 
-def checks(world: OffloadedTopic) -> tuple[ObjectCheck, ...]:
-    return committed_objects(StateReader(world.metadata, "standalone").topic(world.topic))
+def committed(world: OffloadedTopic) -> tuple[CommittedObject, ...]:
+    return committed_objects(TopicRecordsReader(world.metadata, "standalone").topic(world.topic))
 
 
-def by_object(found: Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]) -> dict[str, tuple[Finding, ...]]:
-    return {check.key: findings for check, findings in found}
+def by_object(found: Iterator[tuple[CommittedObject, tuple[Finding, ...]]]) -> dict[str, tuple[Finding, ...]]:
+    return {target.key: findings for target, findings in found}
 
 
 def test_a_job_finds_what_this_process_finds(spark: SparkSession, world: OffloadedTopic) -> None:
-    due = checks(world)
+    due = committed(world)
     assert len(due) == 5
-    for check, offset in zip(due, (3, 150, 700, 4100, 500), strict=True):
-        world.spoil(check.key, offset)
-    found = by_object(SparkChecker(spark, world.store, INSTANCE)(due))
-    assert found == by_object(CheckHere(world.store, INSTANCE, deep=True)(due))
+    for target, offset in zip(due, (3, 150, 700, 4100, 500), strict=True):
+        world.spoil(target.key, offset)
+    found = by_object(SparkVerifier(spark, world.store, INSTANCE)(due))
+    assert found == by_object(LocalVerifier(world.store, INSTANCE, deep=True)(due))
     assert all(findings for findings in found.values())
-    assert {finding.kind for findings in found.values() for finding in findings} == {Kind.DAMAGED_BLOCK}
+    assert {finding.kind for findings in found.values() for finding in findings} == {FindingKind.DAMAGED_BLOCK}
 
 
 def test_progress_ends_with_everything_that_was_due(spark: SparkSession, world: OffloadedTopic) -> None:
-    told: list[tuple[int, int, int]] = []
-    checker = SparkChecker(spark, world.store, INSTANCE, lambda *now: told.append(now))
-    due = checks(world)
-    list(checker(due[:2]))
-    list(checker(due[2:]))
-    size = sum(check.size_bytes for check in due)
-    assert told == sorted(told)
-    assert told[-1] == (size, size, 5)
+    reported: list[tuple[int, int, int]] = []
+    verifier = SparkVerifier(spark, world.store, INSTANCE, lambda *now: reported.append(now))
+    due = committed(world)
+    list(verifier(due[:2]))
+    list(verifier(due[2:]))
+    size = sum(target.size_bytes for target in due)
+    assert reported == sorted(reported)
+    assert reported[-1] == (size, size, 5)
 
 
-def test_an_object_in_several_portions_is_told_of_as_one(
+def test_the_portions_of_an_object_are_reported_together(
     spark: SparkSession, world: OffloadedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from afterglow.spark import verify_jobs
 
-    monkeypatch.setattr(verify_jobs, "portions", lambda check: portions(check, 5000))
-    due = checks(world)
+    monkeypatch.setattr(verify_jobs, "portions", lambda target: portions(target, 5000))
+    due = committed(world)
     assert len(portions(due[2], 5000)) > 2
     world.replace(due[2].key, bytes(world.tier.get(due[2].key))[:-7])
-    found = by_object(SparkChecker(spark, world.store, INSTANCE)(due))
-    assert found == by_object(CheckHere(world.store, INSTANCE, deep=True)(due))
-    assert [finding.kind for finding in found[due[2].key]] == [Kind.WRONG_LENGTH, Kind.DAMAGED_BLOCK]
+    found = by_object(SparkVerifier(spark, world.store, INSTANCE)(due))
+    assert found == by_object(LocalVerifier(world.store, INSTANCE, deep=True)(due))
+    assert [finding.kind for finding in found[due[2].key]] == [FindingKind.WRONG_LENGTH, FindingKind.DAMAGED_BLOCK]
 
 
-class Grumpy(StoreWrapper):
+class FailingStore(StoreWrapper):
     """Refuses one object, and ends the first worker that reads another."""
 
     def __init__(self, inner: LocalStore, refused: str = "", deadly: str = "", sign: str = "") -> None:
@@ -113,66 +113,68 @@ class Grumpy(StoreWrapper):
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
         if key == self.refused:
-            raise StoreUnavailable(f"{key} is not to be had today")
+            raise StoreUnavailable(f"{key} is unavailable")
         if key == self.deadly and not os.path.exists(self.sign):  # noqa: PTH110
             open(self.sign, "w").close()  # noqa: PTH123
             os.kill(os.getpid(), signal.SIGKILL)
         return super().get(key, start, end)
 
 
-def test_a_store_that_fails_costs_no_other_object_its_check(spark: SparkSession, world: OffloadedTopic) -> None:
-    due = checks(world)
+def test_a_store_that_fails_does_not_stop_the_verification_of_other_objects(
+    spark: SparkSession, world: OffloadedTopic
+) -> None:
+    due = committed(world)
     world.spoil(due[4].key, 200)
     assert isinstance(world.tier, LocalStore)
-    world.tier = Grumpy(world.tier, refused=due[0].key)
-    checking = SparkChecker(spark, world.store, INSTANCE)(due)
-    found = by_object(islice(checking, len(due) - 1))
+    world.tier = FailingStore(world.tier, refused=due[0].key)
+    verification = SparkVerifier(spark, world.store, INSTANCE)(due)
+    found = by_object(islice(verification, len(due) - 1))
     with pytest.raises(StoreUnavailable, match=due[0].key):
-        next(checking)
-    assert found.keys() == {check.key for check in due[1:]}
-    assert [finding.kind for finding in found[due[4].key]] == [Kind.DAMAGED_BLOCK]
+        next(verification)
+    assert found.keys() == {target.key for target in due[1:]}
+    assert [finding.kind for finding in found[due[4].key]] == [FindingKind.DAMAGED_BLOCK]
 
 
-def test_a_killed_task_is_done_again_and_nothing_is_told_twice(
+def test_a_killed_task_is_retried_and_its_findings_are_reported_once(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:
-    due = checks(world)
+    due = committed(world)
     world.spoil(due[0].key, 200)
     assert isinstance(world.tier, LocalStore)
-    world.tier = Grumpy(world.tier, deadly=due[1].key, sign=str(tmp_path / "killed"))
-    found = list(SparkChecker(spark, world.store, INSTANCE)(due))
+    world.tier = FailingStore(world.tier, deadly=due[1].key, sign=str(tmp_path / "killed"))
+    found = list(SparkVerifier(spark, world.store, INSTANCE)(due))
     assert (tmp_path / "killed").exists()
-    assert [check.key for check, _ in found] == [check.key for check in due]
+    assert [target.key for target, _ in found] == [target.key for target in due]
     assert [len(findings) for _, findings in found] == [1, 0, 0, 0, 0]
 
 
-def test_a_check_that_is_given_up_ends_its_job(spark: SparkSession, world: OffloadedTopic) -> None:
+def test_an_abandoned_verification_ends_its_job(spark: SparkSession, world: OffloadedTopic) -> None:
     tracker = spark.sparkContext.statusTracker()
-    checker = SparkChecker(spark, world.store, INSTANCE)
-    for _ in checker(checks(world) * 40):
+    verifier = SparkVerifier(spark, world.store, INSTANCE)
+    for _ in verifier(committed(world) * 40):
         break
     assert not tracker.getActiveJobsIds()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("verify-job")]
 
 
-def test_a_cancelled_check_ends_its_job_while_a_task_runs(
+def test_a_cancelled_verification_ends_its_job_while_a_task_runs(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:
     """The task waits in a pipe that the test holds open, so that only the end of the job ends the wait."""
-    due = checks(world)
+    due = committed(world)
     pipe = tmp_path / "tier" / f"{due[0].key}-index"
     pipe.unlink()
     os.mkfifo(pipe)
-    checker = SparkChecker(spark, world.store, INSTANCE)
+    verifier = SparkVerifier(spark, world.store, INSTANCE)
 
     def cancel() -> None:
         with pipe.open("wb"):  # opens once the task does
-            checker.cancel()
+            verifier.cancel()
 
     thread = threading.Thread(target=cancel)
     thread.start()
     with pytest.raises(AfterglowError, match="cancel"):
-        list(checker(due))
+        list(verifier(due))
     thread.join()
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
 
@@ -188,17 +190,17 @@ def verify_runs(world: OffloadedTopic, home: Path) -> VerifyRuns:
     return VerifyRuns(open_verifier)
 
 
-def test_a_deep_verification_of_a_server_runs_in_the_session_that_is_there(
+def test_a_deep_verification_of_a_server_uses_the_running_session(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:
-    key = checks(world)[0].key
+    key = committed(world)[0].key
     world.spoil(key, 200)
     run = verify_runs(world, tmp_path).start(VerifyRequest(deep=True), lambda: None)
     eventually(lambda: run.result is not None, lambda: run.control.current)
     assert run.result is not None
     assert (run.result.state, run.result.error) == (VerifyState.DONE, "")
-    assert run.result.counts[Kind.DAMAGED_BLOCK] == 1
-    size = sum(check.size_bytes for check in checks(world))
+    assert run.result.counts[FindingKind.DAMAGED_BLOCK] == 1
+    size = sum(target.size_bytes for target in committed(world))
     assert (run.control.objects_done, run.control.bytes_done, run.control.bytes_due) == (5, size, size)
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []  # it is still there
 
@@ -207,7 +209,7 @@ def test_a_cancelled_deep_verification_ends_its_job_while_a_task_runs(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:
     """The task waits in a pipe that the test holds open, so that only the end of the job ends the wait."""
-    pipe = tmp_path / "tier" / f"{checks(world)[0].key}-index"
+    pipe = tmp_path / "tier" / f"{committed(world)[0].key}-index"
     pipe.unlink()
     os.mkfifo(pipe)
     run = verify_runs(world, tmp_path).start(VerifyRequest(deep=True), lambda: None)
@@ -219,7 +221,7 @@ def test_a_cancelled_deep_verification_ends_its_job_while_a_task_runs(
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
-def test_objects_that_tasks_do_not_see_are_not_called_missing(
+def test_objects_that_tasks_do_not_see_are_not_reported_as_missing(
     spark: SparkSession, world: OffloadedTopic, tmp_path: Path
 ) -> None:
     """As where the tier is a directory of the driver's machine, and the tasks run on others."""
@@ -230,14 +232,14 @@ def test_objects_that_tasks_do_not_see_are_not_called_missing(
 
     world.tier = Elsewhere(tmp_path / "tier")
     with pytest.raises(AfterglowError, match="same directory on every machine"):
-        list(SparkChecker(spark, world.store, INSTANCE)(checks(world)))
+        list(SparkVerifier(spark, world.store, INSTANCE)(committed(world)))
 
 
 def test_a_missing_object_is_a_finding(spark: SparkSession, world: OffloadedTopic) -> None:
-    due = checks(world)
+    due = committed(world)
     world.tier.delete([due[0].key])
-    found = by_object(SparkChecker(spark, world.store, INSTANCE)(due))
-    assert [finding.kind for finding in found[due[0].key]] == [Kind.MISSING_OBJECT]
+    found = by_object(SparkVerifier(spark, world.store, INSTANCE)(due))
+    assert [finding.kind for finding in found[due[0].key]] == [FindingKind.MISSING_OBJECT]
 
 
 def test_objects_in_memory_are_refused(spark: SparkSession) -> None:
@@ -245,20 +247,20 @@ def test_objects_in_memory_are_refused(spark: SparkSession) -> None:
     world.ledger(1, random_entries(3))
     world.offload(1)
     with pytest.raises(NotSupported, match="memory://"):
-        list(SparkChecker(spark, world.store, INSTANCE)(checks(world)))
+        list(SparkVerifier(spark, world.store, INSTANCE)(committed(world)))
 
 
 def test_small_portions_go_together_and_large_ones_alone() -> None:
-    def placed(size_bytes: int, count: int) -> list[Placed]:
-        check = ObjectCheck("t", ParsedLocation(), "k", 1, (Stretch(1, 0, 0),), size_bytes=size_bytes)
-        return [Placed(number, portion) for number in range(count) for portion in portions(check)]
+    def indexed(size_bytes: int, count: int) -> list[ObjectPortion]:
+        target = CommittedObject("t", ParsedLocation(), "k", 1, (HeldRange(1, 0, 0),), size_bytes=size_bytes)
+        return [ObjectPortion(number, portion) for number in range(count) for portion in portions(target)]
 
-    assert [len(group) for group in group_portions(placed(1000, 130))] == [64, 64, 2]
-    assert [len(group) for group in group_portions(placed(20 * MIB, 7))] == [3, 3, 1]
-    assert [len(group) for group in group_portions(placed(300 * MIB, 2))] == [1] * 6
+    assert [len(group) for group in group_portions(indexed(1000, 130))] == [64, 64, 2]
+    assert [len(group) for group in group_portions(indexed(20 * MIB, 7))] == [3, 3, 1]
+    assert [len(group) for group in group_portions(indexed(300 * MIB, 2))] == [1] * 6
     assert group_portions([]) == []
-    large = placed(300 * MIB, 1)
-    assert [(item.portion.share.start, item.portion.share.end) for item in large] == [
+    large = indexed(300 * MIB, 1)
+    assert [(item.portion.byte_range.start, item.portion.byte_range.end) for item in large] == [
         (0, 128 * MIB),
         (128 * MIB, 256 * MIB),
         (256 * MIB, None),

@@ -8,7 +8,7 @@ from tests.support.ledgers import message
 from tests.support.offloaded import random_entries
 
 from afterglow.storage.wrapper import StoreWrapper
-from afterglow.verify import Kind
+from afterglow.verify import FindingKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +25,17 @@ def patch(world: OffloadedTopic, key: str, offset: int, data: bytes) -> None:
     world.replace(key, found)
 
 
-def test_objects_without_statistics_are_told_as_unchecked(world: OffloadedTopic) -> None:
+def test_objects_without_statistics_are_reported_as_unchecked(world: OffloadedTopic) -> None:
     world.ledger(5, random_entries(20))
     key = world.offload(5, block_bytes=BLOCK, statistics=False)
     world.ledger(6, random_entries(20))
     segment = world.segment([(6, 0, 19)], statistics=False)
     for deep, size in ((False, world.tier.head(key).size_bytes), (True, sum(map(len, world.entries[5])))):
         found = world.verify(deep=deep)
-        assert {(item.kind, item.object) for item in found} == {(Kind.UNCHECKED, key), (Kind.UNCHECKED, segment)}
+        assert {(item.kind, item.object) for item in found} == {
+            (FindingKind.UNCHECKED, key),
+            (FindingKind.UNCHECKED, segment),
+        }
         assert f"{size} bytes" in found[0].detail
 
 
@@ -52,7 +55,7 @@ def padding_of_first_block(world: OffloadedTopic, key: str) -> int:
         (lambda _world, _key: 27, "begins with entry"),
         (lambda _world, _key: 100, "not zero"),
         (lambda _world, _key: 128, "passes the block's end"),
-        (lambda _world, _key: 139, "should stand"),
+        (lambda _world, _key: 139, "says entry"),
         (padding_of_first_block, "neither a frame nor padding"),
     ],
 )
@@ -65,7 +68,7 @@ def test_a_flipped_byte_outside_of_entries_is_found_with_and_without_checksums(
     world.spoil(key, where(world, key))
     assert [found for found in world.verify(deep=False) if found.kind.is_fault] == []
     [found] = [found for found in world.verify() if found.kind.is_fault]
-    assert (found.kind, found.object) == (Kind.DAMAGED_BLOCK, key)
+    assert (found.kind, found.object) == (FindingKind.DAMAGED_BLOCK, key)
     assert words in found.detail
     assert ("CRC32C" in found.detail) is statistics
 
@@ -78,7 +81,7 @@ def test_a_flipped_byte_of_an_entry_is_found_by_the_checksum(
     world.spoil(key, 150)
     assert world.verify(deep=False) == []
     [found] = world.verify()
-    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:0")
+    assert (found.kind, found.position) == (FindingKind.DAMAGED_BLOCK, "5:0")
     assert "block 1 at 0" in found.detail
 
 
@@ -102,7 +105,7 @@ def test_a_block_of_another_ledger_is_found(world: OffloadedTopic) -> None:
     key = world.segment([(5, 0, 4)], statistics=False)
     patch(world, key, 28, struct.pack(">q", 6))
     [found] = [found for found in world.verify() if found.kind.is_fault]
-    assert found.kind is Kind.DAMAGED_BLOCK
+    assert found.kind is FindingKind.DAMAGED_BLOCK
     assert "ledger 6" in found.detail
 
 
@@ -115,7 +118,7 @@ def test_a_block_that_lacks_its_last_entries_is_found(world: OffloadedTopic) -> 
     data[-last:] = (b"\xfe\xdc\xde\xad" * last)[:last]
     world.replace(key, data)
     [found] = [found for found in world.verify() if found.kind.is_fault]
-    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:19")
+    assert (found.kind, found.position) == (FindingKind.DAMAGED_BLOCK, "5:19")
     assert "lacks the entries 19 to 19" in found.detail
 
 
@@ -130,12 +133,12 @@ def test_statistics_that_contradict_the_index_are_found(world: OffloadedTopic) -
     index = decode_index(world.tier.get(f"{key}-index"))
     group = index.groups[0]
     assert group.statistics is not None
-    told = (replace(group.statistics[0], entries=group.statistics[0].entries + 1), *group.statistics[1:])
+    changed = (replace(group.statistics[0], entries=group.statistics[0].entries + 1), *group.statistics[1:])
     ledger = ClosedLedger(59, sum(map(len, entries)), 1_700_000_000_000, world.topic)
-    spoilt = replace(index, groups=(replace(group, metadata=ledger_metadata(ledger, told)),))
+    spoilt = replace(index, groups=(replace(group, metadata=ledger_metadata(ledger, changed)),))
     world.replace(f"{key}-index", encode_index(spoilt))
     [found] = world.verify(deep=False)
-    assert (found.kind, found.object) == (Kind.DAMAGED_BLOCK, f"{key}-index")
+    assert (found.kind, found.object) == (FindingKind.DAMAGED_BLOCK, f"{key}-index")
 
 
 @pytest.mark.parametrize("column", ["stripe_entries_before", "stripe_first_frame"])
@@ -152,12 +155,12 @@ def test_stripes_that_point_beside_their_first_entry_are_found(world: OffloadedT
     assert group.statistics is not None
     locations = getattr(group.statistics[0], column)
     change: dict[str, Any] = {column: (*locations[:-1], locations[-1] + 1)}
-    told = replace(group.statistics[0], **change)
+    changed = replace(group.statistics[0], **change)
     ledger = ClosedLedger(39, sum(map(len, entries)), 1_700_000_000_000, world.topic)
-    spoilt = replace(index, groups=(replace(group, metadata=ledger_metadata(ledger, (told,))),))
+    spoilt = replace(index, groups=(replace(group, metadata=ledger_metadata(ledger, (changed,))),))
     world.replace(f"{key}-index", encode_index(spoilt))
     [found] = world.verify()
-    assert found.kind is Kind.DAMAGED_BLOCK
+    assert found.kind is FindingKind.DAMAGED_BLOCK
     assert "misplaces" in found.detail
 
 
@@ -174,7 +177,7 @@ def test_stripes_that_point_beside_their_first_entry_are_found(world: OffloadedT
         (35, "says ledger"),
         (100, "not zero"),
         (128, "passes the block's end"),
-        (139, "should stand"),
+        (139, "says entry"),
     ],
 )
 @pytest.mark.parametrize("statistics", [True, False])
@@ -185,7 +188,7 @@ def test_a_flipped_byte_outside_of_the_entries_of_a_segment_is_found(
     key = world.segment([(5, 0, 59)], block_bytes=BLOCK, statistics=statistics)
     world.spoil(key, offset)
     [found] = [found for found in world.verify() if found.kind.is_fault]
-    assert (found.kind, found.object, found.position) == (Kind.DAMAGED_BLOCK, key, "5:0")
+    assert (found.kind, found.object, found.position) == (FindingKind.DAMAGED_BLOCK, key, "5:0")
     assert words in found.detail
     assert ("CRC32C" in found.detail) is statistics
 
@@ -204,11 +207,11 @@ def test_swapped_blocks_are_both_found(world: OffloadedTopic, kind: str, *, stat
     data[: 2 * length] = data[length : 2 * length] + data[:length]
     world.replace(key, data)
     found = [found for found in world.verify() if found.kind.is_fault]
-    assert [item.kind for item in found] == [Kind.DAMAGED_BLOCK] * 2
+    assert [item.kind for item in found] == [FindingKind.DAMAGED_BLOCK] * 2
     assert [item.detail.partition(":")[0] for item in found] == ["block 1 at 0", f"block 2 at {length}"]
 
 
-# --- what entries tell of themselves ---
+# --- checksums of entries ---
 
 
 def sound(count: int, size: int = 200) -> list[bytes]:
@@ -225,7 +228,7 @@ def test_an_entry_that_came_with_a_wrong_checksum_is_found_though_its_block_is_a
     world.ledger(5, entries)
     key = world.offload(5) if kind == "ledger" else world.segment([(5, 0, 59)])
     [found] = world.verify()
-    assert (found.kind, found.object, found.position) == (Kind.DAMAGED_BLOCK, key, "5:33")
+    assert (found.kind, found.object, found.position) == (FindingKind.DAMAGED_BLOCK, key, "5:33")
     assert "entry 33 and 1 more" in found.detail
     assert "own checksum" in found.detail
     assert "CRC32C" not in found.detail
@@ -245,30 +248,30 @@ def test_without_statistics_the_entries_own_checksums_count(world: OffloadedTopi
     world.ledger(5, sound(60))
     key = world.offload(5, block_bytes=BLOCK, statistics=False)
     assert world.verify() == []
-    assert [found.kind for found in world.verify(deep=False)] == [Kind.UNCHECKED]
+    assert [found.kind for found in world.verify(deep=False)] == [FindingKind.UNCHECKED]
     world.spoil(key, 200)
     [found] = world.verify()
-    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:0")
+    assert (found.kind, found.position) == (FindingKind.DAMAGED_BLOCK, "5:0")
 
 
-def test_what_the_broker_adds_is_told_as_unchecked_and_found_where_it_is_torn(world: OffloadedTopic) -> None:
+def test_broker_metadata_is_unchecked_and_found_if_truncated(world: OffloadedTopic) -> None:
     added = bytes.fromhex("0e020000000908fbd095ffbc311000")
     world.ledger(5, [added + entry for entry in sound(10)])
     key = world.segment([(5, 0, 9)], statistics=False)
     [found] = world.verify()
-    assert found.kind is Kind.UNCHECKED
+    assert found.kind is FindingKind.UNCHECKED
     assert f"{10 * len(added)} bytes" in found.detail
     world.spoil(key, 128 + 12 + 3, 0x70)
-    assert [(item.kind, item.position) for item in world.verify()][:1] == [(Kind.DAMAGED_BLOCK, "5:0")]
+    assert [(item.kind, item.position) for item in world.verify()][:1] == [(FindingKind.DAMAGED_BLOCK, "5:0")]
 
 
 def test_a_lost_mark_before_the_checksum_is_found(world: OffloadedTopic) -> None:
-    """Without its mark, an entry seems to have none."""
+    """Without its magic number, an entry seems to have no checksum."""
     world.ledger(5, sound(10))
     key = world.segment([(5, 0, 9)], statistics=False)
     world.spoil(key, 128 + 12)
     [found] = [found for found in world.verify() if found.kind.is_fault]
-    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:0")
+    assert (found.kind, found.position) == (FindingKind.DAMAGED_BLOCK, "5:0")
     assert "cannot be read as a message" in found.detail
 
 
@@ -295,19 +298,19 @@ def test_times_in_the_index_that_would_hide_entries_are_found(world: OffloadedTo
     assert world.verify(deep=False) == []
     [found] = world.verify()
     position = {"max_publish_time": 35, "min_publish_time": 0, "max_broker_time": 0}[column]
-    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, f"5:{position}")
+    assert (found.kind, found.position) == (FindingKind.DAMAGED_BLOCK, f"5:{position}")
     assert "times of entry" in found.detail
 
 
 # --- memory ---
 
 
-def test_a_large_block_is_read_in_small_pieces_and_entries_may_lie_across_them(
+def test_a_large_block_is_read_in_small_buffers_and_entries_may_span_them(
     world: OffloadedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from afterglow.verify import blocks
 
-    monkeypatch.setattr(blocks, "WINDOW_BYTES", 100_000)
+    monkeypatch.setattr(blocks, "READ_BYTES", 100_000)
     entries = [message(entry, 1_700_000_000_000) for entry in random_entries(9, 300_000)]
     world.ledger(5, entries)
     key = world.offload(5, statistics=False)
@@ -326,5 +329,5 @@ def test_a_large_block_is_read_in_small_pieces_and_entries_may_lie_across_them(
     last = sum(12 + len(entry) for entry in entries[:-1])
     world.spoil(key, 128 + last + 90_000)
     [found] = world.verify()
-    assert (found.kind, found.position) == (Kind.DAMAGED_BLOCK, "5:8")
+    assert (found.kind, found.position) == (FindingKind.DAMAGED_BLOCK, "5:8")
     assert "own checksum" in found.detail

@@ -64,7 +64,7 @@ def test_a_sound_home_exits_0_with_a_word(home: Path) -> None:
     assert found(str(home)) == []
 
 
-def test_a_fault_exits_1_and_is_told_in_both_forms(home: Path) -> None:
+def test_a_fault_exits_1_and_is_reported_in_both_forms(home: Path) -> None:
     world = open_world(home)
     [key] = [info.key for info in world.tier.list() if not info.key.endswith("-index")]
     world.spoil(key, 200)
@@ -79,8 +79,8 @@ def test_a_fault_exits_1_and_is_told_in_both_forms(home: Path) -> None:
     assert "1 faults" in people
 
 
-def test_ctrl_c_ends_a_deep_check_with_one_line(home: Path) -> None:
-    """Amid a job: one index is a pipe that the test opens, and the next one a pipe that nobody opens."""
+def test_ctrl_c_ends_a_deep_verification_with_one_line(home: Path) -> None:
+    """During a job: one index is a pipe that the test opens, and the next one a pipe that stays closed."""
     world = open_world(home)
     world.ledger(2, random_entries(3))
     world.offload(2)
@@ -98,11 +98,11 @@ def test_ctrl_c_ends_a_deep_check_with_one_line(home: Path) -> None:
     )
     with process, pipes[0].open("wb"):  # opens once the task does
         os.killpg(process.pid, signal.SIGINT)
-        out, told = process.communicate(timeout=300)
+        out, errors = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert (out, told) == ("", "afterglow: interrupted; stopping the check and Spark\n")
+    assert (out, errors) == ("", "afterglow: interrupted; stopping the check and Spark\n")
     # A worker ends a moment after its JVM.
-    eventually(lambda: not group_lives(process.pid), lambda: f"processes of group {process.pid} go on")
+    eventually(lambda: not group_lives(process.pid), lambda: f"processes of group {process.pid} still run")
 
 
 def group_lives(leader: int) -> bool:
@@ -120,7 +120,7 @@ def test_a_lost_hot_ledger_is_a_hole(home: Path) -> None:
     assert (line["kind"], line["position"]) == ("hole", "2:0")
 
 
-def test_the_sweep_is_a_dry_run_unless_told_otherwise(home: Path) -> None:
+def test_the_sweep_is_a_dry_run_by_default(home: Path) -> None:
     world = open_world(home)
     world.write("0f0e0d0c-0000-4000-8000-000000000000", b"x", b"y")
     before = [info.key for info in world.tier.list()]
@@ -135,7 +135,7 @@ def test_the_sweep_is_a_dry_run_unless_told_otherwise(home: Path) -> None:
     assert found(str(home), "--grace", "0s") == []
 
 
-def test_objects_are_looked_for_where_metadata_says(home: Path, tmp_path: Path) -> None:
+def test_objects_are_verified_in_the_tier_that_metadata_names(home: Path, tmp_path: Path) -> None:
     """And orphans too: every tier that metadata names is listed."""
     world = open_world(home)
     world.ledger(2, random_entries(3))
@@ -157,7 +157,7 @@ def test_an_explicit_tier_overrides_what_metadata_says(home: Path, tmp_path: Pat
     assert found(str(home), "--tier", (tmp_path / "moved").as_uri()) == []
 
 
-def test_work_in_progress_is_no_finding(home: Path) -> None:
+def test_work_in_progress_is_not_a_finding(home: Path) -> None:
     from uuid import uuid4
 
     world = open_world(home)
@@ -187,9 +187,7 @@ def test_work_in_progress_is_no_finding(home: Path) -> None:
         (("{home}", "--tier", "file:///no/such/directory"), "/no/such/directory", 1),
     ],
 )
-def test_what_cannot_be_checked_is_one_line_with_the_cure(
-    home: Path, args: tuple[str, ...], words: str, code: int
-) -> None:
+def test_a_wrong_source_or_option_is_a_one_line_error(home: Path, args: tuple[str, ...], words: str, code: int) -> None:
     result = run(*(arg.format(home=home) for arg in args), expect=code)
     assert result.stderr.count("\n") == 1
     assert words in result.stderr

@@ -11,7 +11,7 @@ from tests.support.golden import cases
 from tests.support.offloaded import OffloadedTopic
 
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.verify import Kind
+from afterglow.verify import FindingKind
 
 if TYPE_CHECKING:
     from tests.support.golden import GoldenCase
@@ -26,9 +26,9 @@ V2 = sorted(name for name in CASES if name.startswith("streaming_v2"))
 
 def load(case: GoldenCase) -> OffloadedTopic:
     world = OffloadedTopic()
-    told = {item.key: item.user_metadata for item in case.listing}
+    metadata = {item.key: item.user_metadata for item in case.listing}
     for key, data in case.objects.items():
-        world.tier.put(key, data, metadata=told[key])
+        world.tier.put(key, data, metadata=metadata[key])
     return world
 
 
@@ -58,7 +58,7 @@ def faults(world: OffloadedTopic) -> list[Finding]:
 
 
 def unchecked(world: OffloadedTopic, *, deep: bool) -> list[Finding]:
-    return [found for found in world.verify(deep=deep, hot=False) if found.kind is Kind.UNCHECKED]
+    return [found for found in world.verify(deep=deep, hot=False) if found.kind is FindingKind.UNCHECKED]
 
 
 @pytest.mark.parametrize("name", [name for name in V1 if name not in DEFECTIVE])
@@ -70,7 +70,7 @@ def test_ledgers_that_pulsar_offloaded_are_sound(name: str) -> None:
     assert complete
     assert len(unchecked(world, deep=False)) == complete
     assert len(unchecked(world, deep=True)) == (complete if name == "entry_meta" else 0)
-    assert Kind.FOREIGN in {found.kind for found in world.verify(hot=False)}
+    assert FindingKind.FOREIGN in {found.kind for found in world.verify(hot=False)}
 
 
 @pytest.mark.parametrize("name", [name for name in V2 if name not in DEFECTIVE])
@@ -90,27 +90,27 @@ def test_any_flipped_byte_of_an_object_that_pulsar_wrote_is_found(name: str) -> 
     for offset in sorted(offset for offset in offsets if offset < size):
         world.spoil(key, offset, 0x41)
         found = faults(world)
-        assert [(item.kind, item.object) for item in found] == [(Kind.DAMAGED_BLOCK, key)], offset
+        assert [(item.kind, item.object) for item in found] == [(FindingKind.DAMAGED_BLOCK, key)], offset
         world.spoil(key, offset, 0x41)
 
 
 @pytest.mark.skipif("oversize" not in CASES, reason="the full set of golden cases is not at hand")
 def test_the_entries_that_pulsar_dropped_as_too_large_are_found_missing() -> None:
     found = faults(load_v1(CASES["oversize"]))
-    assert Kind.WRONG_LENGTH in {item.kind for item in found}
-    assert Kind.DAMAGED_BLOCK in {item.kind for item in found}
+    assert FindingKind.WRONG_LENGTH in {item.kind for item in found}
+    assert FindingKind.DAMAGED_BLOCK in {item.kind for item in found}
     assert any("lacks the entries" in item.detail for item in found)
 
 
 @pytest.mark.skipif("streaming_v2_manyblocks" not in CASES, reason="the full set of golden cases is not at hand")
 def test_the_blocks_that_pulsar_misplaced_are_found_damaged() -> None:
     found = faults(load_v2(CASES["streaming_v2_manyblocks"]))
-    assert Kind.DAMAGED_BLOCK in {item.kind for item in found}
+    assert FindingKind.DAMAGED_BLOCK in {item.kind for item in found}
 
 
 @pytest.mark.skipif("fs_mapfile" not in CASES, reason="the full set of golden cases is not at hand")
-def test_map_files_are_told_as_unchecked() -> None:
+def test_map_files_are_reported_as_unchecked() -> None:
     world = load_v1(CASES["fs_mapfile"])
     kinds = {found.kind for found in world.verify(hot=False)}
-    assert Kind.UNCHECKED in kinds
+    assert FindingKind.UNCHECKED in kinds
     assert not any(kind.is_fault for kind in kinds)

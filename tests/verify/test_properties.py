@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.offloaded import OffloadedTopic, random_entries
 
-from afterglow.verify import Kind
-from afterglow.verify.entries import BlockWalk
+from afterglow.verify import FindingKind
+from afterglow.verify.entries import BlockParser
 
 BLOCKS = (200, 256, 1000, 4096, 100_000)
 
@@ -24,19 +24,19 @@ def worlds(draw: st.DrawFn) -> tuple[OffloadedTopic, list[str]]:
         keys.append(world.offload(ledger_id, block_bytes=draw(st.sampled_from(BLOCKS))))
         if draw(st.booleans()):
             world.free(ledger_id)
-    stretches: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, int]] = []
     for _ in range(draw(st.integers(0, 3))):
         ledger_id += draw(st.integers(1, 5))
         count = draw(st.integers(1, 30))
         world.ledger(ledger_id, random_entries(count, 60, draw(st.integers(0, 99))))
         cuts = sorted(draw(st.sets(st.integers(1, count - 1), max_size=2))) if count > 1 else []
         for first, end in zip([0, *cuts], [*cuts, count], strict=True):
-            stretches.append((ledger_id, first, end - 1))
+            ranges.append((ledger_id, first, end - 1))
             if end < count or draw(st.booleans()):
-                keys.append(world.segment(stretches, block_bytes=draw(st.sampled_from(BLOCKS))))
-                stretches = []
-    if stretches:
-        keys.append(world.segment(stretches))
+                keys.append(world.segment(ranges, block_bytes=draw(st.sampled_from(BLOCKS))))
+                ranges = []
+    if ranges:
+        keys.append(world.segment(ranges))
     return world, keys
 
 
@@ -58,13 +58,15 @@ def test_any_flipped_bit_of_a_data_object_is_found_in_its_block(
     offset = data.draw(st.integers(0, world.tier.head(key).size_bytes - 1))
     world.spoil(key, offset, 1 << data.draw(st.integers(0, 7)))
     found = world.verify()
-    assert [(item.kind, item.object) for item in found] == [(Kind.DAMAGED_BLOCK, key)]
+    assert [(item.kind, item.object) for item in found] == [(FindingKind.DAMAGED_BLOCK, key)]
     assert world.verify(deep=False) == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(worlds(), st.data())
-def test_no_damage_to_an_index_stops_the_checker(made: tuple[OffloadedTopic, list[str]], data: st.DataObject) -> None:
+def test_damage_to_an_index_never_stops_the_verifier(
+    made: tuple[OffloadedTopic, list[str]], data: st.DataObject
+) -> None:
     world, keys = made
     key = data.draw(st.sampled_from(keys)) + "-index"
     index = bytearray(world.tier.get(key))
@@ -81,7 +83,7 @@ def test_no_damage_to_an_index_stops_the_checker(made: tuple[OffloadedTopic, lis
     cuts=st.sets(st.integers(1, 600), max_size=12),
     stripe_bytes=st.integers(1, 64),
 )
-def test_a_walk_sees_the_same_however_the_bytes_are_cut(
+def test_a_parsed_block_is_the_same_however_it_is_buffered(
     sizes: list[int], padding: int, cuts: set[int], stripe_bytes: int
 ) -> None:
     from crc32c import crc32c
@@ -90,19 +92,19 @@ def test_a_walk_sees_the_same_however_the_bytes_are_cut(
 
     frames = frame_entries([b"e" * size for size in sizes], 7)
     block = bytes(16) + frames + (b"\xfe\xdc\xde\xad" * 8)[:padding]
-    walk = BlockWalk(len(block), 16, 7, stripe_bytes)
+    parser = BlockParser(len(block), 16, 7, stripe_bytes)
     borders = [0, *sorted(cut for cut in cuts if cut < len(block)), len(block)]
     for start, end in pairwise(borders):
-        walk.feed(memoryview(block)[start:end])
-    walk.end()
-    assert walk.damage is None
-    assert walk.next_entry_id == 7 + len(sizes)
-    assert walk.frames_end == 16 + len(frames)
-    assert walk.crc32c == crc32c(block)
+        parser.feed(memoryview(block)[start:end])
+    parser.end()
+    assert parser.damage is None
+    assert parser.next_entry_id == 7 + len(sizes)
+    assert parser.frames_end == 16 + len(frames)
+    assert parser.crc32c == crc32c(block)
     starts = [16 + sum(12 + size for size in sizes[:i]) for i in range(len(sizes))]
     stripes = range(0, len(block), stripe_bytes)
-    assert walk.stripe_crc32c == [crc32c(block[at : at + stripe_bytes]) for at in stripes]
-    for (before, first), at in zip(walk.stripe_places, stripes, strict=True):
+    assert parser.stripe_crc32c == [crc32c(block[at : at + stripe_bytes]) for at in stripes]
+    for (before, first), at in zip(parser.stripe_positions, stripes, strict=True):
         assert before == sum(start < at for start in starts)
         length = min(stripe_bytes, len(block) - at)
         following = min((start for start in starts if start >= at), default=len(block))
@@ -116,7 +118,7 @@ def test_a_walk_sees_the_same_however_the_bytes_are_cut(
     broker=st.booleans(),
     cuts=st.sets(st.integers(1, 1200), max_size=12),
 )
-def test_a_walk_finds_wrong_checksums_of_entries_however_the_bytes_are_cut(
+def test_wrong_checksums_of_entries_are_found_however_the_block_is_buffered(
     sizes: list[int], spoilt: set[int], cuts: set[int], *, broker: bool
 ) -> None:
     from tests.support.ledgers import message
@@ -129,12 +131,12 @@ def test_a_walk_finds_wrong_checksums_of_entries_however_the_bytes_are_cut(
     for number in wrong:
         entries[number][-1] ^= 0x10
     block = bytes(16) + frame_entries([bytes(entry) for entry in entries], 7)
-    walk = BlockWalk(len(block), 16, 7)
+    parser = BlockParser(len(block), 16, 7)
     for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(block)), len(block)]):
-        walk.feed(memoryview(block)[start:end])
-    walk.end()
-    assert walk.damage is None
-    assert walk.entries.wrong.count == len(wrong)
-    assert walk.entries.wrong.first == (7 + wrong[0] if wrong else -1)
-    assert walk.entries.uncovered_bytes == len(added) * len(entries)
-    assert (walk.entries.torn.count, walk.entries.odd.count) == (0, 0)
+        parser.feed(memoryview(block)[start:end])
+    parser.end()
+    assert parser.damage is None
+    assert parser.entries.wrong_checksum.count == len(wrong)
+    assert parser.entries.wrong_checksum.first == (7 + wrong[0] if wrong else -1)
+    assert parser.entries.uncovered_bytes == len(added) * len(entries)
+    assert (parser.entries.truncated.count, parser.entries.unparsable.count) == (0, 0)

@@ -10,14 +10,14 @@ from afterglow.errors import CorruptMetadata
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord, ObjectLocation, UploadRecord
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.storage.wrapper import CountingStore
-from afterglow.verify import Kind, verify
+from afterglow.verify import FindingKind, verify
 
 if TYPE_CHECKING:
     from afterglow.storage import ObjectStore
     from afterglow.storage.store import Upload
 
 
-def told(world: OffloadedTopic, age_ms: int = 2 * HOUR_MS) -> list[tuple[Kind, str | None]]:
+def reported(world: OffloadedTopic, age_ms: int = 2 * HOUR_MS) -> list[tuple[FindingKind, str | None]]:
     return [(found.kind, found.object) for found in world.verify(age_ms=age_ms)]
 
 
@@ -26,7 +26,7 @@ def keys(store: ObjectStore) -> list[str]:
 
 
 def orphan(world: OffloadedTopic) -> str:
-    """An object with its index that nothing names any more."""
+    """An object and its index that no metadata names."""
     key = f"{uuid4()}-ledger-77"
     world.ledger(77, random_entries(3))
     world.write_v1(key, 77)
@@ -49,54 +49,56 @@ def upload_record(world: OffloadedTopic, key: str, upload_id: str) -> None:
 # --- objects ---
 
 
-def test_an_object_of_ours_that_nothing_names_is_an_orphan_once_it_is_old(any_world: OffloadedTopic) -> None:
+def test_an_object_of_ours_that_no_metadata_names_is_an_orphan_after_the_grace_period(
+    any_world: OffloadedTopic,
+) -> None:
     key = orphan(any_world)
     pair = [key, f"{key}-index"]
-    assert told(any_world) == [(Kind.ORPHAN_OBJECT, each) for each in pair]
-    assert told(any_world, age_ms=HOUR_MS // 2) == [(Kind.PENDING, each) for each in pair]
+    assert reported(any_world) == [(FindingKind.ORPHAN_OBJECT, each) for each in pair]
+    assert reported(any_world, age_ms=HOUR_MS // 2) == [(FindingKind.PENDING, each) for each in pair]
     assert [found.topic for found in any_world.verify()] == ["persistent://public/default/t"] * 2
 
 
 def test_the_orphan_of_a_deleted_topic_is_found(world: OffloadedTopic) -> None:
     world.write("0f0e0d0c-0000-4000-8000-000000000000", b"x", b"y")
-    assert [kind for kind, _ in told(world)] == [Kind.ORPHAN_OBJECT] * 2
+    assert [kind for kind, _ in reported(world)] == [FindingKind.ORPHAN_OBJECT] * 2
 
 
 def test_a_segment_whose_record_alone_is_left_is_an_orphan(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     key = world.segment([(1, 0, 4)])
     world.edit(lambda info: info.ledgerInfo.pop())
-    assert told(world) == [(Kind.ORPHAN_OBJECT, key), (Kind.ORPHAN_OBJECT, f"{key}-index")]
+    assert reported(world) == [(FindingKind.ORPHAN_OBJECT, key), (FindingKind.ORPHAN_OBJECT, f"{key}-index")]
 
 
 def test_objects_of_others_are_foreign(any_world: OffloadedTopic) -> None:
     any_world.write("0f0e0d0c-0000-4000-8000-000000000000-ledger-1", b"x", b"y", instance="theirs")
     any_world.tier.put("holiday.jpg", b"z")
-    assert [kind for kind, _ in told(any_world)] == [Kind.FOREIGN] * 3
-    assert told(any_world) == told(any_world, age_ms=0)
+    assert [kind for kind, _ in reported(any_world)] == [FindingKind.FOREIGN] * 3
+    assert reported(any_world) == reported(any_world, age_ms=0)
 
 
-def test_an_object_of_ours_with_a_strange_topic_is_still_judged(world: OffloadedTopic) -> None:
+def test_an_object_of_ours_with_a_malformed_topic_is_still_classified(world: OffloadedTopic) -> None:
     metadata = dict(world.object_metadata()) | {"ManagedLedgerName": "../../x"}
     world.tier.put(str(uuid4()), b"x", metadata=metadata)
     [found] = world.verify()
-    assert (found.kind, found.topic) == (Kind.ORPHAN_OBJECT, None)
+    assert (found.kind, found.topic) == (FindingKind.ORPHAN_OBJECT, None)
 
 
-def test_objects_that_are_to_be_deleted_are_no_finding(world: OffloadedTopic) -> None:
+def test_objects_with_a_pending_delete_are_not_findings(world: OffloadedTopic) -> None:
     intend_to_delete(world, orphan(world))
     world.ledger(1, random_entries(5))
     key = world.segment([(1, 0, 4)])
     world.edit(lambda info: info.ledgerInfo.pop())
     intend_to_delete(world, key)
-    assert told(world) == []
+    assert reported(world) == []
 
 
-def test_objects_of_a_segment_on_its_way_are_no_finding(world: OffloadedTopic) -> None:
+def test_objects_of_a_segment_that_is_being_uploaded_are_not_findings(world: OffloadedTopic) -> None:
     key = str(uuid4())
     upload_record(world, key, "")
     world.write(key, b"x", b"y")
-    assert told(world) == []
+    assert reported(world) == []
 
 
 def test_an_attempt_that_another_has_replaced_is_an_orphan_unless_it_is_to_be_deleted(world: OffloadedTopic) -> None:
@@ -104,21 +106,21 @@ def test_an_attempt_that_another_has_replaced_is_an_orphan_unless_it_is_to_be_de
     first = world.assign(1)
     world.write_v1(first, 1)
     world.offload(1)
-    assert {kind for kind, _ in told(world)} == {Kind.ORPHAN_OBJECT}
+    assert {kind for kind, _ in reported(world)} == {FindingKind.ORPHAN_OBJECT}
     intend_to_delete(world, first)
-    assert told(world) == []
+    assert reported(world) == []
 
 
-def test_a_named_object_costs_no_request_beyond_its_own_check(world: OffloadedTopic) -> None:
+def test_a_named_object_costs_no_request_beyond_its_own_verification(world: OffloadedTopic) -> None:
     for ledger_id in range(20):
         world.ledger(ledger_id, [b"x"])
         world.offload(ledger_id)
     counting = CountingStore(world.tier)
     world.tier = counting
-    assert told(world) == []
+    assert reported(world) == []
     counts = counting.counts()
     assert counts["head"].requests == 40
-    assert counts["get"].requests == 20 + 20, "each index, and each object for the deep check"
+    assert counts["get"].requests == 20 + 20, "each index, and each object for the deep verification"
 
 
 # --- uploads ---
@@ -127,7 +129,7 @@ def test_a_named_object_costs_no_request_beyond_its_own_check(world: OffloadedTo
 def test_uploads_of_others_are_foreign(any_world: OffloadedTopic) -> None:
     for key in ("movie.mkv", f"{uuid4()}-ledger-5"):
         any_world.tier.create_upload(key)
-    assert [kind for kind, _ in told(any_world)] == [Kind.FOREIGN] * 2
+    assert [kind for kind, _ in reported(any_world)] == [FindingKind.FOREIGN] * 2
 
 
 def begin(world: OffloadedTopic, key: str) -> Upload:
@@ -138,26 +140,26 @@ def test_an_upload_of_a_finished_object_is_leaked_once_it_is_old(any_world: Offl
     any_world.ledger(1, random_entries(5))
     key = any_world.offload(1)
     begin(any_world, key)
-    assert told(any_world) == [(Kind.LEAKED_UPLOAD, key)]
+    assert reported(any_world) == [(FindingKind.LEAKED_UPLOAD, key)]
 
 
 def test_a_young_upload_of_a_finished_object_is_pending(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     key = world.offload(1)
     begin(world, key)
-    assert told(world, age_ms=0) == [(Kind.PENDING, key)]
+    assert reported(world, age_ms=0) == [(FindingKind.PENDING, key)]
 
 
 def test_an_upload_beside_the_recorded_one_is_leaked(world: OffloadedTopic) -> None:
     key = str(uuid4())
     recorded = begin(world, key)
     upload_record(world, key, recorded.upload_id)
-    assert told(world) == []
+    assert reported(world) == []
     begin(world, key)
-    assert told(world) == [(Kind.LEAKED_UPLOAD, key)]
+    assert reported(world) == [(FindingKind.LEAKED_UPLOAD, key)]
 
 
-def test_uploads_that_may_be_needed_are_no_finding(world: OffloadedTopic) -> None:
+def test_uploads_that_may_be_needed_are_not_findings(world: OffloadedTopic) -> None:
     key = str(uuid4())
     upload_record(world, key, "")  # created, but not on record yet
     begin(world, key)
@@ -166,8 +168,8 @@ def test_uploads_that_may_be_needed_are_no_finding(world: OffloadedTopic) -> Non
     going = f"{uuid4()}-ledger-8"
     intend_to_delete(world, going)
     begin(world, going)
-    assert told(world) == []
-    assert told(world, age_ms=0) == []
+    assert reported(world) == []
+    assert reported(world, age_ms=0) == []
 
 
 def test_an_upload_of_unknown_age_is_pending(world: OffloadedTopic) -> None:
@@ -181,7 +183,7 @@ def test_an_upload_of_unknown_age_is_pending(world: OffloadedTopic) -> None:
             return tuple(replace(upload, created_ms=0) for upload in super().list_uploads(prefix))
 
     world.tier = Ageless(world.tier)
-    assert [kind for kind, _ in told(world)] == [Kind.PENDING]
+    assert [kind for kind, _ in reported(world)] == [FindingKind.PENDING]
 
 
 # --- the sweep ---
@@ -215,7 +217,7 @@ def test_a_dry_run_changes_nothing(any_world: OffloadedTopic) -> None:
     assert not any(item.removed for item in swept)
 
 
-def test_the_sweep_takes_orphans_and_leaks_and_nothing_else(any_world: OffloadedTopic) -> None:
+def test_the_sweep_deletes_orphans_and_leaks_and_nothing_else(any_world: OffloadedTopic) -> None:
     objects, uploads = furnish(any_world)
     before = set(keys(any_world.tier))
     swept = any_world.sweep()
@@ -248,7 +250,7 @@ class CommittedMeanwhile(CountingStore):
         return super().head(key)
 
 
-def test_what_a_commit_has_named_meanwhile_is_neither_told_nor_swept(world: OffloadedTopic) -> None:
+def test_an_object_that_a_commit_names_meanwhile_is_neither_reported_nor_swept(world: OffloadedTopic) -> None:
     key = orphan(world)
     world.tier.delete([f"{key}-index"])
     world.tier = CommittedMeanwhile(world, key)

@@ -60,7 +60,7 @@ def test_of_a_field_that_comes_twice_the_last_counts() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x08", b"\x0a\x05ab", b"\x00\x01", b"\x0b", b"\x0d\x01\x02", b"\x08" + b"\xff" * 10 + b"\x01"]
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
         Message(data)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from afterglow.cli.client import AdminClient
     from afterglow.pipeline.tier_verifier import VerifyRequest
-    from afterglow.verify import ObjectChecker
+    from afterglow.verify import ObjectVerifier
 
     Found: TypeAlias = tuple[Mapping[str, Any], bool]
     """A finding as JSON, and whether it is a fault that is still there."""
@@ -124,7 +124,7 @@ def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> Tally:
         stack.enter_context(interruptible("the check and Spark" if request.deep else "the check"))
         opened = open_verifier(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
         verifier = stack.enter_context(opened)
-        objects: ObjectChecker | None = None
+        objects: ObjectVerifier | None = None
         if request.deep:
             bar = stack.enter_context(byte_bar("checking every byte", "objects"))
             objects = stack.enter_context(verifier.deep(home.master, bar))

@@ -33,8 +33,8 @@ from afterglow.metadata.names import TopicName
 from afterglow.metadata.store import wall_clock_ms
 from afterglow.read.copies import Tier
 from afterglow.source.connect import connect
+from afterglow.spark.errors import summarize
 from afterglow.spark.java import find_java
-from afterglow.spark.reasons import reason
 from afterglow.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ def _scan(home: Path, topic: SourceTopic, screen: Screen) -> pa.Table:
         try:
             back = frame.selectExpr(*_READ).toArrow()
         except Exception as error:
-            raise AfterglowError(f"the Spark job that reads {topic.name} failed: {reason(error)}") from error
+            raise AfterglowError(f"the Spark job that reads {topic.name} failed: {summarize(error)}") from error
         took_s = time.monotonic() - began
     size_mb = sum(back["value_bytes"].to_pylist()) / 1e6
     screen.say(

@@ -40,8 +40,8 @@ from afterglow.tier.locations import (
     location_of_url,
     store_options,
 )
-from afterglow.verify import Kind, sweep, verify
-from afterglow.verify.deep import CheckHere
+from afterglow.verify import FindingKind, sweep, verify
+from afterglow.verify.deep import LocalVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.metadata.pulsar_cluster import MetadataReader
     from afterglow.metadata.store import Versioned
-    from afterglow.spark.verify_jobs import Progress as ByteProgress
+    from afterglow.spark.verify_jobs import ByteProgress
     from afterglow.storage import ObjectStore
     from afterglow.storage.wrapper import Call
-    from afterglow.verify import Finding, ObjectCheck, ObjectChecker, ParsedLocation, Swept
+    from afterglow.verify import CommittedObject, Finding, ObjectVerifier, ParsedLocation, Swept
     from afterglow.verify.objects import DriverCopies
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class VerifyControl:
             raise VerifyCancelled("the verification was cancelled")
 
     def on_bytes(self, done_bytes: int, due_bytes: int, _objects: int) -> None:
-        """Record what a deep verification has read; see :class:`~afterglow.spark.verify_jobs.Progress`.
+        """Record what a deep verification has read; see :class:`~afterglow.spark.verify_jobs.ByteProgress`.
 
         Raises:
             VerifyCancelled: The verification was cancelled.
@@ -171,7 +171,7 @@ class TierVerifier:
         self._config = config
         self._quiet = quiet
 
-    def run(self, request: VerifyRequest, objects: ObjectChecker | None = None) -> Iterator[ReportedFinding]:
+    def run(self, request: VerifyRequest, objects: ObjectVerifier | None = None) -> Iterator[ReportedFinding]:
         """Verify, and sweep where requested. Findings come as they are made; swept ones come last.
 
         Args:
@@ -181,7 +181,7 @@ class TierVerifier:
         Raises:
             AfterglowError: See :func:`afterglow.verify.verify` and :func:`afterglow.verify.sweep`.
         """
-        swept = {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD} if request.sweep else set()
+        swept = {FindingKind.ORPHAN_OBJECT, FindingKind.LEAKED_UPLOAD} if request.sweep else set()
         for finding in self._findings(request.grace_ms, objects):
             if finding.kind not in swept:
                 yield ReportedFinding(finding, fault=finding.kind.is_fault)
@@ -193,7 +193,7 @@ class TierVerifier:
                 detail = f"{item.finding.detail}; deleted"
                 yield ReportedFinding(replace(item.finding, detail=detail), fault=False, deleted=True)
 
-    def _findings(self, grace_ms: int, objects: ObjectChecker | None) -> Iterator[Finding]:
+    def _findings(self, grace_ms: int, objects: ObjectVerifier | None) -> Iterator[Finding]:
         layout = self._layout
         return verify(
             self._metadata,
@@ -204,11 +204,13 @@ class TierVerifier:
             now_ms=_now_ms(),
             grace_ms=grace_ms,
             hot=None if layout is None else lambda ledger_id: layout.frames(ledger_id).exists(),
-            checker=_CountedObjects(objects or CheckHere(self._stores, self._instance, deep=False), self._control),
+            object_verifier=_CountedObjects(
+                objects or LocalVerifier(self._stores, self._instance, deep=False), self._control
+            ),
         )
 
     @contextmanager
-    def deep(self, master: str | None = None, progress: ByteProgress | None = None) -> Iterator[ObjectChecker]:
+    def deep(self, master: str | None = None, progress: ByteProgress | None = None) -> Iterator[ObjectVerifier]:
         """A Spark session that reads every byte of objects; it runs for as long as the context.
 
         Args:
@@ -221,14 +223,14 @@ class TierVerifier:
         """
         # Here, since these imports are slow, and rarely needed.
         from afterglow.spark.session import QUIET, local_session, spark_properties  # noqa: PLC0415
-        from afterglow.spark.verify_jobs import SparkChecker  # noqa: PLC0415
+        from afterglow.spark.verify_jobs import SparkVerifier  # noqa: PLC0415
 
         self._control.step("Spark, which is being started")
         properties = {**(QUIET if self._quiet else {}), **spark_properties(self._config)}
         with local_session(master or self._config.spark_master, **properties) as session:
-            checker = SparkChecker(session, self._stores, self._instance, progress)
-            self._control.on_cancel(checker.cancel)
-            yield checker
+            verifier = SparkVerifier(session, self._stores, self._instance, progress)
+            self._control.on_cancel(verifier.cancel)
+            yield verifier
 
     def _sweep(self, grace_ms: int) -> Iterator[Swept]:
         """Delete orphans and abort leaked uploads in every tier that the findings came to know."""
@@ -406,24 +408,24 @@ class _ControlledMetadata:
 
 
 class _CountedObjects:
-    """An :class:`~afterglow.verify.ObjectChecker` that counts the objects that another has verified."""
+    """An :class:`~afterglow.verify.ObjectVerifier` that counts the objects that another has verified."""
 
-    def __init__(self, inner: ObjectChecker, control: VerifyControl) -> None:
+    def __init__(self, inner: ObjectVerifier, control: VerifyControl) -> None:
         self._inner = inner
         self._control = control
 
-    def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
+    def __call__(self, objects: Sequence[CommittedObject]) -> Iterator[tuple[CommittedObject, tuple[Finding, ...]]]:
         """See the protocol.
 
         Raises:
             VerifyCancelled: The verification was cancelled.
         """
-        self._control.objects_due += len(checks)
-        self._control.step(f"{len(checks)} objects")
-        for checked in self._inner(checks):
+        self._control.objects_due += len(objects)
+        self._control.step(f"{len(objects)} objects")
+        for verified in self._inner(objects):
             self._control.objects_done += 1
             self._control.step()
-            yield checked
+            yield verified
 
 
 def _itself(store: ObjectStore) -> ObjectStore:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from afterglow.ledger.environment import Clock
     from afterglow.pipeline.tier_verifier import ReportedFinding, TierVerifier, VerifyRequest
-    from afterglow.verify import Kind
+    from afterglow.verify import FindingKind
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ class VerifyResult:
     """Why it failed; empty otherwise."""
     started_ms: int
     ended_ms: int
-    counts: Mapping[Kind, int]
+    counts: Mapping[FindingKind, int]
     """Findings by kind, those that were swept included."""
     faults: int
     """Findings that are faults and still there."""
-    deleted: Mapping[Kind, int]
+    deleted: Mapping[FindingKind, int]
     """What the sweep has deleted, by kind."""
 
 
@@ -74,7 +74,7 @@ class VerifyFigures:
     ended: Mapping[VerifyState, int] = field(default_factory=dict)
     last: Mapping[bool, VerifyResult] = field(default_factory=dict)
     """The last run that is done, by whether it was a deep one."""
-    deleted: Mapping[Kind, int] = field(default_factory=dict)
+    deleted: Mapping[FindingKind, int] = field(default_factory=dict)
     """What sweeps have deleted."""
 
 
@@ -87,8 +87,8 @@ class VerifyRun:
         """None while it runs. Set after the last finding was buffered."""
         self.request = request
         self.started_ms = started_ms
-        self.counts: Counter[Kind] = Counter()
-        self.deleted: Counter[Kind] = Counter()
+        self.counts: Counter[FindingKind] = Counter()
+        self.deleted: Counter[FindingKind] = Counter()
         self.faults = 0
         self._on_change = on_change
         self._buffer: Queue[ReportedFinding] = Queue(_BUFFERED)
@@ -157,7 +157,7 @@ class VerifyRuns:
         self._closed = False
         self._ended: Counter[VerifyState] = Counter()
         self._last: dict[bool, VerifyResult] = {}
-        self._deleted: Counter[Kind] = Counter()
+        self._deleted: Counter[FindingKind] = Counter()
 
     def start(self, request: VerifyRequest, on_change: Callable[[], None]) -> VerifyRun:
         """Start a verification.

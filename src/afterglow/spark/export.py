@@ -40,7 +40,7 @@ from afterglow.config import load_conf
 from afterglow.errors import AfterglowError, ConfigError
 from afterglow.format.schema import MESSAGES, choose
 from afterglow.source.connect import connect
-from afterglow.spark.reasons import reason
+from afterglow.spark.errors import summarize
 from afterglow.spark.session import QUIET, local_session, spark_properties
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ def _parsed(found: bytes, address: str) -> dict[str, Any]:
 
 
 def _failed(topic: str, error: BaseException) -> AfterglowError:
-    return AfterglowError(f"the export of {topic} failed: {reason(error)}")
+    return AfterglowError(f"the export of {topic} failed: {summarize(error)}")
 
 
 _FORMAT: Final = "parquet:"

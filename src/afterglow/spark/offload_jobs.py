@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from afterglow.offload.dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
-    from afterglow.spark.handover import Landed
+    from afterglow.spark.result_channel import TaskResult
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Running:
     """A Spark that has been started."""
 
     context: Any
-    work: Callable[[int], Callable[[tuple[int, Task]], Landed]]
+    work: Callable[[int], Callable[[tuple[int, Task]], TaskResult]]
     """Gives what a job of a number does with each of its tasks."""
     stack: ExitStack
     """Ends it."""
@@ -136,7 +136,7 @@ class SparkRunner:
 
     def _run(self, job: _Job) -> None:
         """Run a job to its end, on a thread of its own."""
-        landed: list[Landed] = []
+        landed: list[TaskResult] = []
         error: BaseException | None = None
         try:
             landed = self._collect(job)
@@ -144,7 +144,7 @@ class SparkRunner:
             error = caught
         self._hand(self._reports, self._end, job, landed, error)
 
-    def _collect(self, job: _Job) -> list[Landed]:
+    def _collect(self, job: _Job) -> list[TaskResult]:
         running = self._spark()
         context = running.context
         # Properties of the thread, which is the same for other jobs later: all of them are set anew.
@@ -153,13 +153,13 @@ class SparkRunner:
         groups = group_count(job.tasks, context.defaultParallelism)
         try:
             placed = context.parallelize(list(enumerate(job.tasks)), groups)
-            collected: list[Landed] = placed.map(running.work(job.number)).collect()
+            collected: list[TaskResult] = placed.map(running.work(job.number)).collect()
         except BaseException:
             self._forget_dead(running)
             raise
         return collected
 
-    def _landed(self, result: Landed) -> None:
+    def _landed(self, result: TaskResult) -> None:
         """A task has ended. On a thread of Spark's, whose scheduler waits for this."""
         self._hand(self._reports, self._report, result)
 
@@ -170,13 +170,13 @@ class SparkRunner:
             if not self._closed:
                 raise
 
-    def _report(self, result: Landed) -> None:
+    def _report(self, result: TaskResult) -> None:
         number, place, outcome = result
         job = self._jobs.get(number)
         if job is not None and not self._closed:
             job.report(place, outcome)
 
-    def _end(self, job: _Job, landed: list[Landed], error: BaseException | None) -> None:
+    def _end(self, job: _Job, landed: list[TaskResult], error: BaseException | None) -> None:
         """A job has ended: report what was not reported yet."""
         del self._jobs[job.number]
         if self._closed:
@@ -207,10 +207,10 @@ class SparkRunner:
             if self._running is None:
                 with ExitStack() as stack:
                     context = stack.enter_context(local_session(self._master, **self._properties)).sparkContext
-                    from afterglow.spark.handover import Handover, Work  # noqa: PLC0415 - import Spark
+                    from afterglow.spark.result_channel import OffloadFunction, ResultChannel  # noqa: PLC0415 - import Spark
 
-                    results = context.accumulator((), Handover(self._landed))
-                    self._running = _Running(context, partial(Work, results), stack.pop_all())
+                    results = context.accumulator((), ResultChannel(self._landed))
+                    self._running = _Running(context, partial(OffloadFunction, results), stack.pop_all())
             return self._running
 
     def _forget_dead(self, running: _Running) -> None:

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.errors import AfterglowError, ConfigError, MissingDependency
-from afterglow.spark.hush import hushed_stderr
 from afterglow.spark.java import find_java
+from afterglow.spark.log_filter import filtered_stderr
 from afterglow.spark.master import is_local, with_attempts
 
 if TYPE_CHECKING:
@@ -352,8 +352,8 @@ def _start_jvm(settings: dict[str, str], launch: Callable[..., Any]) -> None:
     context, _ = _pyspark()
     if context._gateway is not None:  # noqa: SLF001 - one that this process has already
         return
-    hushed = settings.items() >= QUIET.items()
-    stderr = hushed_stderr() if hushed else None
+    is_filtered = settings.items() >= QUIET.items()
+    stderr = filtered_stderr() if is_filtered else None
     module: Any = java_gateway
     popen = module.Popen
     module.Popen = partial(launch, popen)  # what it returns is not to be had in time otherwise
@@ -363,7 +363,7 @@ def _start_jvm(settings: dict[str, str], launch: Callable[..., Any]) -> None:
         public = [(name, value) for name, value in settings.items() if not _SECRET.search(name)]
         asked = SparkConf(loadDefaults=False).setAll(public)
         # Not public; it is what the first context does itself.
-        context._ensure_initialized(gateway=module.launch_gateway(asked, {"stderr": stderr} if hushed else {}))  # noqa: SLF001
+        context._ensure_initialized(gateway=module.launch_gateway(asked, {"stderr": stderr} if is_filtered else {}))  # noqa: SLF001
     finally:
         module.Popen = popen
         if stderr is not None:

@@ -1,8 +1,8 @@
-"""Objects read and checked byte by byte in a Spark job: a task for some hundred megabytes.
+"""Deep verification of objects in Spark jobs, with a task for some hundred megabytes.
 
-What metadata says of objects travels to the tasks, and findings travel back as each task ends; bytes of objects do not.
-A task that dies is tried again, and nothing is told twice. A store that fails is told once everything else has been
-read: no other object is the worse for it.
+Tasks receive the metadata of objects, and findings return as each task ends; the bytes of objects stay in the workers.
+Spark retries tasks that die, and each result is delivered once. A store that fails is reported after all other objects
+are verified.
 """
 
 from __future__ import annotations
@@ -16,55 +16,54 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from afterglow.errors import AfterglowError, NotSupported
-from afterglow.spark.reasons import reason
-from afterglow.verify.deep import merge, portions, read_portion
-from afterglow.verify.findings import Kind
+from afterglow.spark.errors import summarize
+from afterglow.verify.deep import merge_results, portions, verify_portion
+from afterglow.verify.findings import FindingKind
 from afterglow.verify.objects import DriverCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
     from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify import Finding, ObjectCheck, ParsedLocation
-    from afterglow.verify.deep import Portion, Reading
+    from afterglow.verify import CommittedObject, Finding, ParsedLocation
+    from afterglow.verify.deep import Portion, PortionResult
 
-    Landed: TypeAlias = tuple["Placed", Reading | AfterglowError]
-    """A portion, and what came of it."""
+    Verified: TypeAlias = tuple["ObjectPortion", PortionResult | AfterglowError]
+    """A portion and its result."""
 
 _GROUP_BYTES: Final = 64 << 20
 _GROUP_PORTIONS: Final = 64
-"""Of portions that Spark runs as one task: some milliseconds each are what a task costs."""
+"""Most portions of one Spark task. A task costs some milliseconds, so small portions share one."""
 
 
-class Progress(Protocol):
-    """Is told how far things have come."""
+class ByteProgress(Protocol):
+    """Callback for the progress of a deep verification."""
 
     def __call__(self, done_bytes: int, due_bytes: int, objects: int, /) -> None:
-        """So much of what is due is read, and so many objects with it. More may become due."""
+        """Report bytes read, bytes due (which may grow) and objects verified."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A portion of one of the job's objects."""
+class ObjectPortion:
+    """A portion of one of a job's objects."""
 
     object: int
-    """The object's number."""
+    """The object's number in the job."""
     portion: Portion
 
 
-class SparkChecker:
-    """An :class:`~afterglow.verify.deep.ObjectChecker` that reads every byte, in Spark jobs.
+class SparkVerifier:
+    """An :class:`~afterglow.verify.deep.ObjectVerifier` that reads every byte, in Spark jobs.
 
     Args:
-        session: Runs them.
-        stores: Gives the store of a place.
-        instance: Our own.
-        progress: Is told when a portion is read.
+        session: Runs the jobs.
+        stores: Gives the store of a tier location.
+        instance: The instance of this server.
+        progress: Called when a portion is verified.
     """
 
     def __init__(
@@ -72,78 +71,82 @@ class SparkChecker:
         session: SparkSession,
         stores: Callable[[ParsedLocation], ObjectStore | DriverCopies],
         instance: str,
-        progress: Progress | None = None,
+        progress: ByteProgress | None = None,
     ) -> None:
         self._context: Any = session.sparkContext
         self._stores = stores
         self._instance = instance
-        self._progress = progress or _tell_nobody
+        self._progress = progress
         self._done_bytes = self._due_bytes = self._objects = 0
-        self._job: _Job | None = None
+        self._job: _VerifyJob | None = None
 
-    def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
-        """Check objects as one job; what the tasks find comes when all portions of an object are read.
+    def __call__(self, objects: Sequence[CommittedObject]) -> Iterator[tuple[CommittedObject, tuple[Finding, ...]]]:
+        """Verify objects in one job; each is yielded when all its portions are verified.
 
         Raises:
-            NotSupported: Objects are in the memory of this process, which tasks do not see.
+            NotSupported: The objects are in the memory of this process, which tasks cannot read.
             AfterglowError: A store fails, the tasks do not see the tier, or Spark failed.
         """
         stores = {
-            location: _shareable(self._stores(location))
-            for location in dict.fromkeys(check.location for check in checks)
+            location: _require_shared(self._stores(location))
+            for location in dict.fromkeys(target.location for target in objects)
         }
-        placed = [Placed(number, portion) for number, check in enumerate(checks) for portion in portions(check)]
-        self._due_bytes += sum(item.portion.size_bytes for item in placed)
-        objects = [_Object() for _ in checks]
-        for item in placed:
-            objects[item.object].left += 1
+        due = [ObjectPortion(number, portion) for number, target in enumerate(objects) for portion in portions(target)]
+        self._due_bytes += sum(item.portion.size_bytes for item in due)
+        pending = [_ObjectResults() for _ in objects]
+        for item in due:
+            pending[item.object].portions_left += 1
         errors: list[AfterglowError] = []
-        self._job = _Job(self._context, stores, self._instance)
-        for item, outcome in self._job.run(placed):
-            whole = objects[item.object].take(item.portion.number, outcome)
+        self._job = _VerifyJob(self._context, stores, self._instance)
+        for item, outcome in self._job.run(due):
+            results = pending[item.object].add(item.portion.number, outcome)
             self._done_bytes += item.portion.size_bytes
-            self._objects += whole is not None
-            self._progress(self._done_bytes, self._due_bytes, self._objects)
-            if isinstance(whole, AfterglowError):
-                errors.append(whole)
-            elif whole is not None:
-                check = checks[item.object]
-                found = merge(check, whole)
-                _insist_on_the_same_tier(found, stores[check.location])
-                yield check, found
+            self._objects += results is not None
+            if self._progress is not None:
+                self._progress(self._done_bytes, self._due_bytes, self._objects)
+            if isinstance(results, AfterglowError):
+                errors.append(results)
+            elif results is not None:
+                target = objects[item.object]
+                findings = merge_results(target, results)
+                _require_same_tier(findings, stores[target.location])
+                yield target, findings
+        if len(errors) > 1:
+            raise AfterglowError(f"{len(errors)} objects could not be verified; the first: {errors[0]}")
         if errors:
-            raise _joined(errors)
+            raise errors[0]
 
     def cancel(self) -> None:
-        """End the job that runs, from any thread; whoever waits for it gets an error. One that is to come runs."""
+        """Cancel the running job, from any thread; the thread that waits for it gets an error. Later jobs run."""
         if self._job is not None:
             self._job.cancel()
 
 
-class _Object:
-    """What came of an object's portions so far."""
+class _ObjectResults:
+    """Results of an object's portions so far."""
 
     def __init__(self) -> None:
-        self.left = 0
-        """Portions that nothing was heard of yet."""
-        self._read: dict[int, Reading] = {}
+        self.portions_left = 0
+        self._results: dict[int, PortionResult] = {}
         self._error: AfterglowError | None = None
 
-    def take(self, number: int, outcome: Reading | AfterglowError) -> Sequence[Reading] | AfterglowError | None:
-        """Take what came of a portion; gives what came of all once it is the last, in their order or as an error."""
-        self.left -= 1
+    def add(
+        self, number: int, outcome: PortionResult | AfterglowError
+    ) -> Sequence[PortionResult] | AfterglowError | None:
+        """Add the result of a portion; with the last one, returns all results in order, or the first error."""
+        self.portions_left -= 1
         if isinstance(outcome, AfterglowError):
             self._error = self._error or outcome
         else:
-            self._read[number] = outcome
-        if self.left:
+            self._results[number] = outcome
+        if self.portions_left:
             return None
-        readings, self._read = self._read, {}
-        return self._error or [readings[number] for number in sorted(readings)]
+        results, self._results = self._results, {}
+        return self._error or [results[number] for number in sorted(results)]
 
 
-class _Job:
-    """One Spark job, on a thread of its own, so that Ctrl-C ends the job and not the talk with the JVM amid a word."""
+class _VerifyJob:
+    """One Spark job, on a thread of its own: Ctrl-C then ends the job and does not interrupt a call to the JVM."""
 
     def __init__(
         self, context: Any, stores: Mapping[ParsedLocation, ObjectStore | DriverCopies], instance: str
@@ -151,126 +154,109 @@ class _Job:
         self._context = context
         self._stores = {location: pickle.dumps(store) for location, store in stores.items()}
         self._instance = instance
-        self._landed: queue.SimpleQueue[Landed | None] = queue.SimpleQueue()
+        self._verified: queue.SimpleQueue[Verified | None] = queue.SimpleQueue()
         self._group = f"verify-{uuid4()}"
 
-    def run(self, placed: Sequence[Placed]) -> Iterator[Landed]:
-        """Read portions; each with what came of it, as the task ends that read it.
+    def run(self, due: Sequence[ObjectPortion]) -> Iterator[Verified]:
+        """Verify portions; each is yielded with its result when its task ends.
 
         Raises:
             AfterglowError: Spark failed.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="verify-job") as thread:
-            future = thread.submit(self._work_off, placed)
-            future.add_done_callback(lambda _: self._landed.put(None))
+            future = thread.submit(self._submit, due)
+            future.add_done_callback(lambda _: self._verified.put(None))
             try:
-                while (landed := self._landed.get()) is not None:
-                    yield landed
-                self._insist_on_success(future)
+                while (verified := self._verified.get()) is not None:
+                    yield verified
+                error = future.exception()
+                if error is not None:
+                    # A worker that died repeatedly, or the end of the JVM: Spark has no common error type.
+                    raise AfterglowError(f"the Spark job of the verification failed: {summarize(error)}") from error
             finally:
                 if not future.done():
                     self.cancel()
 
     def cancel(self) -> None:
-        """Have Spark end the job; its tasks end where they are."""
+        """Have Spark cancel the job; running tasks are interrupted."""
         self._context.cancelJobGroup(self._group)
 
-    def _work_off(self, placed: Sequence[Placed]) -> None:
-        from afterglow.spark.handover import Handover  # noqa: PLC0415 - imports Spark
+    def _submit(self, due: Sequence[ObjectPortion]) -> None:
+        from afterglow.spark.result_channel import ResultChannel  # noqa: PLC0415 - imports Spark
 
-        groups = group_portions(placed)
-        results = self._context.accumulator((), Handover(self._landed.put))
-        work = _Work(self._stores, self._instance, results)
-        self._context.setJobGroup(self._group, f"check {len(placed)} portions of objects, byte by byte")
-        self._context.parallelize(groups, max(len(groups), 1)).foreach(work)
-
-    @staticmethod
-    def _insist_on_success(future: Future[None]) -> None:
-        error = future.exception()
-        if error is not None:
-            # A worker that died again and again, the end of the JVM: Spark has no one error for them.
-            raise AfterglowError(f"the Spark job that checks objects failed: {reason(error)}") from error
+        groups = group_portions(due)
+        results = self._context.accumulator((), ResultChannel(self._verified.put))
+        function = _VerifyFunction(self._stores, self._instance, results)
+        self._context.setJobGroup(self._group, f"verify {len(due)} portions of objects")
+        self._context.parallelize(groups, max(len(groups), 1)).foreach(function)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What a task does with its portions."""
+class _VerifyFunction:
+    """The function that a task applies to a group of portions."""
 
     stores: Mapping[ParsedLocation, bytes]
     """Pickled, so that a worker opens each once."""
     instance: str
-    results: Accumulator[tuple[Landed, ...]]
+    results: Accumulator[tuple[Verified, ...]]
 
-    def __call__(self, group: Sequence[Placed]) -> None:
-        """Read portions.
+    def __call__(self, group: Sequence[ObjectPortion]) -> None:
+        """Verify portions.
 
-        An error of a store is a result: raised, Spark would try four times in vain and then end the job for all.
+        An error of a store is a result: if it were raised, Spark would retry in vain and then fail the whole job.
         """
         for item in group:
-            outcome: Reading | AfterglowError
+            outcome: PortionResult | AfterglowError
             try:
-                outcome = read_portion(_opened(self.stores[item.portion.check.location]), item.portion, self.instance)
+                store = _open_store(self.stores[item.portion.target.location])
+                outcome = verify_portion(store, item.portion, self.instance)
             except AfterglowError as error:
                 outcome = error
             self.results.add(((item, outcome),))
 
 
-def group_portions(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Neighbours put together, as far as they are small."""
-    groups: list[list[Placed]] = []
-    room = 0
-    for item in placed:
-        if not groups or item.portion.size_bytes > room or len(groups[-1]) == _GROUP_PORTIONS:
+def group_portions(due: Sequence[ObjectPortion]) -> list[list[ObjectPortion]]:
+    """Group neighbouring portions up to the limits of a Spark task."""
+    groups: list[list[ObjectPortion]] = []
+    left_bytes = 0
+    for item in due:
+        if not groups or item.portion.size_bytes > left_bytes or len(groups[-1]) == _GROUP_PORTIONS:
             groups.append([])
-            room = _GROUP_BYTES
+            left_bytes = _GROUP_BYTES
         groups[-1].append(item)
-        room -= item.portion.size_bytes
+        left_bytes -= item.portion.size_bytes
     return groups
 
 
-def _tell_nobody(_done_bytes: int, _due_bytes: int, _objects: int) -> None:
-    """A :class:`Progress` that nobody watches."""
-
-
-def _shareable(store: ObjectStore | DriverCopies) -> ObjectStore | DriverCopies:
+def _require_shared(store: ObjectStore | DriverCopies) -> ObjectStore | DriverCopies:
     if store.url.startswith("memory:"):
-        raise NotSupported(f"the tier {store.url} is in this process, where Spark's tasks cannot read it")
+        raise NotSupported(f"the tier {store.url} is in the memory of this process, which Spark tasks cannot read")
     return store
 
 
-def _insist_on_the_same_tier(found: Sequence[Finding], store: ObjectStore | DriverCopies) -> None:
-    """Tell objects that are gone from those that are on this machine alone.
+def _require_same_tier(findings: Sequence[Finding], store: ObjectStore | DriverCopies) -> None:
+    """Distinguish missing objects from those that only this machine can see.
 
     Raises:
-        AfterglowError: A task did not find what is there.
+        AfterglowError: A task did not find an object that exists.
     """
     if isinstance(store, DriverCopies):
         return
-    for finding in found:
-        if finding.kind in {Kind.MISSING_OBJECT, Kind.MISSING_INDEX} and _sees(store, finding.object or ""):
-            raise AfterglowError(
-                f"a Spark task did not find {finding.object} in {store.url}, though it is there: the tier must be the "
-                "same directory on every machine where tasks run (--master)"
-            )
-
-
-def _sees(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _joined(errors: Sequence[AfterglowError]) -> AfterglowError:
-    first = errors[0]
-    if len(errors) == 1:
-        return first
-    return AfterglowError(f"{len(errors)} objects could not be checked; the first: {first}")
+    for finding in findings:
+        if finding.kind not in {FindingKind.MISSING_OBJECT, FindingKind.MISSING_INDEX}:
+            continue
+        try:
+            store.head(finding.object or "")
+        except FileNotFoundError:
+            continue
+        raise AfterglowError(
+            f"a Spark task did not find {finding.object} in {store.url}, though it exists: the tier must be the "
+            "same directory on every machine where tasks run (--master)"
+        )
 
 
 @cache
-def _opened(pickled: bytes) -> ObjectStore | DriverCopies:
-    """One for all tasks of a worker, which is used again: its connections stay."""
-    store: ObjectStore | DriverCopies = pickle.loads(pickled)  # noqa: S301 - the driver's own
+def _open_store(pickled: bytes) -> ObjectStore | DriverCopies:
+    """One store for all tasks of a worker, which Spark reuses: its connections stay open."""
+    store: ObjectStore | DriverCopies = pickle.loads(pickled)  # noqa: S301 - pickled by the driver
     return store

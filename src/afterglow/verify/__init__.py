@@ -1,27 +1,26 @@
 """The independent verifier: reads metadata and tiers with parsers of its own, and shares no code with the writers.
 
-:func:`verify` reports findings, :func:`sweep` deletes orphans. Both are in :mod:`~afterglow.verify.checker` and
-:mod:`~afterglow.verify.sweep`; one object is verified in :mod:`~afterglow.verify.objects`.
+Entry points: :func:`~afterglow.verify.verifier.verify` reports findings, :func:`~afterglow.verify.sweep.sweep` deletes
+orphans. One object is verified by :func:`~afterglow.verify.objects.verify_object`.
 """
 
 from __future__ import annotations
 
-from afterglow.verify.checker import verify
-from afterglow.verify.deep import ObjectChecker
-from afterglow.verify.findings import Finding, Kind
-from afterglow.verify.objects import ObjectCheck, Stretch, check_object
+from afterglow.verify.deep import ObjectVerifier
+from afterglow.verify.findings import Finding, FindingKind
+from afterglow.verify.objects import CommittedObject, HeldRange
 from afterglow.verify.sweep import Swept, sweep
 from afterglow.verify.topic_metadata import ParsedLocation
+from afterglow.verify.verifier import verify
 
 __all__ = [
+    "CommittedObject",
     "Finding",
-    "Kind",
-    "ObjectCheck",
-    "ObjectChecker",
+    "FindingKind",
+    "HeldRange",
+    "ObjectVerifier",
     "ParsedLocation",
-    "Stretch",
     "Swept",
-    "check_object",
     "sweep",
     "verify",
 ]

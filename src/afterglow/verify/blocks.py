@@ -1,6 +1,6 @@
-"""Every byte of one data object, block by block: header, frames, padding, checksums.
+"""Verification of every byte of a data object, block by block: header, frames, padding, checksums.
 
-Nothing of the object is held but one window of :data:`WINDOW_BYTES`, however large its blocks are.
+Memory is bounded by one buffer of :data:`READ_BYTES`, however large the blocks are.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import FormatError
-from afterglow.verify.entries import BlockWalk, EntryChecks
-from afterglow.verify.findings import Finding, Kind, position_text
+from afterglow.verify.entries import BlockParser, EntryVerifier
+from afterglow.verify.findings import Finding, FindingKind, format_position
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify.index import Block, Group, Index, Statistics, Stripe
+    from afterglow.verify.index import IndexedBlock, IndexedLedger, ParsedIndex, Statistics, Stripe
 
-WINDOW_BYTES: Final = 8 << 20
-"""Fetched at once: large enough for a store's bandwidth, small enough for a worker's memory."""
+READ_BYTES: Final = 8 << 20
+"""Bytes of one request: large enough for a store's bandwidth, small enough for a worker's memory."""
 
 _MAGICS: Final = {1: 0xFBDBABCB, 2: 0x26A66D32}
 _HEADER: Final = struct.Struct(">Iqqq")
@@ -28,8 +28,8 @@ _LEDGER: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Which blocks of an object to read: those that begin here."""
+class ByteRange:
+    """A range of an object. It selects the blocks that begin in it."""
 
     start: int
     """Offset in the object, inclusive."""
@@ -40,20 +40,20 @@ class Share:
         return self.start <= offset and (self.end is None or offset < self.end)
 
 
-WHOLE: Final = Share(0, None)
+WHOLE_OBJECT: Final = ByteRange(0, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Defect:
-    """What is wrong with a block."""
+    """A defect of a block."""
 
     entry_id: int
-    """First entry that is affected."""
+    """First affected entry."""
     detail: str
 
 
-class Window:
-    """An object's bytes, read once from its beginning to its end in large requests."""
+class SequentialReader:
+    """Reads an object from its beginning to its end, in large requests."""
 
     def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
         self._store = store
@@ -62,184 +62,181 @@ class Window:
         self._start = 0
         self._data = memoryview(b"")
 
-    def pieces(self, start: int, end: int) -> Iterator[memoryview]:
-        """The bytes ``[start, end)`` in pieces, as far as the object goes."""
+    def buffers(self, start: int, end: int) -> Iterator[memoryview]:
+        """The bytes ``[start, end)`` in consecutive buffers, up to the end of the object."""
         while start < min(end, self._size_bytes):
             if not self._start <= start < self._start + len(self._data):
                 self._start = start
-                self._data = self._store.get(self._key, start, min(start + WINDOW_BYTES, self._size_bytes))
-            piece = self._data[start - self._start : end - self._start]
-            start += len(piece)
-            yield piece
+                self._data = self._store.get(self._key, start, min(start + READ_BYTES, self._size_bytes))
+            buffer = self._data[start - self._start : end - self._start]
+            start += len(buffer)
+            yield buffer
 
 
-def check_blocks(
+def verify_blocks(
     store: ObjectStore,
     key: str,
     size_bytes: int,
-    index: Index,
+    index: ParsedIndex,
     *,
     topic: str | None,
     ledger_id: int,
     ends: Mapping[int, int],
-    share: Share = WHOLE,
+    byte_range: ByteRange = WHOLE_OBJECT,
 ) -> Generator[Finding, None, int]:
-    """Read a data object and tell each block that is damaged.
+    """Read a data object and report each damaged block.
 
     Args:
-        store: Where it is.
+        store: Holds the object.
         key: Its key.
-        size_bytes: Its length; where that is not what the index says, the caller has told so.
-        index: Its index, which makes sense as far as the caller has checked.
+        size_bytes: Its length; the caller has reported a difference from the length in the index.
+        index: Its index; the caller has verified its structure.
         topic: For the findings.
         ledger_id: The ledger of a V1 object.
         ends: Last entry that the object must hold, by ledger.
-        share: The blocks to read.
+        byte_range: The blocks to read.
 
     Returns:
         Bytes of entries in these blocks that no checksum covers, neither the index's nor their own.
 
     Raises:
-        ObjectMissing: The object has gone meanwhile.
+        ObjectMissing: The object was deleted meanwhile.
         StorageError: The store fails.
     """
-    window = Window(store, key, size_bytes)
+    reader = SequentialReader(store, key, size_bytes)
     uncovered_bytes = 0
     order = index.blocks
-    stripes = {id(group): _stripes(group) for group in index.groups}
-    for ordinal, (group, number) in enumerate(order):
-        block = group.blocks[number]
-        ledger = ledger_id if group.ledger_id is None else group.ledger_id
+    stripes = {id(ledger): _stripes(ledger) for ledger in index.ledgers}
+    for ordinal, (ledger, number) in enumerate(order):
+        block = ledger.blocks[number]
+        block_ledger_id = ledger_id if ledger.ledger_id is None else ledger.ledger_id
         end = size_bytes if ordinal + 1 == len(order) else block.end
         if block.offset >= size_bytes:
-            break  # the object is cut short before it: told by its length
-        if block.offset not in share:
+            break  # the object is truncated before it, which its length has shown
+        if block.offset not in byte_range:
             continue
-        last = ends.get(ledger) if number + 1 == len(group.blocks) else group.blocks[number + 1].first_entry_id - 1
-        entries = EntryChecks(None if group.statistics is None else group.statistics.bounds[number])
+        is_last = number + 1 == len(ledger.blocks)
+        last = ends.get(block_ledger_id) if is_last else ledger.blocks[number + 1].first_entry_id - 1
+        entries = EntryVerifier(None if ledger.statistics is None else ledger.statistics.time_ranges[number])
         defects = list(
-            _check_block(
-                window, index, group, number, end=end, stripes=stripes[id(group)][number], last=last, entries=entries
+            _verify_block(
+                reader, index, ledger, number, end=end, stripes=stripes[id(ledger)][number], last=last, entries=entries
             )
         )
-        if group.statistics is None:
+        if ledger.statistics is None:
             uncovered_bytes += entries.uncovered_bytes
         if defects:
             first = min(defect.entry_id for defect in defects)
             detail = f"block {ordinal + 1} at {block.offset}: " + "; ".join(defect.detail for defect in defects)
-            yield Finding(Kind.DAMAGED_BLOCK, topic, key, position_text(ledger, first), detail)
+            yield Finding(FindingKind.DAMAGED_BLOCK, topic, key, format_position(block_ledger_id, first), detail)
     return uncovered_bytes
 
 
-def _stripes(group: Group) -> tuple[tuple[Stripe, ...], ...]:
-    none: tuple[tuple[Stripe, ...], ...] = ((),) * len(group.blocks)
-    if group.statistics is None:
+def _stripes(ledger: IndexedLedger) -> tuple[tuple[Stripe, ...], ...]:
+    none: tuple[tuple[Stripe, ...], ...] = ((),) * len(ledger.blocks)
+    if ledger.statistics is None:
         return none
     try:
-        return group.statistics.split([block.end - block.offset for block in group.blocks])
-    except FormatError:  # told with the index
+        return ledger.statistics.split([block.end - block.offset for block in ledger.blocks])
+    except FormatError:  # reported as damage of the index
         return none
 
 
-def _check_block(
-    window: Window,
-    index: Index,
-    group: Group,
+def _verify_block(
+    reader: SequentialReader,
+    index: ParsedIndex,
+    ledger: IndexedLedger,
     number: int,
     *,
     end: int,
     stripes: tuple[Stripe, ...],
     last: int | None,
-    entries: EntryChecks,
+    entries: EntryVerifier,
 ) -> Iterator[_Defect]:
-    block, statistics = group.blocks[number], group.statistics
+    block, statistics = ledger.blocks[number], ledger.statistics
     stripe_bytes = statistics.stripe_bytes if statistics is not None and stripes else 0
-    walk = BlockWalk(end - block.offset, index.header_bytes, block.first_entry_id, stripe_bytes, entries)
+    parser = BlockParser(end - block.offset, index.header_bytes, block.first_entry_id, stripe_bytes, entries)
     header = b""
-    for piece in window.pieces(block.offset, end):
+    for buffer in reader.buffers(block.offset, end):
         if len(header) < index.header_bytes:
-            header += bytes(piece[: index.header_bytes - len(header)])
-        walk.feed(piece)
-    walk.end()
-    problem = _header_problem(header, index, group, block, end - block.offset)
-    if problem:
+            header += bytes(buffer[: index.header_bytes - len(header)])
+        parser.feed(buffer)
+    parser.end()
+    if problem := _header_problem(header, index, ledger, block, end - block.offset):
         yield _Defect(block.first_entry_id, problem)
-    if walk.damage:
-        yield _Defect(walk.next_entry_id, walk.damage)
-    elif last is not None and walk.next_entry_id <= last:
-        yield _Defect(walk.next_entry_id, f"it lacks the entries {walk.next_entry_id} to {last}")
-    elif last is not None and walk.next_entry_id > last + 1:
-        yield _Defect(last + 1, f"entries {last + 1} to {walk.next_entry_id - 1} stand behind its last")
-    elif index.version == 1 and number + 1 == len(group.blocks) and walk.frames_end != end - block.offset:
-        yield _Defect(walk.next_entry_id - 1, "the last block of a ledger has no padding, but this one has")
-    if entries.wrong.count:
-        yield _Defect(entries.wrong.first, f"the bytes of {entries.wrong} are not those that its own checksum is of")
-    if entries.torn.count:
-        yield _Defect(entries.torn.first, f"the broker's metadata of {entries.torn} passes its end")
-    if statistics is None and entries.odd.count and entries.covered:
-        yield _Defect(entries.odd.first, f"{entries.odd} cannot be read as a message, as the others of the block can")
-    if entries.outside.count:
-        yield _Defect(
-            entries.outside.first, f"the times of {entries.outside} are not between those that the index says"
-        )
+    if parser.damage:
+        yield _Defect(parser.next_entry_id, parser.damage)
+    elif last is not None and parser.next_entry_id <= last:
+        yield _Defect(parser.next_entry_id, f"it lacks the entries {parser.next_entry_id} to {last}")
+    elif last is not None and parser.next_entry_id > last + 1:
+        yield _Defect(last + 1, f"entries {last + 1} to {parser.next_entry_id - 1} follow its last one")
+    elif index.version == 1 and number + 1 == len(ledger.blocks) and parser.frames_end != end - block.offset:
+        yield _Defect(parser.next_entry_id - 1, "it is the last block of a ledger, yet it is padded")
+    if wrong := entries.wrong_checksum:
+        yield _Defect(wrong.first, f"the bytes of {wrong} do not match its own checksum")
+    if torn := entries.truncated:
+        yield _Defect(torn.first, f"the broker's metadata of {torn} passes its end")
+    if statistics is None and entries.unparsable and entries.with_checksum:
+        unparsable = entries.unparsable
+        yield _Defect(unparsable.first, f"{unparsable} cannot be read as a message, though others of the block can")
+    if outside := entries.outside_times:
+        yield _Defect(outside.first, f"the times of {outside} are outside the range in the index")
     if statistics is not None:
-        yield from _against_statistics(walk, block, number, statistics, stripes)
+        yield from _compare_statistics(parser, block, number, statistics, stripes)
 
 
-def _header_problem(header: bytes, index: Index, group: Group, block: Block, block_bytes: int) -> str | None:
+def _header_problem(
+    header: bytes, index: ParsedIndex, ledger: IndexedLedger, block: IndexedBlock, block_bytes: int
+) -> str | None:
     fields = _HEADER.size + (_LEDGER.size if index.version == 2 else 0)
     if len(header) < index.header_bytes or index.header_bytes < fields:
-        return "its header is cut short"
+        return "its header is truncated"
     magic, header_bytes, length, first = _HEADER.unpack_from(header)
     if magic != _MAGICS[index.version]:
         return f"its header begins with {magic:08x}"
     if header_bytes != index.header_bytes:
         return f"its header says that it has {header_bytes} bytes"
     if length != block_bytes:
-        return f"its header says {length} bytes, there are {block_bytes}"
+        return f"its header says {length} bytes, the block has {block_bytes}"
     if first != block.first_entry_id:
         return f"its header says that it begins with entry {first}"
-    if index.version == 2 and (ledger := _LEDGER.unpack_from(header, _HEADER.size)[0]) != group.ledger_id:
-        return f"its header says ledger {ledger}"
+    if index.version == 2 and (found := _LEDGER.unpack_from(header, _HEADER.size)[0]) != ledger.ledger_id:
+        return f"its header says ledger {found}"
     if any(header[fields:]):
         return "the rest of its header is not zero"
     return None
 
 
-def _against_statistics(
-    walk: BlockWalk, block: Block, number: int, statistics: Statistics, stripes: tuple[Stripe, ...]
+def _compare_statistics(
+    parser: BlockParser, block: IndexedBlock, number: int, statistics: Statistics, stripes: tuple[Stripe, ...]
 ) -> Iterator[_Defect]:
     first = block.first_entry_id
-    bad = [i for i, stripe in enumerate(stripes) if stripe.crc32c != _at(walk.stripe_crc32c, i)]
-    if walk.crc32c != statistics.crc32c[number]:
-        detail = f"CRC32C {walk.crc32c:08x}, the index says {statistics.crc32c[number]:08x}"
+    bad = [i for i, stripe in enumerate(stripes) if [stripe.crc32c] != parser.stripe_crc32c[i : i + 1]]
+    if parser.crc32c != statistics.crc32c[number]:
+        detail = f"CRC32C {parser.crc32c:08x}, the index says {statistics.crc32c[number]:08x}"
         if bad:
             detail += f", stripes {', '.join(map(str, bad))} of {statistics.stripe_bytes} bytes"
-        affected = _first_entry_of(walk, first, bad[0]) if bad else first
-        known = walk.entries.wrong
-        yield _Defect(known.first if known.count else affected, detail)
+        affected = _first_entry_of(parser, first, bad[0]) if bad else first
+        known = parser.entries.wrong_checksum
+        yield _Defect(known.first if known else affected, detail)
     elif bad:
-        yield _Defect(first, f"the block is whole, but the index has other checksums of its stripes {bad}")
-    if walk.damage is not None:
+        yield _Defect(first, f"the block matches its checksum, but its stripes {bad} do not match theirs")
+    if parser.damage is not None:
         return
-    if walk.next_entry_id - first != statistics.entries[number]:
-        yield _Defect(first, f"{walk.next_entry_id - first} entries, the index says {statistics.entries[number]}")
+    if parser.next_entry_id - first != statistics.entries[number]:
+        yield _Defect(first, f"{parser.next_entry_id - first} entries, the index says {statistics.entries[number]}")
     wrong = [
         i
-        for i, (stripe, location) in enumerate(zip(stripes, walk.stripe_places, strict=False))
+        for i, (stripe, location) in enumerate(zip(stripes, parser.stripe_positions, strict=False))
         if stripe.entries_before not in {None, location[0]} or stripe.first_frame not in {None, location[1]}
     ]
     if wrong:
         yield _Defect(first, f"the index misplaces the first entry of stripes {', '.join(map(str, wrong))}")
 
 
-def _first_entry_of(walk: BlockWalk, first_entry_id: int, stripe: int) -> int:
-    """The first entry that has bytes in a stripe, as far as the frames could be followed."""
-    if stripe >= len(walk.stripe_places):
-        return walk.next_entry_id
-    before, frame = walk.stripe_places[stripe]
+def _first_entry_of(parser: BlockParser, first_entry_id: int, stripe: int) -> int:
+    """The first entry that has bytes in a stripe, as far as the frames could be parsed."""
+    if stripe >= len(parser.stripe_positions):
+        return parser.next_entry_id
+    before, frame = parser.stripe_positions[stripe]
     return first_entry_id + (before - 1 if before and frame else before)
-
-
-def _at(values: list[int], i: int) -> int | None:
-    return values[i] if i < len(values) else None

@@ -1,7 +1,7 @@
-"""Reading every byte of many objects: the portions that an object is read in, and what comes of them together.
+"""Deep verification: reads every byte of objects, in portions that can be read anywhere and in any order.
 
-A portion is some blocks of one object, and all that whoever reads it must know. Each begins with the index anew, which
-costs little beside the blocks, so that portions need nothing of each other and may be read anywhere, in any order.
+A portion is a byte range of one object, with all that its reader must know. Each portion starts by reading the index
+again, which costs little compared with the blocks, so that portions do not depend on each other.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from afterglow.verify.blocks import Share
-from afterglow.verify.findings import Finding, Kind
-from afterglow.verify.objects import check_object
+from afterglow.verify.blocks import ByteRange
+from afterglow.verify.findings import Finding, FindingKind
+from afterglow.verify.objects import verify_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify.objects import DriverCopies, ObjectCheck
+    from afterglow.verify.objects import CommittedObject, DriverCopies
     from afterglow.verify.topic_metadata import ParsedLocation
 
 PORTION_BYTES: Final = 128 << 20
-"""About half a second of reading and checking: little to do over, and much beside what a task costs."""
+"""About half a second of work: little to repeat after a failure, and much more than the overhead of a Spark task."""
 
 
-class ObjectChecker(Protocol):
-    """Checks objects, here or elsewhere."""
+class ObjectVerifier(Protocol):
+    """Verifies objects, in this process or elsewhere."""
 
-    def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
-        """Give each object with what was found, in any order, as soon as it is known.
+    def __call__(self, objects: Sequence[CommittedObject]) -> Iterator[tuple[CommittedObject, tuple[Finding, ...]]]:
+        """Yield each object with its findings, in any order, as soon as it is verified.
 
         Raises:
             StorageError: A store fails.
@@ -38,71 +38,73 @@ class ObjectChecker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some blocks of one object."""
+    """A byte range of one object."""
 
-    check: ObjectCheck
+    target: CommittedObject
     number: int
     """Among the object's portions, from 0."""
-    share: Share
+    byte_range: ByteRange
     size_bytes: int
-    """About how much there is to read, by metadata."""
+    """Bytes to read, estimated from metadata."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What reading a portion has brought."""
+class PortionResult:
+    """Result of verifying a portion."""
 
     findings: tuple[Finding, ...]
     uncovered_bytes: int
-    """That no checksum covers."""
+    """Bytes that no checksum covers."""
 
 
-def portions(check: ObjectCheck, portion_bytes: int = PORTION_BYTES) -> tuple[Portion, ...]:
-    """What to read of an object, in its order. The last portion holds whatever metadata did not expect."""
-    starts = range(0, max(check.size_bytes, 1), portion_bytes)
+def portions(target: CommittedObject, portion_bytes: int = PORTION_BYTES) -> tuple[Portion, ...]:
+    """Divide an object into portions, ascending. The last one has no end: the object may be longer than recorded."""
+    starts = range(0, max(target.size_bytes, 1), portion_bytes)
     return tuple(
         Portion(
-            check,
+            target,
             number,
-            Share(start, None if number + 1 == len(starts) else start + portion_bytes),
-            min(portion_bytes, check.size_bytes - start),
+            ByteRange(start, None if number + 1 == len(starts) else start + portion_bytes),
+            min(portion_bytes, target.size_bytes - start),
         )
         for number, start in enumerate(starts)
     )
 
 
-def read_portion(store: ObjectStore | DriverCopies, portion: Portion, instance: str) -> Reading:
-    """Read and check a portion.
+def verify_portion(store: ObjectStore | DriverCopies, portion: Portion, instance: str) -> PortionResult:
+    """Read and verify a portion.
 
     Raises:
         StorageError: The store fails.
     """
     findings: list[Finding] = []
-    reading = check_object(store, portion.check, instance=instance, share=portion.share)
+    verification = verify_object(store, portion.target, instance=instance, byte_range=portion.byte_range)
     while True:
         try:
-            findings.append(next(reading))
+            findings.append(next(verification))
         except StopIteration as end:
-            return Reading(tuple(findings), end.value)
+            return PortionResult(tuple(findings), end.value)
 
 
-def merge(check: ObjectCheck, readings: Iterable[Reading]) -> tuple[Finding, ...]:
-    """What is to be told of an object, given the readings of all its portions in their order."""
-    held = tuple(readings)
-    findings = dict.fromkeys(finding for reading in held for finding in reading.findings)
-    uncovered = sum(reading.uncovered_bytes for reading in held)
+def merge_results(target: CommittedObject, results: Iterable[PortionResult]) -> tuple[Finding, ...]:
+    """Findings of an object, given the results of all its portions in ascending order."""
+    findings: dict[Finding, None] = {}
+    uncovered = 0
+    for result in results:
+        findings |= dict.fromkeys(result.findings)
+        uncovered += result.uncovered_bytes
     if uncovered:
         detail = f"no checksum covers {uncovered} bytes of its entries, neither the index's nor one of their own"
-        findings[Finding(Kind.UNCHECKED, check.topic, check.key, None, detail)] = None
+        findings[Finding(FindingKind.UNCHECKED, target.topic, target.key, None, detail)] = None
     return tuple(findings)
 
 
-class CheckHere:
-    """An :class:`ObjectChecker` in this process, one object after the other.
+class LocalVerifier:
+    """An :class:`ObjectVerifier` in this process, one object after the other.
 
     Args:
-        stores: Gives the store of a place.
-        instance: Our own.
+        stores: Gives the store of a tier location.
+        instance: The instance of this server, as its objects carry it.
         deep: Read every byte.
     """
 
@@ -113,11 +115,12 @@ class CheckHere:
         self._instance = instance
         self._deep = deep
 
-    def __call__(self, checks: Sequence[ObjectCheck]) -> Iterator[tuple[ObjectCheck, tuple[Finding, ...]]]:
+    def __call__(self, objects: Sequence[CommittedObject]) -> Iterator[tuple[CommittedObject, tuple[Finding, ...]]]:
         """See the protocol."""
-        for check in checks:
-            store = self._stores(check.location)
+        for target in objects:
+            store = self._stores(target.location)
             if self._deep:
-                yield check, merge(check, (read_portion(store, part, self._instance) for part in portions(check)))
+                results = (verify_portion(store, portion, self._instance) for portion in portions(target))
+                yield target, merge_results(target, results)
             else:
-                yield check, tuple(check_object(store, check, instance=self._instance))
+                yield target, tuple(verify_object(store, target, instance=self._instance))

@@ -1,4 +1,4 @@
-"""Parsers of index objects, and of the statistics of blocks that an index of ours holds.
+"""Parsers of index objects and of the block statistics in them.
 
 | V1 ``DE47DE47``                     | V2 ``3D1FB0BC``                                         |
 |-------------------------------------|---------------------------------------------------------|
@@ -32,56 +32,56 @@ V1_MAGIC: Final = 0xDE47DE47
 V2_MAGIC: Final = 0x3D1FB0BC
 STATISTICS: Final = "afterglow/blocks"
 _HEAD: Final = struct.Struct(">Iiqq")
-_V1_GROUP: Final = struct.Struct(">ii")
-_V2_GROUP: Final = struct.Struct(">qii")
+_V1_LEDGER: Final = struct.Struct(">ii")
+_V2_LEDGER: Final = struct.Struct(">qii")
 _BLOCK: Final = struct.Struct(">qiq")
 
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """What the index says of one stretch of a block."""
+    """A stripe of a block, according to the index."""
 
     crc32c: int
     entries_before: int | None
-    """Entries of the block that begin before it; None where the index does not tell."""
+    """Entries of the block that begin before it; None if the index does not have it."""
     first_frame: int | None
-    """Where in it the next one begins; its length where none does."""
+    """Offset in the stripe at which the next entry begins; the stripe's length if none does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Between which times one block's entries lie by the index, by which readers leave blocks out.
+class BlockTimeRange:
+    """Minimum and maximum times of one block's entries, by which readers prune blocks.
 
-    Each is the least and the most, both -1 where no entry has such a time; None where the index does not tell.
+    Both are -1 if no entry has such a time; None if the index does not have them.
     """
 
     broker_time: tuple[int, int] | None
     publish_time: tuple[int, int] | None
 
-    def hold(self, broker_time: int | None, publish_time: int | None) -> bool:
-        """Whether an entry's times lie between them; None and negative ones are no times."""
+    def contains(self, broker_time: int | None, publish_time: int | None) -> bool:
+        """Whether an entry's times are within the range; None and negative values mean that it has no such time."""
         return _within(broker_time, self.broker_time) and _within(publish_time, self.publish_time)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the index says of one ledger's blocks: one item per block in each column."""
+    """Statistics of one ledger's blocks: one item per block in each column."""
 
     entries: tuple[int, ...]
     payload_bytes: tuple[int, ...]
     crc32c: tuple[int, ...]
     stripe_bytes: int
-    """0: there are no stripes."""
+    """0: the blocks have no stripes."""
     stripes: tuple[Stripe, ...]
-    """Of all blocks in turn."""
-    bounds: tuple[Bounds, ...]
+    """Of all blocks, in order."""
+    time_ranges: tuple[BlockTimeRange, ...]
     """Of each block."""
 
     def split(self, block_bytes: Sequence[int]) -> tuple[tuple[Stripe, ...], ...]:
-        """The stripes of each block, given the blocks' lengths; empty ones where the index has none.
+        """The stripes of each block, given the blocks' lengths; empty if the index has no stripes.
 
         Raises:
-            FormatError: There are more or fewer than such blocks have.
+            FormatError: The number of stripes does not match the lengths.
         """
         if not self.stripes:
             return ((),) * len(block_bytes)
@@ -93,11 +93,11 @@ class Statistics:
 
 
 def parse_statistics(data: bytes, blocks: int) -> Statistics:
-    """Read the table of one ledger's blocks.
+    """Parse the statistics of one ledger's blocks.
 
     Args:
         data: The table.
-        blocks: How many blocks it must describe.
+        blocks: Number of blocks that it must describe.
 
     Raises:
         FormatError: It does not parse, or describes another number of blocks.
@@ -116,15 +116,15 @@ def parse_statistics(data: bytes, blocks: int) -> Statistics:
         if any(least > most for least, most in zip(low, high, strict=True)):
             raise FormatError(f"its statistics have a range of {what} that ends before it begins")
         ranges[what] = list(zip(low, high, strict=True))
-    bounds = tuple(
-        Bounds(*(ranges[what][i] if ranges[what] else None for what in ("broker time", "publish time")))
+    time_ranges = tuple(
+        BlockTimeRange(*(ranges[what][i] if ranges[what] else None for what in ("broker time", "publish time")))
         for i in range(blocks)
     )
-    return Statistics(entries, payload, checksums, table.unsigned(11), _stripes(table), bounds)
+    return Statistics(entries, payload, checksums, table.unsigned(11), _stripes(table), time_ranges)
 
 
-def _within(time: int | None, bounds: tuple[int, int] | None) -> bool:
-    return time is None or time < 0 or bounds is None or bounds[0] <= time <= bounds[1]
+def _within(time: int | None, time_ranges: tuple[int, int] | None) -> bool:
+    return time is None or time < 0 or time_ranges is None or time_ranges[0] <= time <= time_ranges[1]
 
 
 def _stripes(table: Message) -> tuple[Stripe, ...]:
@@ -142,36 +142,36 @@ def _stripes(table: Message) -> tuple[Stripe, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Where one block begins, by the index."""
+class IndexedBlock:
+    """One block, according to the index."""
 
     first_entry_id: int
     part_id: int
     offset: int
     """Of its header in the data object."""
     end: int
-    """Offset behind it: where the next one begins, or where the object ends."""
+    """Offset behind it: that of the next block, or the length of the object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class IndexedLedger:
     """The blocks of one ledger."""
 
     ledger_id: int | None
     """None in V1."""
     last_entry_id: int
-    """Of the ledger, by its metadata in the index. A V2 object need not reach it."""
+    """Of the ledger, by its metadata in the index. A V2 object may end before it."""
     length_bytes: int | None
-    """Payload bytes of the whole ledger, by the same; None where it is not told."""
-    blocks: tuple[Block, ...]
+    """Payload bytes of the whole ledger, by its metadata; None if that does not have it."""
+    blocks: tuple[IndexedBlock, ...]
     """In the order of the index."""
     statistics: Statistics | None
-    """None in objects that others wrote."""
+    """None in objects that Pulsar wrote."""
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """An index that parses. Whether it makes sense is not told yet."""
+class ParsedIndex:
+    """An index that parses. Its structure is not verified yet."""
 
     version: int
     """1 or 2."""
@@ -179,49 +179,50 @@ class Index:
     """Length of the data object."""
     header_bytes: int
     """Of each block."""
-    groups: tuple[Group, ...]
+    ledgers: tuple[IndexedLedger, ...]
 
     @property
-    def blocks(self) -> list[tuple[Group, int]]:
-        """Each block in the order of the object: its group, and its number there."""
-        every = ((group, number) for group in self.groups for number in range(len(group.blocks)))
+    def blocks(self) -> list[tuple[IndexedLedger, int]]:
+        """All blocks in the order of the object: the ledger, and the number of the block in it."""
+        every = ((ledger, number) for ledger in self.ledgers for number in range(len(ledger.blocks)))
         return sorted(every, key=lambda item: item[0].blocks[item[1]].offset)
 
 
-def parse_index(data: bytes) -> Index:
-    """Read an index object.
+def parse_index(data: bytes) -> ParsedIndex:
+    """Parse an index object.
 
     Raises:
-        FormatError: The bytes are torn, of no known kind, or a part of them does not parse.
+        FormatError: The bytes are truncated, of an unknown format, or do not parse.
     """
     if len(data) < _HEAD.size:
         raise FormatError(f"{len(data)} bytes are too few for an index")
     magic, length, data_bytes, header_bytes = _HEAD.unpack_from(data)
     if magic not in {V1_MAGIC, V2_MAGIC}:
-        raise FormatError(f"no index begins with {magic:08x}")
+        raise FormatError(f"its magic number {magic:08x} is not that of an index")
     if length != len(data):
         raise FormatError(f"it says that it has {length} bytes and has {len(data)}")
     if data_bytes < 0 or header_bytes < 0:
-        raise FormatError(f"it tells of an object of {data_bytes} bytes with block headers of {header_bytes}")
+        raise FormatError(f"it says that the object has {data_bytes} bytes and block headers of {header_bytes}")
     version = 1 if magic == V1_MAGIC else 2
     at = _HEAD.size
-    parts: list[tuple[int | None, bytes, list[tuple[int, int, int]]]] = []
-    while at < len(data) if version == 2 else not parts:
-        part, at = _parse_group(data, at, version)
-        parts.append(part)
+    sections: list[tuple[int | None, bytes, list[tuple[int, int, int]]]] = []
+    while at < len(data) if version == 2 else not sections:
+        section, at = _parse_section(data, at, version)
+        sections.append(section)
     if at != len(data):
-        raise FormatError(f"{len(data) - at} bytes stand behind its end")
-    starts = sorted({offset for _, _, blocks in parts for _, _, offset in blocks})
+        raise FormatError(f"{len(data) - at} bytes follow its end")
+    starts = sorted({offset for _, _, blocks in sections for _, _, offset in blocks})
     ends = dict(pairwise([*starts, data_bytes]))
-    return Index(version, data_bytes, header_bytes, tuple(_group(version, *part, ends) for part in parts))
+    ledgers = tuple(_ledger(version, *section, ends) for section in sections)
+    return ParsedIndex(version, data_bytes, header_bytes, ledgers)
 
 
-def _parse_group(
+def _parse_section(
     data: bytes, at: int, version: int
 ) -> tuple[tuple[int | None, bytes, list[tuple[int, int, int]]], int]:
-    head = _V1_GROUP if version == 1 else _V2_GROUP
+    head = _V1_LEDGER if version == 1 else _V2_LEDGER
     if len(data) - at < head.size:
-        raise FormatError(f"it is torn at offset {at}")
+        raise FormatError(f"it is truncated at offset {at}")
     *ledger, count, metadata_bytes = head.unpack_from(data, at)
     at += head.size
     end = at + metadata_bytes + count * _BLOCK.size
@@ -232,14 +233,14 @@ def _parse_group(
     return (ledger[0] if ledger else None, metadata, blocks), end
 
 
-def _group(
+def _ledger(
     version: int,
     ledger_id: int | None,
     metadata: bytes,
     rows: list[tuple[int, int, int]],
     ends: dict[int, int],
-) -> Group:
-    blocks = tuple(Block(first, part, offset, ends[offset]) for first, part, offset in rows)
+) -> IndexedLedger:
+    blocks = tuple(IndexedBlock(first, part_id, offset, ends[offset]) for first, part_id, offset in rows)
     message = Message(metadata)
     table: bytes | None = None
     if version == 1:
@@ -257,11 +258,11 @@ def _group(
             if pair.text(1) == STATISTICS:
                 table = _base64(pair.text(2))
     statistics = None if table is None else parse_statistics(table, len(blocks))
-    return Group(ledger_id, last_entry_id, length, blocks, statistics)
+    return IndexedLedger(ledger_id, last_entry_id, length, blocks, statistics)
 
 
 def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise FormatError(f"its statistics are no base64: {error}") from error
+        raise FormatError(f"its statistics are not valid base64: {error}") from error

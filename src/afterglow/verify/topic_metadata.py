@@ -1,12 +1,11 @@
-"""Parsers of what metadata says of a topic: its list of ledgers, and our own records of segments, uploads and deletes.
+"""Parsers of a topic's metadata: its ledger list, and our records of segments, uploads and pending deletes.
 
-All are read by field number, with :mod:`afterglow.verify.wire`:
+All are parsed by field number, with :mod:`afterglow.verify.wire`:
 
 - ``ManagedLedgerInfo``, in Pulsar's compression envelope: ``0x4778`` · header size (int32) · header {1: codec,
-  2: uncompressed size} · compressed value; big-endian. What does not begin with the magic is plain: no message of ours
-  can begin with those bytes.
-- Our own records, each of which begins with {1: version, 2: uuid}. A version that is not known is refused, never
-  guessed at.
+  2: uncompressed size} · compressed value; big-endian. A value that does not begin with the magic is plain: no such
+  message can begin with those bytes.
+- Our own records, each of which begins with {1: version, 2: uuid}. An unknown version is refused.
 """
 
 from __future__ import annotations
@@ -36,31 +35,31 @@ _ARROW: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
 _MAX_BYTES: Final = 256 << 20
 """Most bytes of a plain value; a node holds 1 MB compressed."""
 _MAX_EXPANSION: Final = {_LZ4: 255, _ZLIB: 1032, _ZSTD: 32768, _SNAPPY: 22}
-"""The most bytes that one compressed byte can stand for: a claim above that is damage, and must not cost the memory."""
+"""Most bytes that one compressed byte can expand to: a larger claim is damage, and must not cost memory."""
 _HALF = (1 << 64) - 1
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedLocation:
-    """Where an object is, but for its key."""
+    """Tier location of an object."""
 
     driver: str = ""
-    """As in the offload policy; empty: metadata does not say, so it is the server's own tier."""
+    """As in the offload policy; empty: not recorded, so it is the server's own tier."""
     bucket: str = ""
     """The bucket, the container, or the root directory."""
     region: str = ""
     endpoint: str = ""
     prefix: str = ""
-    """What stands before every key, without slashes at its ends."""
+    """Prefix of every key, without slashes at its ends."""
     blocks: bool = True
-    """Whether objects there have the format of blocks; False: Hadoop's MapFile, by Pulsar's own file-system driver."""
+    """Whether objects have the block format; False: Hadoop's MapFile, by Pulsar's own file-system driver."""
     properties: tuple[tuple[str, str], ...] = ()
-    """What the driver gave as its metadata, sorted by key; an external driver finds its objects by these."""
+    """The driver's metadata, sorted by key; an external driver finds its objects by these."""
 
 
 def location_of_driver(driver: Message) -> ParsedLocation:
-    """The place that an ``OffloadDriverMetadata`` {1: name, 2: properties {1: key, 2: value}} tells."""
+    """Parse an ``OffloadDriverMetadata`` {1: name, 2: properties {1: key, 2: value}}."""
     name = driver.text(1)
     properties = {pair.text(1): pair.text(2) for pair in driver.messages(2)}
     root = "storageBasePath" if name == _FILESYSTEM else "bucket"
@@ -76,7 +75,7 @@ def location_of_driver(driver: Message) -> ParsedLocation:
 
 
 def location_of_record(location: Message) -> tuple[ParsedLocation, str]:
-    """Location and key of an ``ObjectLocation`` record {1: driver … 6: prefix, 7: driver metadata}."""
+    """Parse an ``ObjectLocation`` {1: driver … 6: prefix, 7: driver metadata} into location and key."""
     driver, bucket, region, endpoint, key, prefix = (location.text(number) for number in range(1, 7))
     properties = tuple(sorted((pair.text(1), pair.text(2)) for pair in location.messages(7)))
     return ParsedLocation(driver, bucket, region, endpoint, prefix, properties=properties), key
@@ -126,17 +125,17 @@ def _decompress(codec: int, data: bytes, plain_bytes: int) -> bytes:
 
 
 def _snappy_bytes(data: bytes) -> int:
-    """The length in front of a Snappy block. The decoder obeys it, and leaves the rest of its buffer as it was."""
+    """The length at the start of a Snappy block. The decoder trusts it, and leaves the rest of its buffer unwritten."""
     length = 0
-    for location, byte in enumerate(data[:5]):
-        length |= (byte & 0x7F) << (7 * location)
+    for i, byte in enumerate(data[:5]):
+        length |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             break
     return length
 
 
 def _fits(data: bytes, plain_bytes: int) -> bool:
-    """Whether an LZ4 block needs no more room. It does not tell its length, and the decoder not how much it wrote."""
+    """Whether an LZ4 block fits into so many bytes. Neither the block nor the decoder states its plain length."""
     try:
         pa.decompress(data, decompressed_size=plain_bytes, codec=_ARROW[_LZ4], asbytes=True)
     except OSError:
@@ -145,49 +144,49 @@ def _fits(data: bytes, plain_bytes: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stub:
-    """What one ledger says of one segment that holds entries of it."""
+class LedgerSegment:
+    """An ``OffloadSegment`` in a row of the ledger list: a segment that holds entries of the ledger."""
 
     uuid: UUID
     complete: bool
-    """Committed; otherwise on its way."""
+    """Whether it is committed; otherwise it is being written."""
     end_entry_id: int | None
-    """Last entry of this ledger in the segment, inclusive; None where it is not known yet."""
+    """Last entry of this ledger in the segment, inclusive; None if it is not known yet."""
     location: ParsedLocation | None
-    """None where only the segment's record tells it."""
+    """None if only the segment's record has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """One ledger of the list."""
+class ParsedLedger:
+    """One ledger of the ledger list."""
 
     ledger_id: int
     entries: int | None
-    """None while it is open, or was when its owner died."""
+    """None if it is open, or was open when its owner crashed."""
     size_bytes: int
-    """Of its entries; 0 where the list does not say."""
+    """Of its entries; 0 if the list does not have it."""
     uuid: UUID | None
-    """Of its own object (V1), complete or not, or of its first segment; None where no offload was begun."""
+    """Of its own object (V1), complete or not, or of its first segment; None if no offload was begun."""
     complete: bool
     """Whether its own object is committed."""
     hot_deleted: bool
-    """Whether the hot copy is gone, and only the tier has it."""
+    """Whether the hot copy was deleted, so that only the tier has it."""
     location: ParsedLocation
     """Of its own object."""
-    stubs: tuple[Stub, ...]
+    segments: tuple[LedgerSegment, ...]
     """Its segments, in the order of the list: each begins behind the one before, the first with entry 0."""
 
     @property
     def copy(self) -> UUID | None:
-        """The UUID of its own object, complete or being written; None where it has none, or has segments instead."""
-        return None if self.stubs else self.uuid
+        """The UUID of its own object, complete or being written; None if it has none, or has segments instead."""
+        return None if self.segments else self.uuid
 
 
-def parse_ledgers(value: bytes, path: str) -> tuple[Ledger, ...]:
-    """The ledgers of a topic, ascending by id; none where the value is empty.
+def parse_ledgers(value: bytes, path: str) -> tuple[ParsedLedger, ...]:
+    """Parse a ledger list; the ledgers are ascending by id.
 
     Raises:
-        CorruptMetadata: The value does not parse, or names a ledger twice. Nothing may be concluded from the rest.
+        CorruptMetadata: The value does not parse, or names a ledger twice.
     """
     try:
         found = [_ledger(Message(row)) for row in Message(open_envelope(value)).values(1)]
@@ -199,11 +198,11 @@ def parse_ledgers(value: bytes, path: str) -> tuple[Ledger, ...]:
     return tuple(found)
 
 
-def _ledger(row: Message) -> Ledger:
+def _ledger(row: Message) -> ParsedLedger:
     if not row.has(1):
-        raise FormatError("a ledger without id")
+        raise FormatError("a ledger has no id")
     context = row.message(5)
-    return Ledger(
+    return ParsedLedger(
         ledger_id=row.integer(1),
         entries=row.integer_or_none(2),
         size_bytes=max(row.integer(3), 0),
@@ -211,17 +210,17 @@ def _ledger(row: Message) -> Ledger:
         complete=context.flag(3),
         hot_deleted=context.flag(4),
         location=location_of_driver(context.message(6)),
-        stubs=tuple(_stubs(context)),
+        segments=tuple(_segments(context)),
     )
 
 
-def _stubs(context: Message) -> Iterator[Stub]:
+def _segments(context: Message) -> Iterator[LedgerSegment]:
     for segment in context.messages(7):
         uuid = _uuid(segment)
         if uuid is None:
-            raise FormatError("a segment without UUID")
+            raise FormatError("a segment has no UUID")
         location = location_of_driver(segment.message(7)) if segment.has(7) else None
-        yield Stub(uuid, segment.flag(3), segment.integer_or_none(6), location)
+        yield LedgerSegment(uuid, segment.flag(3), segment.integer_or_none(6), location)
 
 
 def _uuid(message: Message) -> UUID | None:
@@ -231,15 +230,15 @@ def _uuid(message: Message) -> UUID | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRecord:
-    """A committed segment, or one about to be."""
+class ParsedSegment:
+    """The record of a segment that is committed or about to be."""
 
     uuid: UUID
     location: ParsedLocation
     key: str
     """Of the data object."""
     begin: tuple[int, int]
-    """Ledger and entry of the first entry, inclusive."""
+    """ParsedLedger and entry of the first entry, inclusive."""
     end: tuple[int, int]
     """Of the last one, inclusive."""
     bytes: int
@@ -249,20 +248,20 @@ class SegmentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadRecord:
-    """A segment on its way."""
+class ParsedUpload:
+    """The record of a segment that is being uploaded."""
 
     uuid: UUID
     location: ParsedLocation
     key: str
-    """Of the data object to be."""
+    """Of the future data object."""
     upload_id: str
-    """The store's identity of the multipart upload; empty: not created yet, as far as is known."""
+    """The store's id of the multipart upload; empty: no creation is recorded yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRecord:
-    """An object that is to go, with its index and any unfinished upload of its key."""
+class ParsedDelete:
+    """A pending delete of an object, its index, and any unfinished upload of its key."""
 
     uuid: UUID
     location: ParsedLocation
@@ -270,18 +269,18 @@ class DeleteRecord:
     """Of the data object."""
 
 
-def parse_segment(value: bytes, path: str) -> SegmentRecord:
-    """Read a segment's record.
+def parse_segment(value: bytes, path: str) -> ParsedSegment:
+    """Parse a segment's record.
 
     Raises:
-        CorruptMetadata: It does not parse, or stands at another path than its UUID's.
+        CorruptMetadata: It does not parse, or its path is not that of its UUID.
         WrongVersion: A newer release wrote it.
     """
 
-    def read(uuid: UUID, record: Message) -> SegmentRecord:
+    def read(uuid: UUID, record: Message) -> ParsedSegment:
         location, key = location_of_record(record.message(3))
         begin, end = record.message(4), record.message(5)
-        return SegmentRecord(
+        return ParsedSegment(
             uuid=uuid,
             location=location,
             key=key or str(uuid),
@@ -295,23 +294,23 @@ def parse_segment(value: bytes, path: str) -> SegmentRecord:
     return _parse(value, path, read)
 
 
-def parse_upload(value: bytes, path: str) -> UploadRecord:
-    """Read the record of a segment on its way; raises as :func:`parse_segment`."""
+def parse_upload(value: bytes, path: str) -> ParsedUpload:
+    """Parse an upload's record; raises as :func:`parse_segment`."""
 
-    def read(uuid: UUID, record: Message) -> UploadRecord:
+    def read(uuid: UUID, record: Message) -> ParsedUpload:
         location, key = location_of_record(record.message(4))
-        return UploadRecord(uuid, location, key or str(uuid), record.text(5))
+        return ParsedUpload(uuid, location, key or str(uuid), record.text(5))
 
     return _parse(value, path, read)
 
 
-def parse_delete(value: bytes, path: str) -> DeleteRecord:
-    """Read an intent to delete; raises as :func:`parse_segment`."""
+def parse_delete(value: bytes, path: str) -> ParsedDelete:
+    """Parse a pending delete; raises as :func:`parse_segment`."""
 
-    def read(uuid: UUID, record: Message) -> DeleteRecord:
+    def read(uuid: UUID, record: Message) -> ParsedDelete:
         location, key = location_of_record(record.message(3))
         ledger_id = record.integer_or_none(7)
-        return DeleteRecord(uuid, location, key or (str(uuid) if ledger_id is None else f"{uuid}-ledger-{ledger_id}"))
+        return ParsedDelete(uuid, location, key or (str(uuid) if ledger_id is None else f"{uuid}-ledger-{ledger_id}"))
 
     return _parse(value, path, read)
 
@@ -321,12 +320,12 @@ def _parse(value: bytes, path: str, read: Callable[[UUID, Message], _R]) -> _R:
         record = Message(value)
         version, text = record.unsigned(1), record.text(2)
         uuid = UUID(text)
-    except ValueError as error:  # FormatError, and what UUID raises
+    except ValueError as error:  # FormatError is one, and UUID raises it
         raise CorruptMetadata(f"the record at {path} does not parse: {error}; restore it") from error
     if version != _VERSION:
         raise WrongVersion(f"the record at {path} has version {version}, this release knows {_VERSION}: upgrade it")
     if text != path.rpartition("/")[2]:
-        raise CorruptMetadata(f"the record at {path} is that of {text}; restore it")
+        raise CorruptMetadata(f"the record at {path} is of the UUID {text}; restore it")
     try:
         return read(uuid, record)
     except FormatError as error:

@@ -1,7 +1,7 @@
-"""A reader of protobuf's wire format, by field number, with no schema.
+"""Parser of protobuf's wire format, by field number, without a schema.
 
-Kept apart from the generated classes on purpose: what the writers get wrong in a schema, the checker must not share.
-Groups, which nothing here uses, are refused.
+It does not use the generated classes on purpose: the verifier must not share an error in the writers' schema. Groups,
+which no message here has, are refused.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number of up to 64 bits at an offset, and the offset behind it.
+    """Parse a varint of up to 64 bits at an offset; returns it with the offset behind it.
 
     Raises:
-        FormatError: It is cut short or too long.
+        FormatError: It is truncated or too long.
     """
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise FormatError(f"a number is cut short at offset {at}")
+            raise FormatError(f"a varint is truncated at offset {at}")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & (1 << 64) - 1, at
-    raise FormatError(f"a number of more than ten bytes ends at offset {at}")
+    raise FormatError(f"a varint of more than ten bytes ends at offset {at}")
 
 
 def signed(value: int) -> int:
-    """A number as int64."""
+    """Reinterpret a uint64 as int64."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def zigzag(value: int) -> int:
-    """A number as sint64."""
+    """Decode a sint64."""
     return (value >> 1) ^ -(value & 1)
 
 
 class Message:
-    """The fields of one message. Where a single field comes several times, the last counts, as protobuf wants it.
+    """The fields of one message. Of a singular field that occurs several times the last counts, as in protobuf.
 
     Raises:
-        FormatError: The bytes are no message, or a field has another wire type than the caller asks for.
+        FormatError: The bytes are not a message, or a field has another wire type than the caller asks for.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class Message:
             self._fields.setdefault(number, []).append(value)
 
     def has(self, number: int) -> bool:
-        """Whether the field is there."""
+        """Whether the field is present."""
         return number in self._fields
 
     def integer(self, number: int, default: int = 0) -> int:
@@ -68,7 +68,7 @@ class Message:
         return default if found is None else found
 
     def integer_or_none(self, number: int) -> int | None:
-        """The same; None where it is absent."""
+        """An int32, int64 or enum field; None if it is absent."""
         values = self._numbers(number)
         return signed(values[-1]) if values else None
 
@@ -82,24 +82,24 @@ class Message:
         return self.integer(number) != 0
 
     def text(self, number: int) -> str:
-        """A string field; empty where it is absent."""
+        """A string field; empty if it is absent."""
         values = self.values(number)
         try:
             return values[-1].decode() if values else ""
         except UnicodeDecodeError as error:
-            raise FormatError(f"field {number} is no UTF-8: {error}") from error
+            raise FormatError(f"field {number} is not valid UTF-8: {error}") from error
 
     def values(self, number: int) -> list[bytes]:
         """A repeated bytes or string field."""
         values = self._fields.get(number, [])
         found = [value for value in values if isinstance(value, bytes)]
         if len(found) != len(values):
-            raise FormatError(f"field {number} holds a number where bytes belong")
+            raise FormatError(f"field {number} holds a number, not bytes")
         return found
 
     def message(self, number: int) -> Message:
-        """A message field; an empty message where it is absent."""
-        return Message(b"".join(self.values(number)))  # messages that come in pieces are merged
+        """A message field; an empty message if it is absent."""
+        return Message(b"".join(self.values(number)))  # protobuf merges repeated occurrences of a singular message
 
     def messages(self, number: int) -> list[Message]:
         """A repeated message field."""
@@ -122,14 +122,14 @@ class Message:
         """A repeated fixed32 field, packed or not."""
         data = b"".join(self.values(number))
         if len(data) % 4:
-            raise FormatError(f"field {number} is no list of 32-bit numbers")
+            raise FormatError(f"field {number} is not a list of 32-bit numbers")
         return struct.unpack(f"<{len(data) // 4}I", data)
 
     def _numbers(self, number: int) -> list[int]:
         values = self._fields.get(number, [])
         found = [value for value in values if isinstance(value, int)]
         if len(found) != len(values):
-            raise FormatError(f"field {number} holds bytes where a number belongs")
+            raise FormatError(f"field {number} holds bytes, not a number")
         return found
 
 
@@ -139,7 +139,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         tag, at = read_varint(data, at)
         number, kind = tag >> 3, tag & 7
         if not number:
-            raise FormatError(f"a field without number ends at offset {at}")
+            raise FormatError(f"a field with the number 0 ends at offset {at}")
         if kind == _VARINT:
             value, at = read_varint(data, at)
             yield number, value
@@ -149,7 +149,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in _FIXED:
             size = _FIXED[kind]
         else:
-            raise FormatError(f"field {number} has the wire type {kind}, which is not in use")
+            raise FormatError(f"field {number} has the unsupported wire type {kind}")
         if size > len(data) - at:
             raise FormatError(f"field {number} of {size} bytes passes the end")
         yield number, data[at : at + size]

@@ -15,7 +15,7 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload import planner
 from afterglow.offload.status import OffloadState
 from afterglow.read.copies import Tier
-from afterglow.verify import Kind, sweep, verify
+from afterglow.verify import FindingKind, sweep, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _MOST_ROUNDS: Final = 60
 MOST_SKEW_S: Final = 7200
 """By how much the clock of a machine may be wrong, either way: what one process has dated, another may take for due
 only twice as much later."""
-_HARMLESS: Final = (Kind.FOREIGN, Kind.UNCHECKED)
+_HARMLESS: Final = (FindingKind.FOREIGN, FindingKind.UNCHECKED)
 _FOREIGN: Final = "foreign"
 
 
@@ -145,11 +145,11 @@ def _clean(world: SimWorld) -> Iterator[str]:
     world.clock.advance(1 + world.lag_s)
     for finding in _verify(world):
         late = (finding.object or "")[:36] in world.watchman.late
-        if not (late and finding.kind in {Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD}):
+        if not (late and finding.kind in {FindingKind.ORPHAN_OBJECT, FindingKind.LEAKED_UPLOAD}):
             yield f"the checker finds {finding}"
     swept = _sweep(world)
     for finding in swept:
-        if finding.kind is Kind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.watchman.named():
+        if finding.kind is FindingKind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.watchman.named():
             yield f"the sweep has taken {finding}, which a list names"
     world.clock.advance(world.lag_s)
     for finding in _verify(world) if swept else ():

@@ -18,7 +18,7 @@ from afterglow.pipeline.metrics.samples import Samples
 from afterglow.pipeline.metrics.topics import add_topics, figures_of
 from afterglow.pipeline.verify_runs import VerifyState
 from afterglow.read.copies import Tier
-from afterglow.verify import Kind
+from afterglow.verify import FindingKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -38,13 +38,13 @@ def add_checks(samples: Samples, figures: VerifyFigures) -> None:
     samples.add("afterglow_checks_running", figures.running)
     for state in (VerifyState.DONE, VerifyState.FAILED, VerifyState.CANCELLED):
         samples.add("afterglow_checks_total", figures.ended.get(state, 0), state)
-    for kind in (Kind.ORPHAN_OBJECT, Kind.LEAKED_UPLOAD):
+    for kind in (FindingKind.ORPHAN_OBJECT, FindingKind.LEAKED_UPLOAD):
         samples.add("afterglow_sweep_deleted_total", figures.deleted.get(kind, 0), kind)
     for deep, result in figures.last.items():
         depth = "deep" if deep else "shallow"
         samples.add("afterglow_check_last_timestamp_seconds", result.ended_ms / 1000, depth)
         samples.add("afterglow_check_last_duration_seconds", (result.ended_ms - result.started_ms) / 1000, depth)
-        for kind in Kind:
+        for kind in FindingKind:
             left = result.counts.get(kind, 0) - result.deleted.get(kind, 0)
             samples.add("afterglow_check_findings", left, depth, kind)
 

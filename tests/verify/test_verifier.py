@@ -11,13 +11,13 @@ from afterglow.format.compression import Codec
 from afterglow.format.metadata_envelope import serialize_managed_ledger
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord, SegmentRecord
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.verify import Kind
+from afterglow.verify import FindingKind
 
 if TYPE_CHECKING:
     from afterglow.metadata.store import Versioned
 
 
-def told(world: OffloadedTopic, *, hot: bool = True) -> list[tuple[Kind, str | None]]:
+def reported(world: OffloadedTopic, *, hot: bool = True) -> list[tuple[FindingKind, str | None]]:
     return [(found.kind, found.position) for found in world.verify(hot=hot)]
 
 
@@ -43,8 +43,8 @@ def change_record(world: OffloadedTopic, key: str, **changes: tuple[int, int]) -
 def test_a_ledger_that_was_freed_without_a_copy_is_a_hole(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     world.free(1)
-    assert told(world) == [(Kind.HOLE, "1:0")]
-    assert told(world, hot=False) == [(Kind.HOLE, "1:0")]
+    assert reported(world) == [(FindingKind.HOLE, "1:0")]
+    assert reported(world, hot=False) == [(FindingKind.HOLE, "1:0")]
 
 
 def test_a_ledger_that_was_freed_before_its_copy_was_complete_is_a_hole(world: OffloadedTopic) -> None:
@@ -52,22 +52,22 @@ def test_a_ledger_that_was_freed_before_its_copy_was_complete_is_a_hole(world: O
     key = world.assign(1)
     world.write_v1(key, 1)
     world.free(1)
-    assert told(world) == [(Kind.HOLE, "1:0")]
+    assert reported(world) == [(FindingKind.HOLE, "1:0")]
 
 
 def test_a_ledger_without_a_copy_must_be_in_the_hot_log(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     world.ledger(2, random_entries(5), closed=False)
-    assert told(world) == []
+    assert reported(world) == []
     world.hot.clear()
-    assert told(world) == [(Kind.HOLE, "1:0"), (Kind.HOLE, "2:0")]
-    assert told(world, hot=False) == []  # nobody can tell
+    assert reported(world) == [(FindingKind.HOLE, "1:0"), (FindingKind.HOLE, "2:0")]
+    assert reported(world, hot=False) == []  # it is not known
 
 
 def test_an_empty_ledger_needs_no_copy(world: OffloadedTopic) -> None:
     world.ledger(1, [])
     world.hot.clear()
-    assert told(world) == []
+    assert reported(world) == []
 
 
 def test_ledgers_of_their_own_may_complete_out_of_order(world: OffloadedTopic) -> None:
@@ -75,17 +75,17 @@ def test_ledgers_of_their_own_may_complete_out_of_order(world: OffloadedTopic) -
         world.ledger(ledger_id, random_entries(5))
     world.offload(3)
     world.offload(1)
-    assert told(world) == []
+    assert reported(world) == []
 
 
-def test_an_offload_under_way_is_no_finding(world: OffloadedTopic) -> None:
+def test_an_offload_in_progress_is_not_a_finding(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     key = world.assign(1)
-    assert told(world) == []
+    assert reported(world) == []
     world.tier.create_upload(key)
-    assert told(world) == []
+    assert reported(world) == []
     world.write_v1(key, 1)
-    assert told(world) == []
+    assert reported(world) == []
 
 
 # --- segments ---
@@ -104,32 +104,32 @@ def streamed(world: OffloadedTopic) -> list[str]:
 
 
 def test_segments_may_end_within_a_ledger_and_span_others(world: OffloadedTopic, streamed: list[str]) -> None:
-    assert told(world) == []
+    assert reported(world) == []
     world.free(1)
     world.free(2)
-    assert told(world) == []
+    assert reported(world) == []
 
 
 def test_a_ledger_that_was_freed_behind_the_last_segment_is_a_hole(world: OffloadedTopic, streamed: list[str]) -> None:
     world.free(3)
-    assert told(world) == [(Kind.HOLE, "3:10")]
+    assert reported(world) == [(FindingKind.HOLE, "3:10")]
 
 
 def test_the_rest_of_a_streamed_ledger_must_be_in_the_hot_log(world: OffloadedTopic, streamed: list[str]) -> None:
     world.hot = {1, 2}
-    assert told(world) == [(Kind.HOLE, "3:10")]
+    assert reported(world) == [(FindingKind.HOLE, "3:10")]
 
 
 def test_trimmed_ledgers_leave_segments_that_begin_before_the_list(world: OffloadedTopic, streamed: list[str]) -> None:
     world.edit(lambda info: info.ledgerInfo.pop(0))
     world.metadata.delete(world.paths.segment(world.topic, UUID(streamed[0])), 0)
     world.tier.delete([streamed[0], f"{streamed[0]}-index"])
-    assert told(world) == []
+    assert reported(world) == []
 
 
 def test_a_segment_that_the_list_lost_leaves_a_hole(world: OffloadedTopic, streamed: list[str]) -> None:
     world.edit_row(2, lambda row: row.offloadContext.offloadSegment.pop(1))
-    assert told(world) == [(Kind.HOLE, "2:5")]
+    assert reported(world) == [(FindingKind.HOLE, "2:5")]
 
 
 @pytest.mark.parametrize(("ledger_id", "position"), [(1, "1:0"), (3, "3:0")])
@@ -140,7 +140,7 @@ def test_a_segment_that_the_list_lost_at_its_end_leaves_a_hole(
         world.ledger(every, random_entries(20, seed=every))
     world.segment([(1, 0, 19), (2, 0, 19), (3, 0, 9)])
     world.edit_row(ledger_id, lambda row: row.ClearField("offloadContext"))
-    assert told(world) == [(Kind.HOLE, position)]
+    assert reported(world) == [(FindingKind.HOLE, position)]
 
 
 def test_a_ledger_that_segments_pass_over_is_a_hole(world: OffloadedTopic) -> None:
@@ -148,29 +148,29 @@ def test_a_ledger_that_segments_pass_over_is_a_hole(world: OffloadedTopic) -> No
         world.ledger(ledger_id, random_entries(5))
     world.segment([(1, 0, 4)])
     world.segment([(3, 0, 4)])
-    assert told(world) == [(Kind.HOLE, "2:0")]
+    assert reported(world) == [(FindingKind.HOLE, "2:0")]
 
 
-def test_a_ledger_with_an_object_of_its_own_between_segments_is_no_hole(world: OffloadedTopic) -> None:
+def test_a_ledger_with_an_object_of_its_own_between_segments_is_not_a_hole(world: OffloadedTopic) -> None:
     for ledger_id in (1, 2, 3):
         world.ledger(ledger_id, random_entries(5))
     world.segment([(1, 0, 4)])
     world.offload(2)
     world.segment([(3, 0, 4)])
-    assert told(world) == []
+    assert reported(world) == []
 
 
-def test_an_assigned_segment_behind_the_others_is_no_finding(world: OffloadedTopic, streamed: list[str]) -> None:
+def test_an_assigned_segment_behind_the_others_is_not_a_finding(world: OffloadedTopic, streamed: list[str]) -> None:
     world.edit_row(3, lambda row: world.add_stub(row, uuid4(), None, complete=False))
-    assert told(world) == []
+    assert reported(world) == []
 
 
 def test_a_segment_that_was_committed_before_the_one_in_front_of_it_leaves_a_hole(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(20))
     world.edit_row(1, lambda row: world.add_stub(row, uuid4(), None, complete=False))
     world.segment([(1, 10, 19)])
-    kinds = told(world)
-    assert (Kind.HOLE, "1:0") in kinds
+    kinds = reported(world)
+    assert (FindingKind.HOLE, "1:0") in kinds
     assert {position for _, position in kinds} == {"1:0"}
 
 
@@ -178,28 +178,28 @@ def test_segments_that_hold_the_same_entries_overlap(world: OffloadedTopic) -> N
     world.ledger(1, random_entries(20))
     world.segment([(1, 0, 9)])
     world.segment([(1, 5, 19)])
-    assert told(world) == [(Kind.OVERLAP, "1:5")]
+    assert reported(world) == [(FindingKind.OVERLAP, "1:5")]
 
 
 def test_segments_that_hold_the_same_entries_overlap_also_without_records(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(20))
     world.segment([(1, 0, 9)], record=False)
     world.segment([(1, 5, 19)], record=False)
-    assert told(world) == [(Kind.OVERLAP, "1:5")]
+    assert reported(world) == [(FindingKind.OVERLAP, "1:5")]
 
 
 def test_segments_that_leave_out_entries_leave_a_hole(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(20))
     world.segment([(1, 0, 9)])
     world.segment([(1, 12, 19)])
-    assert told(world) == [(Kind.HOLE, "1:10")]
+    assert reported(world) == [(FindingKind.HOLE, "1:10")]
 
 
 def test_segments_that_leave_out_entries_leave_a_hole_also_without_records(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(20))
     world.segment([(1, 0, 9)], record=False)
     world.segment([(1, 12, 19)], record=False)
-    assert told(world) == [(Kind.HOLE, "1:10")]
+    assert reported(world) == [(FindingKind.HOLE, "1:10")]
 
 
 def test_a_list_whose_segments_do_not_ascend_overlaps(world: OffloadedTopic) -> None:
@@ -207,38 +207,38 @@ def test_a_list_whose_segments_do_not_ascend_overlaps(world: OffloadedTopic) -> 
     world.segment([(1, 0, 9)], record=False)
     world.segment([(1, 10, 19)], record=False)
     cut_stub(world, 1, 1, 3)
-    assert (Kind.OVERLAP, "1:3") in told(world)
+    assert (FindingKind.OVERLAP, "1:3") in reported(world)
 
 
 def test_segments_beyond_the_end_of_a_ledger_overlap(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(20))
     world.segment([(1, 0, 19)])
     world.edit_row(1, lambda row: setattr(row, "entries", 15))
-    assert told(world) == [(Kind.OVERLAP, "1:15")]
+    assert reported(world) == [(FindingKind.OVERLAP, "1:15")]
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"begin": (1, 3)}, (Kind.HOLE, "1:0")),
-        ({"end": (2, 7)}, (Kind.HOLE, "2:8")),
+        ({"begin": (1, 3)}, (FindingKind.HOLE, "1:0")),
+        ({"end": (2, 7)}, (FindingKind.HOLE, "2:8")),
     ],
 )
 def test_a_record_that_holds_less_than_the_list_says_is_a_hole(
-    world: OffloadedTopic, changes: dict[str, tuple[int, int]], expected: tuple[Kind, str]
+    world: OffloadedTopic, changes: dict[str, tuple[int, int]], expected: tuple[FindingKind, str]
 ) -> None:
     world.ledger(1, random_entries(20))
     world.ledger(2, random_entries(20))
     key = world.segment([(1, 0, 19), (2, 0, 9)])
     change_record(world, key, **changes)
-    assert expected in told(world)
+    assert expected in reported(world)
 
 
 def test_a_record_that_ends_behind_what_the_list_says_overlaps(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(20))
     key = world.segment([(1, 0, 9)])
     cut_stub(world, 1, 0, 7)
-    assert told(world) == [(Kind.OVERLAP, "1:8")]
+    assert reported(world) == [(FindingKind.OVERLAP, "1:8")]
     assert world.verify()[0].object == key
 
 
@@ -251,30 +251,30 @@ def test_a_compressed_list_is_read(world: OffloadedTopic, codec: Codec) -> None:
         world.ledger(ledger_id, [b"x"])
     world.free(3)
     world.put(managed_ledger_path(world.topic), serialize_managed_ledger(world.info, codec, 0))
-    assert told(world) == [(Kind.HOLE, "3:0")]
+    assert reported(world) == [(FindingKind.HOLE, "3:0")]
 
 
-def test_all_topics_are_checked_under_whatever_name(world: OffloadedTopic) -> None:
+def test_topics_of_all_kinds_of_names_are_verified(world: OffloadedTopic) -> None:
     names = ["t/n/persistent/a", "t/n/persistent/a-partition-1", "t/c/n/persistent/legacy", f"t/n/persistent/{uuid4()}"]
     for name in names:
         other = OffloadedTopic(world.tier, world.metadata, name)
         other.ledger(1, [b"x"])
         other.free(1)
     found = world.verify()
-    assert {item.kind for item in found} == {Kind.HOLE}
+    assert {item.kind for item in found} == {FindingKind.HOLE}
     assert {str(item.topic) for item in found} == {
         "persistent://t/n/a", "persistent://t/n/a-partition-1", "persistent://t/c/n/legacy",
         f"persistent://t/n/{names[-1].rpartition('/')[2]}",
     }  # fmt: skip
 
 
-def test_the_copy_of_a_cluster_that_we_are_attached_to_is_checked_too(world: OffloadedTopic) -> None:
+def test_the_copied_ledger_list_of_an_attached_cluster_is_verified_too(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     world.put(world.paths.managed_ledger(world.topic), serialize_managed_ledger(world.info))
     key = world.offload(1)  # in Pulsar's own list alone
-    assert told(world) == []
+    assert reported(world) == []
     world.tier.delete([key])
-    assert told(world) == [(Kind.MISSING_OBJECT, "1:0")]
+    assert reported(world) == [(FindingKind.MISSING_OBJECT, "1:0")]
 
 
 @pytest.mark.parametrize("value", [b"\x47\x78", b"\x47\x78\0\0\0\x02\x08\x01xx", b"\x0a\x7f", b"\x0a\x02\x10\x01"])
@@ -319,7 +319,7 @@ class Meanwhile:
         return getattr(self._inner, name)
 
 
-def test_a_ledger_that_is_trimmed_meanwhile_is_no_finding(world: OffloadedTopic) -> None:
+def test_a_ledger_that_is_trimmed_meanwhile_is_not_a_finding(world: OffloadedTopic) -> None:
     world.ledger(1, random_entries(5))
     key = world.offload(1)
     world.free(1)

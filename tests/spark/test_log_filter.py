@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from afterglow.spark.hush import hushed
+from afterglow.spark.log_filter import filter_lines
 
-FAREWELL = """\
+DISCONNECT = """\
 Traceback (most recent call last):
   File "runner.py", line 265, in main
 EOFError
@@ -28,7 +28,7 @@ Traceback (most recent call last):
 ValueError: two lines
 """
 CHAIN = (
-    FAREWELL.rpartition("BrokenPipeError")[0]
+    DISCONNECT.rpartition("BrokenPipeError")[0]
     + """\
 KeyError: 'x'
 
@@ -42,33 +42,33 @@ RuntimeError: why
 
 
 @pytest.mark.parametrize(
-    ("printed", "told"),
+    ("printed", "passed"),
     [
         ("", ""),
         ("a\n\n  b\n", "a\n\n  b\n"),
         ("WARNING: Using incubator modules: jdk.incubator.vector\na\n", "a\n"),
-        (FAREWELL, ""),
-        (f"a\n{FAREWELL}b\n", "a\nb\n"),
-        (f"{FAREWELL}{FAREWELL}{STACK}a\n", f"{STACK}a\n"),
+        (DISCONNECT, ""),
+        (f"a\n{DISCONNECT}b\n", "a\nb\n"),
+        (f"{DISCONNECT}{DISCONNECT}{STACK}a\n", f"{STACK}a\n"),
         (STACK, STACK),
-        (f"{CHAIN}{FAREWELL}", CHAIN),
+        (f"{CHAIN}{DISCONNECT}", CHAIN),
         (STACK.rpartition("ValueError")[0], STACK.rpartition("ValueError")[0]),
         ("BrokenPipeError: alone\n", "BrokenPipeError: alone\n"),
     ],
 )
-def test_farewells_are_kept_back_and_all_else_passes(printed: str, told: str) -> None:
-    assert "".join(hushed(printed.splitlines(keepends=True))) == told
+def test_stacks_of_closed_connections_are_dropped_and_other_lines_pass(printed: str, passed: str) -> None:
+    assert "".join(filter_lines(printed.splitlines(keepends=True))) == passed
 
 
-def test_a_process_prints_through_it() -> None:
+def test_the_stderr_of_a_process_is_filtered() -> None:
     program = (
         "import os, subprocess, sys, threading\n"
-        "from afterglow.spark.hush import hushed_stderr\n"
-        "out = hushed_stderr()\n"
-        "told = 'Using incubator modules', 'a word'\n"
-        "subprocess.run([sys.executable, '-c', f'import sys; sys.stderr.write({chr(10).join(told)!r})'], stderr=out)\n"
+        "from afterglow.spark.log_filter import THREAD_NAME, filtered_stderr\n"
+        "out = filtered_stderr()\n"
+        "lines = 'Using incubator modules', 'a word'\n"
+        "subprocess.run([sys.executable, '-c', f'import sys; sys.stderr.write({chr(10).join(lines)!r})'], stderr=out)\n"
         "os.close(out)\n"
-        "[thread.join() for thread in threading.enumerate() if thread.name == 'hush']\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == THREAD_NAME]\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True, env=os.environ

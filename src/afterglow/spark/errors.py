@@ -1,4 +1,4 @@
-"""Why Spark failed, in one line."""
+"""One-line summaries of errors that Spark reports as stacks of Python and Java."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _OURS: Final = re.compile(r"(?:Caused by: )?(?:\S+: )?afterglow\.errors\.\w+: (.
 _ERROR: Final = re.compile(r"(?:Caused by: )?[\w.]*(?:Error|Exception|Interrupt): .+")
 
 
-def reason(error: BaseException) -> str:
-    """Of stacks of Python and Java, the line that tells most.
+def summarize(error: BaseException) -> str:
+    """The most specific line of an error.
 
     That is the message of an error of ours, else the last line that names an error, else the last one that is not
     indented.

@@ -1,0 +1,72 @@
+"""Filter for the standard error of Spark's JVM: drops output that does not indicate a problem.
+
+Java warns about an incubator module that Spark enables. A Python process of Spark that writes while its peer closes the
+connection, as at the end of every stream, prints a stack. All other lines pass unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+THREAD_NAME: Final = "spark-log-filter"
+_JAVA_WARNING: Final = "Using incubator modules"
+_STACK: Final = "Traceback (most recent call last):"
+_CHAINS: Final = ("During handling of the above exception", "The above exception was the direct cause")
+_DISCONNECTS: Final = ("BrokenPipeError", "EOFError", "ConnectionResetError")
+_STDERR: Final = 2
+
+
+def filter_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Drop Java's warning, and stacks whose last error is a closed connection.
+
+    A stack is held back until the line behind it shows that it is complete.
+
+    Args:
+        lines: As they were printed, with their line ends.
+    """
+    held: list[str] = []
+    error = ""  # the error that the held stack ends with so far
+    for line in lines:
+        if held and not error:
+            held.append(line)
+            if line[:1].strip():
+                error = "" if line.startswith((_STACK, *_CHAINS)) else line
+            continue
+        if held and (not line.strip() or line.startswith(_CHAINS)):
+            held.append(line)
+            error = "" if line.startswith(_CHAINS) else error
+            continue
+        if held and not error.startswith(_DISCONNECTS):
+            yield from held
+        held, error = [], ""
+        if line.startswith(_STACK):
+            held.append(line)
+        elif _JAVA_WARNING not in line:
+            yield line
+    if held and not error.startswith(_DISCONNECTS):
+        yield from held
+
+
+def filtered_stderr() -> int:
+    """Open a pipe to the standard error of this process that passes through :func:`filter_lines`.
+
+    Returns:
+        The descriptor to write to; close it once the child process has inherited it.
+    """
+    readable, writable = os.pipe()
+    threading.Thread(target=_forward, args=(readable,), name=THREAD_NAME, daemon=True).start()
+    return writable
+
+
+def _forward(readable: int) -> None:
+    with open(readable, encoding="utf-8", errors="replace") as lines:
+        for line in filter_lines(lines):
+            try:
+                os.write(_STDERR, line.encode())
+            except OSError:  # our standard error is closed; the child must not get a broken pipe
+                continue
