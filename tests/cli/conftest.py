@@ -95,8 +95,8 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all tests; each has topics and namespaces of its own."""
-    with serving(tmp_path_factory.mktemp("home")) as engine:
-        yield engine
+    with serving(tmp_path_factory.mktemp("home")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 
 from afterglow.cli import app as application
@@ -65,8 +65,8 @@ def test_settings_that_cannot_be_used_are_one_line_and_exit_2_before_it_is_ready
 def test_a_file_in_a_directory_that_is_not_there_exits_2(canned_cli: Cli, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    with EngineHome(home) as engine:
-        engine.write("t", [message(b"x")])
+    with ServerHome(home) as server:
+        server.write("t", [message(b"x")])
     for output_format in ("jsonl", "parquet"):
         file = str(tmp_path / "absent" / "file")
         said = canned_cli.refused(2, "read", str(home), "t", "--format", output_format, "--output", file)

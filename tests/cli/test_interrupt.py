@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 from tests.support.served_topics import eventually
 
@@ -33,9 +33,9 @@ SOON_S = 6.0
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A topic with a ledger in the tier."""
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
-        first, _ = engine.write(TOPIC, [message(b"x")] * 20, [message(b"y")] * 20)
-        engine.offload(TOPIC, first)
+    with ServerHome(path) as server:
+        first, _ = server.write(TOPIC, [message(b"x")] * 20, [message(b"y")] * 20)
+        server.offload(TOPIC, first)
     return path
 
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.homes import APART_MS, ServerHome, batch
 from tests.support.ledgers import message
 from tests.support.odd_topics import chunks
 from tests.support.serving import serving
@@ -40,16 +40,16 @@ def decoded(row: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
     home = tmp_path_factory.mktemp("home")
     with serving(home) as served:
         yield served, home
 
 
 @pytest.fixture
-def client(engine: tuple[Served, Path]) -> Iterator[Any]:
+def client(server: tuple[Served, Path]) -> Iterator[Any]:
     client = pulsar.Client(
-        engine[0].service_url,
+        server[0].service_url,
         operation_timeout_seconds=20,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
@@ -130,14 +130,14 @@ def send(client: Any, topic: str, *, batching: bool) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("batching", [True, False])
 def test_what_a_stock_client_sent_comes_back_while_the_engine_runs(
-    engine: tuple[Served, Path],
+    server: tuple[Served, Path],
     client: Any,
     read: Callable[..., list[dict[str, Any]]],
     batching: bool,  # noqa: FBT001
 ) -> None:
     topic = f"persistent://public/default/running-{batching}"
     sent = send(client, topic, batching=batching)
-    rows = read_until(read, engine[1], topic, len(sent))
+    rows = read_until(read, server[1], topic, len(sent))
     assert [list(row) for row in rows] == [KEYS] * len(sent)
     assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, sent, strict=True)] == sent
     assert (rows[0]["batch_index"] == -1) is not batching
@@ -145,19 +145,19 @@ def test_what_a_stock_client_sent_comes_back_while_the_engine_runs(
 
 
 def test_reading_beside_a_running_engine_makes_no_file(
-    engine: tuple[Served, Path], client: Any, read: Callable[..., list[dict[str, Any]]]
+    server: tuple[Served, Path], client: Any, read: Callable[..., list[dict[str, Any]]]
 ) -> None:
     sent = send(client, "persistent://public/default/unseen", batching=True)
-    home = engine[1]
+    home = server[1]
     before = {str(file.relative_to(home)) for file in home.rglob("*")}
     assert len(read_until(read, home, "unseen", len(sent))) == len(sent)
     assert {str(file.relative_to(home)) for file in home.rglob("*")} == before
 
 
 def test_partitions_come_one_after_the_other(
-    engine: tuple[Served, Path], client: Any, read: Callable[..., list[dict[str, Any]]]
+    server: tuple[Served, Path], client: Any, read: Callable[..., list[dict[str, Any]]]
 ) -> None:
-    served, home = engine
+    served, home = server
     served.admin("PUT", "persistent/public/default/parts/partitions", 3)
     producer = client.create_producer("parts", batching_enabled=False)
     for number in range(12):
@@ -190,7 +190,7 @@ def test_what_was_sent_is_there_after_the_engine_has_stopped(
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], int]:
     """A home with twelve messages in three ledgers, the first of them in the tier alone; and the first broker time."""
     path = tmp_path_factory.mktemp("made")
-    with EngineHome(path) as home:
+    with ServerHome(path) as home:
         begin = home.clock.now_ms()
         ids = home.write(
             "t", *([message(b"%d" % (4 * i)), batch([b"%d" % (4 * i + j) for j in (1, 2, 3)])] for i in range(3))
@@ -279,7 +279,7 @@ def test_people_see_a_table(made: tuple[Path, list[int], int], capsys: pytest.Ca
 
 def test_values_are_shown_on_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = [b"two\nlines", "grün".encode(), b"\xff\x00", b"", "ü".encode() * 500, b"\xff" * 500]
-    with EngineHome(tmp_path) as home:
+    with ServerHome(tmp_path) as home:
         home.write("t", [message(value) for value in values])
     code, printed, _ = outcome_of(capsys, "read", str(tmp_path), "t")
     assert code == 0
@@ -308,7 +308,7 @@ def test_a_file_appears_only_when_it_is_whole(
 
 
 def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as home:
+    with ServerHome(tmp_path) as home:
         home.write("t", [batch([b"x" * 1_000] * 500) for _ in range(4)])
     command = [sys.executable, "-m", "afterglow", "read", str(tmp_path), "t", "--format", "jsonl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -330,7 +330,7 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
 def test_a_range_that_is_not_there_is_told_on_stderr_and_fails_if_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], start: str, rows: int, words: str
 ) -> None:
-    with EngineHome(tmp_path) as home:
+    with ServerHome(tmp_path) as home:
         first, second = home.write("t", [message(b"0")] * 2, [message(b"1")] * 2)
         home.trim("t", first)
     words = words.format(first=first, second=second)
@@ -401,7 +401,7 @@ def test_what_is_not_there_is_one_line_and_exit_1(
 def test_damage_is_one_line_with_object_block_and_position_and_exit_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with EngineHome(tmp_path) as home:
+    with ServerHome(tmp_path) as home:
         first, _ = home.write("t", [message(b"a"), message(b"b")], [message(b"c")])
         key = home.offload("t", first)
         home.free("t", first)
@@ -433,7 +433,7 @@ def test_a_message_that_lacks_a_chunk_is_left_out_and_told_and_is_no_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, torn = chunks(b"whole", 2, uuid="p-1"), chunks(b"torn", 2, uuid="p-2")
-    with EngineHome(tmp_path) as home:
+    with ServerHome(tmp_path) as home:
         (ledger,) = home.write("t", [whole[0], torn[1], whole[1], message(b"last")])
     code, printed, complaints = outcome_of(capsys, "read", str(tmp_path), "t", "--format", "jsonl")
     rows = [json.loads(line) for line in printed.splitlines()]

@@ -34,14 +34,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
     """A server whose tier holds an orphan, and an object of somebody else."""
-    with serving(home) as engine:
+    with serving(home) as server:
         instance = read_instance(home)
         assert instance is not None
         tier = LocalStore(home / "tier")
         tier.put("0-orphan", b"x", metadata={"afterglowinstance": instance})
         os.utime(home / "tier" / "0-orphan", (1e9, 1e9))
         tier.put("1-foreign", b"y")
-        yield engine
+        yield server
 
 
 def test_an_engine_tells_and_sweeps_what_verify_does_of_its_home(cli: Cli, served: Served, home: Path) -> None:

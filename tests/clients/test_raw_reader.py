@@ -1,4 +1,4 @@
-"""Raw entries over the wire against the ledger files of the same engine, byte for byte."""
+"""Raw entries over the wire against the ledger files of the same server, byte for byte."""
 
 from __future__ import annotations
 

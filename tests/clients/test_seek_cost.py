@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pulsar
 import pytest
-from tests.support.homes import APART_MS, EngineHome
+from tests.support.homes import APART_MS, ServerHome
 from tests.support.ledgers import message
 from tests.support.serving import TierRequests, serving
 
@@ -63,7 +63,7 @@ class SeekableTopic:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[SeekableTopic]:
-    with EngineHome(tmp_path) as home:
+    with ServerHome(tmp_path) as home:
         begin_ms = home.clock.now_ms()
         entries = [message(b"x" * 500) for _ in range(EACH)]
         ledgers = home.write(TOPIC, *[entries] * 4)

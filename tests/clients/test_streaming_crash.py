@@ -1,7 +1,7 @@
 """``kill -9`` of ``serve --streaming`` in the middle of segments, its store failing: nothing is lost, nothing twice.
 
 Rounds end at moments of a segment's life: the proxy in front of the store kills the server when the request that was
-drawn comes by, before or after its effect. Workers of the killed engine may go on for a moment, as those of any crash.
+drawn comes by, before or after its effect. Workers of the killed server may go on for a moment, as those of any crash.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROUNDS = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_ROUNDS", "1"))
 SEED = int(os.environ.get("AFTERGLOW_STREAMING_CRASH_SEED", "1"))
 FAILING = 0.1
 """Share of requests that fail."""
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 """For the moment that a round waits for; then it ends anyhow."""
 TOPICS = [f"persistent://public/default/stream-{n}" for n in range(2)]
 CONF = """
@@ -165,13 +165,13 @@ def lose_uploads(server: S3Server) -> int:
     return len(uploads)
 
 
-def engine(home: Path, server: S3Server, proxy: FaultProxy) -> Served:
+def start_server(home: Path, store_server: S3Server, proxy: FaultProxy) -> Served:
     conf = home.with_name("broker.conf")
     conf.write_text(
         CONF + f"s3ManagedLedgerOffloadServiceEndpoint={proxy.endpoint}\n"
-        f"s3ManagedLedgerOffloadRegion={server.region}\n"
-        f"s3ManagedLedgerOffloadCredentialId={server.access_key}\n"
-        f"s3ManagedLedgerOffloadCredentialSecret={server.secret_key}\n"
+        f"s3ManagedLedgerOffloadRegion={store_server.region}\n"
+        f"s3ManagedLedgerOffloadCredentialId={store_server.access_key}\n"
+        f"s3ManagedLedgerOffloadCredentialSecret={store_server.secret_key}\n"
     )
     return start(home, "--streaming", "--conf", str(conf), "--tier", "s3://crash", "--master", "local[2]")
 
@@ -179,7 +179,7 @@ def engine(home: Path, server: S3Server, proxy: FaultProxy) -> Served:
 def one_round(served: Served, proxy: FaultProxy, round_: int, killer: Assassin) -> list[dict[Position, int]]:
     proxy.watch = killer.watch
     loads = [Load(served.service_url, topic, round_) for topic in range(len(TOPICS))]
-    if not killer.struck.wait(PATIENCE_S):
+    if not killer.struck.wait(TIMEOUT_S):
         served.kill()
     return [load.end() for load in loads]
 
@@ -210,7 +210,7 @@ def test_segments_survive_kill_9_at_any_moment_with_a_failing_store(
     with ExitStack() as stack:
         proxy = stack.enter_context(fault_proxy(store_server.endpoint, seed=SEED, share=FAILING))
         for round_, (operation, moment) in zip(range(ROUNDS), cycle(MOMENTS), strict=False):
-            served = engine(home, store_server, proxy)
+            served = start_server(home, store_server, proxy)
             stack.callback(served.kill)
             killer = Assassin(served, operation, moment, rng.randrange(3))
             acknowledged.append(one_round(served, proxy, round_, killer))
@@ -228,7 +228,7 @@ def test_segments_survive_kill_9_at_any_moment_with_a_failing_store(
         proxy.watch = lambda _operation, _moment: None
         monkeypatch.setenv("ACCESS_KEY_ID", store_server.access_key)
         monkeypatch.setenv("ACCESS_KEY_SECRET", store_server.secret_key)
-        served = engine(home, store_server, proxy)
+        served = start_server(home, store_server, proxy)
         stack.callback(served.kill)
         for topic in range(len(TOPICS)):
             check(home, topic, acknowledged)

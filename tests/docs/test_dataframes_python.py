@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.support.homes import EngineHome, batch
+from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 from tests.support.pages import Page, run_python
 
@@ -23,13 +23,13 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = location / "home"
     home.mkdir()
     now_ms = time.time_ns() // 1_000_000
-    with EngineHome(home) as engine:
-        engine.clock.set_now_ms(now_ms - 86_400_000)
-        old, _ = engine.write("orders", [message(b"old")] * 5, [message(b"")])
-        engine.offload("orders", old)
-        engine.free("orders", old)
-        engine.clock.set_now_ms(now_ms)
-        engine.write("orders", [batch([b"1", b"2", b"3"])])
+    with ServerHome(home) as server:
+        server.clock.set_now_ms(now_ms - 86_400_000)
+        old, _ = server.write("orders", [message(b"old")] * 5, [message(b"")])
+        server.offload("orders", old)
+        server.free("orders", old)
+        server.clock.set_now_ms(now_ms)
+        server.write("orders", [batch([b"1", b"2", b"3"])])
     return location
 
 

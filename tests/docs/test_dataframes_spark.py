@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.homes import EngineHome, batch
+from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 from tests.support.pages import Page, run_python
 
@@ -24,12 +24,12 @@ def test_the_programs_run_and_say_what_they_found(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     now_ms = time.time_ns() // 1_000_000
-    with EngineHome(home) as engine:
-        engine.clock.set_now_ms(now_ms - 86_400_000)
-        old, _ = engine.write("orders", [message(b"old", now_ms - 86_400_000)] * 5, [message(b"", now_ms)])
-        engine.offload("orders", old)
-        engine.clock.set_now_ms(now_ms)
-        engine.write("orders", [batch([b"1", b"2", b"3"], now_ms)])
+    with ServerHome(home) as server:
+        server.clock.set_now_ms(now_ms - 86_400_000)
+        old, _ = server.write("orders", [message(b"old", now_ms - 86_400_000)] * 5, [message(b"", now_ms)])
+        server.offload("orders", old)
+        server.clock.set_now_ms(now_ms)
+        server.write("orders", [batch([b"1", b"2", b"3"], now_ms)])
     said = run_python("-c", "\n".join(programs), cwd=tmp_path)
     assert "|tiered|    5|" in said
     assert "|   hot|    4|" in said

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.pages import Page, run_python
 from tests.support.serving import serving
 
@@ -39,19 +39,19 @@ DAYS = range(2, 13)
 
 def fill(home: Path) -> None:
     """Orders on eleven days, a ledger each, the oldest in the tier; and three returns."""
-    with EngineHome(home) as engine:
-        registry = SchemaRegistry(engine.metadata, AfterglowPaths(engine.config.cluster_name))
+    with ServerHome(home) as server:
+        registry = SchemaRegistry(server.metadata, AfterglowPaths(server.config.cluster_name))
         schema = wire.Schema(name="orders", schema_data=json.dumps(ORDER).encode(), type=wire.Schema.Json)
         version = registry.get_or_create(TopicName.parse("orders"), schema)
         written: list[int] = []
         for day in DAYS:
-            engine.clock.set_now_ms(int(datetime(2026, 11, day, 12, tzinfo=UTC).timestamp() * 1000))
+            server.clock.set_now_ms(int(datetime(2026, 11, day, 12, tzinfo=UTC).timestamp() * 1000))
             first, second = order(version, 2 * day, "alice"), order(version, 2 * day + 1, "bob")
-            written += engine.write("orders", [first, second, *([second] if day == DAYS[-1] else [])])
+            written += server.write("orders", [first, second, *([second] if day == DAYS[-1] else [])])
         for ledger_id in written[:OFFLOADED]:
-            engine.offload("orders", ledger_id)
-            engine.free("orders", ledger_id)
-        engine.write("returns", [order(b"", number, "alice") for number in range(3)])
+            server.offload("orders", ledger_id)
+            server.free("orders", ledger_id)
+        server.write("returns", [order(b"", number, "alice") for number in range(3)])
 
 
 def order(version: bytes, number: int, customer: str) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import Completion
 
 _DAY_MS = 86_400_000
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def _hold_first_sync(disk: RecordedDisk) -> tuple[threading.Event, Callable[[], 
     def fault(method: str, path: Path) -> None:
         if method == "sync" and path.suffix == ".journal" and not waiting.is_set():
             waiting.set()
-            assert go.wait(_PATIENCE_S)
+            assert go.wait(_TIMEOUT_S)
 
     disk.fault = fault
     return waiting, go.set
@@ -52,7 +52,7 @@ def test_a_group_commit_costs_one_write_and_one_sync_however_many_ledgers(
     before = disk.calls.copy()
     completions = Completions()
     ledgers[0].append((b"first",), completions.next())
-    assert waiting.wait(_PATIENCE_S)  # what is appended now gathers behind it
+    assert waiting.wait(_TIMEOUT_S)  # what is appended now gathers behind it
     for number in range(1000):
         ledgers[number % ledger_count].append((b"%d" % number,), completions.next())
     go()
@@ -145,7 +145,7 @@ def test_pending_bytes_count_what_the_disk_has_not(log: LocalLog, disk: Recorded
     ledger, completions = log.create(), Completions()
     waiting, go = _hold_first_sync(disk)
     ledger.append((bytes(1000),), completions.next())
-    assert waiting.wait(_PATIENCE_S)
+    assert waiting.wait(_TIMEOUT_S)
     ledger.append((bytes(500),), completions.next())
     assert log.pending_bytes == 1500 + 2 * 12
     go()
@@ -160,7 +160,7 @@ def test_unconfirmed_entries_are_not_readable(log: LocalLog, disk: RecordedDisk)
     append_all(ledger, [b"0"])
     waiting, go = _hold_first_sync(disk)
     ledger.append((b"1",), completions.next())
-    assert waiting.wait(_PATIENCE_S)
+    assert waiting.wait(_TIMEOUT_S)
     log.flush()
     assert (ledger.confirmed, read_all(ledger), ledger.read_frames(1, 100)[1]) == (0, [b"0"], 0)
     assert ledger.read(0, 10) == [b"0"]
@@ -184,9 +184,9 @@ def test_a_group_is_delivered_by_one_call_of_the_hook(home: Path, disk: Recorded
         assert groups == []
         waiting, go = _hold_first_sync(disk)
         ledgers[0].append((b"",), lambda _: None)
-        assert waiting.wait(_PATIENCE_S)
+        assert waiting.wait(_TIMEOUT_S)
         for number in range(50):
             ledgers[number % 5].append((b"",), lambda _: None)
         go()
-        assert finished.wait(_PATIENCE_S)
+        assert finished.wait(_TIMEOUT_S)
         assert groups == [1, 50]

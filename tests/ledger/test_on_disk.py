@@ -27,7 +27,7 @@ EACH = 200
 
 
 @contextmanager
-def engine(home: Path) -> Iterator[LedgerStore]:
+def server(home: Path) -> Iterator[LedgerStore]:
     config = settings(managed_ledger_max_entries_per_ledger=50, managed_ledger_cache_size_mb=0)
     metadata = SqliteMetadataStore(home / "metadata.db")
     with LocalLog(home) as hot, ThreadPoolExecutor(2) as executor:
@@ -63,7 +63,7 @@ class Producer:
 def test_topics_on_disk_keep_everything_in_order_over_restarts(tmp_path: Path) -> None:
     sent: dict[str, list[Position]] = {name: [] for name in TOPICS}
     for life in range(3):
-        with engine(tmp_path) as store, ThreadPoolExecutor(len(TOPICS)) as pool:
+        with server(tmp_path) as store, ThreadPoolExecutor(len(TOPICS)) as pool:
             ledgers = [store.open(name) for name in TOPICS]
             for ledger in ledgers:
                 cursor = ledger.create_cursor("s", EARLIEST)
@@ -89,7 +89,7 @@ def test_topics_on_disk_keep_everything_in_order_over_restarts(tmp_path: Path) -
 
 
 def test_a_deleted_topic_leaves_no_ledger_on_the_disk(tmp_path: Path) -> None:
-    with engine(tmp_path) as store:
+    with server(tmp_path) as store:
         ledger = store.open(TOPICS[0])
         Producer(ledger).send()
         ledger.create_cursor("s", EARLIEST).clear_backlog()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from afterglow.metadata.store import MetadataStore
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 class TestSqliteContract(MetadataStoreContract):
@@ -119,9 +119,9 @@ def test_a_watch_tells_of_changes_by_another_process(store: SqliteMetadataStore,
     told: queue.Queue[str] = queue.Queue()
     store.watch("/node", told.put)
     assert end(run("store.put('/node', b'x', -1)", path)) == 0
-    assert told.get(timeout=PATIENCE_S) == "/node"
+    assert told.get(timeout=TIMEOUT_S) == "/node"
     assert end(run("store.put('/node/child', b'x', -1)", path)) == 0
-    assert told.get(timeout=PATIENCE_S) == "/node"
+    assert told.get(timeout=TIMEOUT_S) == "/node"
 
 
 def test_a_reader_sees_each_commit_while_another_process_writes(path: Path) -> None:

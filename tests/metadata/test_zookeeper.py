@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from afterglow.metadata.store import MetadataStore
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 class TestZooKeeperContract(MetadataStoreContract):
@@ -37,7 +37,7 @@ def open_store(server: ZooKeeperServer, **options: Any) -> ZooKeeperMetadataStor
 
 def eventually_get(store: MetadataStore, path: str) -> bytes | None:
     """Read until the connection is back; what is read then is decisive."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             node = store.get(path)
@@ -85,7 +85,7 @@ def test_a_change_that_is_sent_and_not_answered_is_unknown_and_a_read_settles_it
             started = time.monotonic()
             with pytest.raises(CommitUnknown, match=r"/(old|new)"):
                 changes[change](store)
-            assert time.monotonic() - started < PATIENCE_S
+            assert time.monotonic() - started < TIMEOUT_S
         finally:
             own_zookeeper.resume()
         # The paused server holds the request in its socket and applies it when it goes on, before any later read.
@@ -110,7 +110,7 @@ def test_a_change_without_a_connection_is_not_sent(own_zookeeper: ZooKeeperServe
         told: queue.Queue[str] = queue.Queue()
         store._client.add_listener(told.put)
         own_zookeeper.kill()
-        assert told.get(timeout=PATIENCE_S) == "SUSPENDED"
+        assert told.get(timeout=TIMEOUT_S) == "SUSPENDED"
         with pytest.raises(MetadataUnavailable, match="metadataStoreOperationTimeoutSeconds"):
             store.put("/node", b"", MUST_NOT_EXIST)
         own_zookeeper.start()
@@ -129,7 +129,7 @@ def test_values_and_watches_survive_the_death_of_the_server(own_zookeeper: ZooKe
             other.put("/node", b"after", 0)
         seen = b"before"
         while seen != b"after":  # calls that tell of the lost connection may come first
-            told.get(timeout=PATIENCE_S)
+            told.get(timeout=TIMEOUT_S)
             seen = eventually_get(store, "/node") or b""
 
 
@@ -146,12 +146,12 @@ def test_watches_survive_the_end_of_the_session(own_zookeeper: ZooKeeperServer) 
         thief.start()
         thief.stop()
         thief.close()
-        while states.get(timeout=PATIENCE_S) != "LOST":
+        while states.get(timeout=TIMEOUT_S) != "LOST":
             pass
-        told.get(timeout=PATIENCE_S)  # the watch was armed in the new session, and says so
+        told.get(timeout=TIMEOUT_S)  # the watch was armed in the new session, and says so
         with closing(open_store(own_zookeeper)) as other:
             other.put("/node", b"", MUST_NOT_EXIST)
-        told.get(timeout=PATIENCE_S)
+        told.get(timeout=TIMEOUT_S)
 
 
 def test_an_access_list_that_forbids_is_told_apart_from_failure(zookeeper: ZooKeeperServer, chroot: str) -> None:

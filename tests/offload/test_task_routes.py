@@ -49,7 +49,7 @@ KEEP = "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"
 SMALL_LEDGERS = f"managedLedgerMaxEntriesPerLedger=25\nmanagedLedgerMinLedgerRolloverTimeMinutes=0\n{KEEP}"
 
 
-class Engine(NamedTuple):
+class RunningServer(NamedTuple):
     """A running server with a topic of several ledgers."""
 
     served: Served
@@ -103,28 +103,28 @@ def publish(url: str, count: int, size: int = 900, **options: Any) -> tuple[Ledg
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    directory = tmp_path_factory.mktemp("engine")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    directory = tmp_path_factory.mktemp("server")
     conf = directory / "broker.conf"
     conf.write_text(SMALL_LEDGERS)
     with serving(directory / "home", "--conf", str(conf)) as served:
-        yield Engine(served, directory / "home", publish(served.service_url, 160))
+        yield RunningServer(served, directory / "home", publish(served.service_url, 160))
 
 
 @pytest.fixture
-def address(engine: Engine) -> PulsarAddress:
-    return PulsarAddress(engine.served.service_url)
+def address(server: RunningServer) -> PulsarAddress:
+    return PulsarAddress(server.served.service_url)
 
 
-def v1(engine: Engine, stretch: LedgerRange) -> LedgerPart:
-    return LedgerPart(stretch.ledger_id, plan_v1(engine.offsets(stretch), 8_000))
+def v1(server: RunningServer, stretch: LedgerRange) -> LedgerPart:
+    return LedgerPart(stretch.ledger_id, plan_v1(server.offsets(stretch), 8_000))
 
 
-def v2(engine: Engine, stretches: Sequence[LedgerRange]) -> tuple[LedgerPart, ...]:
+def v2(server: RunningServer, stretches: Sequence[LedgerRange]) -> tuple[LedgerPart, ...]:
     parts = []
     at = 0
     for stretch in stretches:
-        plans = plan_v2(engine.offsets(stretch), stretch.ledger_id, stretch.first, block_bytes=4_000, offset=at)
+        plans = plan_v2(server.offsets(stretch), stretch.ledger_id, stretch.first, block_bytes=4_000, offset=at)
         at = plans[-1].offset + plans[-1].header.block_bytes
         parts.append(LedgerPart(stretch.ledger_id, plans))
     return tuple(parts)
@@ -143,30 +143,30 @@ def both_ways(task: PartTask, address: PulsarAddress) -> None:
     assert len(found[0][0]) == task.size_bytes
 
 
-def test_a_ledger_gives_the_same_object_over_the_protocol(engine: Engine, address: PulsarAddress) -> None:
-    assert len(engine.stretches) >= 3
-    for stretch in engine.stretches:
-        both_ways(engine.task(v1(engine, stretch)), address)
+def test_a_ledger_gives_the_same_object_over_the_protocol(server: RunningServer, address: PulsarAddress) -> None:
+    assert len(server.stretches) >= 3
+    for stretch in server.stretches:
+        both_ways(server.task(v1(server, stretch)), address)
 
 
-def test_a_part_of_several_ledgers_gives_the_same_bytes(engine: Engine, address: PulsarAddress) -> None:
-    first, *middle, last = engine.stretches
+def test_a_part_of_several_ledgers_gives_the_same_bytes(server: RunningServer, address: PulsarAddress) -> None:
+    first, *middle, last = server.stretches
     begin = LedgerRange(first.ledger_id, 10, first.last)
     end = LedgerRange(last.ledger_id, 0, max(last.last - 2, 0))
-    task = engine.task(*v2(engine, [begin, *middle, end]))
+    task = server.task(*v2(server, [begin, *middle, end]))
     assert sum(len(piece.plans) for piece in task.ledgers) > len(task.ledgers)
     both_ways(task, address)
 
 
-def test_a_part_in_the_middle_of_a_ledger_gives_the_same_bytes(engine: Engine, address: PulsarAddress) -> None:
-    stretch = engine.stretches[1]
-    both_ways(engine.task(*v2(engine, [LedgerRange(stretch.ledger_id, 3, 17)])), address)
+def test_a_part_in_the_middle_of_a_ledger_gives_the_same_bytes(server: RunningServer, address: PulsarAddress) -> None:
+    stretch = server.stretches[1]
+    both_ways(server.task(*v2(server, [LedgerRange(stretch.ledger_id, 3, 17)])), address)
 
 
 def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
-    engine: Engine, address: PulsarAddress, tmp_path: Path
+    server: RunningServer, address: PulsarAddress, tmp_path: Path
 ) -> None:
-    stretch = engine.stretches[0]
+    stretch = server.stretches[0]
     found = []
     for remote in (None, address):
         tier = tmp_path / str(remote is None)
@@ -180,9 +180,9 @@ def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
             size_bytes=1,
             policy=BrokerConfig(),
             own=location_of_url(tier.as_uri()),
-            metadata=((INSTANCE_KEY, engine.instance),),
-            home=str(engine.home) if remote is None else "",
-            instance=engine.instance,
+            metadata=((INSTANCE_KEY, server.instance),),
+            home=str(server.home) if remote is None else "",
+            instance=server.instance,
             remote=remote,
         )
         result = run_task(task)
@@ -193,11 +193,11 @@ def test_a_driver_of_others_reads_whole_ledgers_over_the_protocol(
     assert found[0] == found[1]
 
 
-def test_a_ledger_over_the_protocol_is_as_its_files_are(engine: Engine, address: PulsarAddress) -> None:
-    stretch = engine.stretches[1]
+def test_a_ledger_over_the_protocol_is_as_its_files_are(server: RunningServer, address: PulsarAddress) -> None:
+    stretch = server.stretches[1]
     with (
-        RemoteLedgers(address, TOPIC, engine.stretches) as ledgers,
-        open_shared(engine.home, stretch.ledger_id) as stored,
+        RemoteLedgers(address, TOPIC, server.stretches) as ledgers,
+        open_shared(server.home, stretch.ledger_id) as stored,
     ):
         far: RemoteLedger = ledgers.ledger(stretch.ledger_id)
         assert (far.ledger_id, far.confirmed, far.size_bytes) == (
@@ -214,8 +214,10 @@ def test_a_ledger_over_the_protocol_is_as_its_files_are(engine: Engine, address:
             far.offsets(0, 99)
 
 
-def test_files_are_read_only_where_they_are_the_engines(engine: Engine, address: PulsarAddress, tmp_path: Path) -> None:
-    task = engine.task(v1(engine, engine.stretches[0]), remote=address)
+def test_files_are_read_only_where_they_are_the_engines(
+    server: RunningServer, address: PulsarAddress, tmp_path: Path
+) -> None:
+    task = server.task(v1(server, server.stretches[0]), remote=address)
     assert run_part(task, open_store=lambda *_: MemoryStore()).route is Route.FILES
     (tmp_path / "hot").mkdir()
     (tmp_path / "hot" / "instance").write_text("another")
@@ -227,9 +229,11 @@ def test_files_are_read_only_where_they_are_the_engines(engine: Engine, address:
         assert alone.route is None
 
 
-def test_bytes_read_from_files_count_also_where_their_upload_fails(engine: Engine, address: PulsarAddress) -> None:
-    task = engine.task(v1(engine, engine.stretches[0]))
-    with open_shared(engine.home, engine.stretches[0].ledger_id) as stored:
+def test_bytes_read_from_files_count_also_where_their_upload_fails(
+    server: RunningServer, address: PulsarAddress
+) -> None:
+    task = server.task(v1(server, server.stretches[0]))
+    with open_shared(server.home, server.stretches[0].ledger_id) as stored:
         assert task.entry_bytes == stored.size_bytes
     full = FaultyStore(MemoryStore(), [FaultRule(Fault.ERROR_BEFORE, times=None)])
     result = run_part(task, open_store=lambda *_: full)
@@ -239,19 +243,19 @@ def test_bytes_read_from_files_count_also_where_their_upload_fails(engine: Engin
     assert run_part(replace(task, home=""), open_store=lambda *_: full).file_bytes == 0
 
 
-def test_another_engine_at_the_same_address_is_not_read(engine: Engine, address: PulsarAddress) -> None:
-    task = engine.task(v1(engine, engine.stretches[0]), home="", remote=address, instance="of another home")
+def test_another_engine_at_the_same_address_is_not_read(server: RunningServer, address: PulsarAddress) -> None:
+    task = server.task(v1(server, server.stretches[0]), home="", remote=address, instance="of another home")
     result = run_part(task, open_store=lambda *_: MemoryStore())
     assert isinstance(result.error, NotSupported)
-    assert f"this is the hot log {engine.instance}, not of another home" in str(result.error)
+    assert f"this is the hot log {server.instance}, not of another home" in str(result.error)
 
 
-def test_entries_that_are_not_as_planned_are_not_uploaded(engine: Engine, address: PulsarAddress) -> None:
-    stretch = engine.stretches[0]
-    offsets = engine.offsets(stretch).copy()
+def test_entries_that_are_not_as_planned_are_not_uploaded(server: RunningServer, address: PulsarAddress) -> None:
+    stretch = server.stretches[0]
+    offsets = server.offsets(stretch).copy()
     offsets[5:] += 1
     store = MemoryStore()
-    task = engine.task(LedgerPart(stretch.ledger_id, plan_v1(offsets, 8_000)), home="", remote=address)
+    task = server.task(LedgerPart(stretch.ledger_id, plan_v1(offsets, 8_000)), home="", remote=address)
     assert isinstance(run_part(task, open_store=lambda *_: store).error, CorruptBlock)
     assert list(store.list()) == []
 
@@ -262,8 +266,8 @@ def test_an_engine_killed_in_the_middle_of_a_task_is_an_error_to_try_again(tmp_p
     served = start(tmp_path / "home", "--conf", str(conf))
     try:
         stretches = publish(served.service_url, 200, 256 << 10)  # more than both ends hold in memory
-        engine = Engine(served, tmp_path / "home", stretches)
-        task = engine.task(*v2(engine, stretches), home="", remote=PulsarAddress(served.service_url))
+        server = RunningServer(served, tmp_path / "home", stretches)
+        task = server.task(*v2(server, stretches), home="", remote=PulsarAddress(served.service_url))
         store = MemoryStore()
         with RemoteLedgers(PulsarAddress(served.service_url), TOPIC, stretches, deadline_s=1.0) as ledgers:
 
@@ -276,7 +280,7 @@ def test_an_engine_killed_in_the_middle_of_a_task_is_an_error_to_try_again(tmp_p
         assert isinstance(result.error, HotLogUnavailable)
         assert list(store.list()) == []
         served = start(tmp_path / "home", "--conf", str(conf))
-        both_ways(replace(task, home=str(engine.home)), PulsarAddress(served.service_url))
+        both_ways(replace(task, home=str(server.home)), PulsarAddress(served.service_url))
     finally:
         if served.process.poll() is None:
             served.kill()
@@ -284,7 +288,7 @@ def test_an_engine_killed_in_the_middle_of_a_task_is_an_error_to_try_again(tmp_p
 
 def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
     secret = bytes(range(32))
-    token = jwt.encode({"sub": "engine"}, secret, algorithm="HS256")
+    token = jwt.encode({"sub": "server"}, secret, algorithm="HS256")
     certificate, key = write_certificate(tmp_path)
     conf = tmp_path / "broker.conf"
     conf.write_text(
@@ -297,15 +301,15 @@ def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
     )
     with serving(tmp_path / "home", "--conf", str(conf), plain=False) as served:
         tls = ssl.create_default_context(cafile=certificate)
-        engine = Engine(served, tmp_path / "home", publish(served.service_url, 20, token=token, tls=tls))
+        server = RunningServer(served, tmp_path / "home", publish(served.service_url, 20, token=token, tls=tls))
         reach = TaskReach(load_conf(conf), location_of_url("s3://bucket"))
         reach.listening("", served.service_url)
         address = reach()
         assert address is not None
-        task = engine.task(v1(engine, engine.stretches[0]))
+        task = server.task(v1(server, server.stretches[0]))
         both_ways(task, address)
         assert token not in repr(replace(task, remote=address))
-        stranger = replace(address, token=jwt.encode({"sub": "engine"}, bytes(32), algorithm="HS256"))
+        stranger = replace(address, token=jwt.encode({"sub": "server"}, bytes(32), algorithm="HS256"))
         result = run_part(replace(task, home="", remote=stranger), open_store=lambda *_: MemoryStore())
         assert isinstance(result.error, AccessDenied)
 

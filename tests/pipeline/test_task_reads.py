@@ -43,7 +43,7 @@ TOPIC: Final = TopicName.parse("public/default/t")
 MIB: Final = 1 << 20
 COUNT: Final = 240
 SIZE: Final = 100_000
-PATIENCE_S: Final = 240.0
+TIMEOUT_S: Final = 240.0
 """A loaded machine takes long to start a Spark."""
 
 
@@ -101,7 +101,7 @@ async def stream_out(home: Path) -> tuple[Server, int, int]:
 
 
 def test_tasks_over_the_protocol_are_served_from_memory_before_the_log(tmp_path: Path) -> None:
-    server, total_bytes, early_bytes = asyncio.run(asyncio.wait_for(stream_out(tmp_path), PATIENCE_S))
+    server, total_bytes, early_bytes = asyncio.run(asyncio.wait_for(stream_out(tmp_path), TIMEOUT_S))
     read = server.service.offload_reads
     assert sum(read[origin] for origin in ReadOrigin) == total_bytes, "each entry once, and none besides"
     assert read[ReadOrigin.HOT] <= early_bytes
@@ -161,7 +161,7 @@ def test_entries_that_the_full_buffer_refused_are_read_from_the_hot_log(
     open_tier.set()
 
     def wait_for_tier(_operation: str, _moment: Moment) -> None:
-        open_tier.wait(PATIENCE_S)
+        open_tier.wait(TIMEOUT_S)
 
     with ExitStack() as stack:
         s3 = stack.enter_context(start_moto())

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 
 import afterglow
@@ -23,10 +23,10 @@ RUNS_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "eval", "exec
 def home(path: Path, value: bytes) -> Path:
     """A home with one ledger in the tier alone; returns its data object."""
     path.mkdir()
-    with EngineHome(path) as engine:
-        (ledger_id, _) = engine.write("t", [message(value)], [message(b"open")])
-        key = engine.offload("t", ledger_id)
-        engine.free("t", ledger_id)
+    with ServerHome(path) as server:
+        (ledger_id, _) = server.write("t", [message(value)], [message(b"open")])
+        key = server.offload("t", ledger_id)
+        server.free("t", ledger_id)
     return path / "tier" / key
 
 

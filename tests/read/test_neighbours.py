@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 from tests.support.read_world import TOPIC as WORLD_TOPIC
 from tests.support.read_world import ReadWorld, random_entries
@@ -54,11 +54,11 @@ def is_backwards(runs: Sequence[ServedRun]) -> bool:
 def splits(tmp_path_factory: pytest.TempPathFactory) -> list[Split]:
     """Of a topic whose first ledger is in the tier alone, the second in both copies, the others in the hot log."""
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
-        first, second, *_ = engine.write(TOPIC, *([message(bytes(3_000))] * EACH for _ in range(LEDGERS)))
+    with ServerHome(path) as server:
+        first, second, *_ = server.write(TOPIC, *([message(bytes(3_000))] * EACH for _ in range(LEDGERS)))
         for ledger_id in (first, second):
-            engine.offload(TOPIC, ledger_id, block_bytes=16 << 10)
-        engine.free(TOPIC, first)
+            server.offload(TOPIC, ledger_id, block_bytes=16 << 10)
+        server.free(TOPIC, first)
     with afterglow.connect(path) as source:
         return list(source.topic(TOPIC).splits(split_bytes=20_000))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.homes import APART_MS, ServerHome, batch
 from tests.support.ledgers import message
 
 import afterglow
@@ -42,12 +42,12 @@ def entry(ledger: int, number: int) -> bytes:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four ledgers: gone from the hot log, in both, in the hot log alone, and open."""
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
+    with ServerHome(path) as server:
         groups = [[entry(n, i) for i in range(EACH)] for n in range(4)]
-        first, second, *_ = engine.write(TOPIC, *groups)
+        first, second, *_ = server.write(TOPIC, *groups)
         for ledger_id in (first, second):
-            engine.offload(TOPIC, ledger_id, block_bytes=BLOCK_BYTES)
-        engine.free(TOPIC, first)
+            server.offload(TOPIC, ledger_id, block_bytes=BLOCK_BYTES)
+        server.free(TOPIC, first)
     return path
 
 
@@ -158,11 +158,11 @@ def test_entries_are_read_as_entries(topic: SourceTopic) -> None:
 
 def make(path: Path, *, free: bool = False, **changes: object) -> tuple[str, Split, Split]:
     """A ledger in both copies and one in the hot log; returns the object's key and a split of each."""
-    with EngineHome(path, **changes) as engine:
-        first, _ = engine.write(TOPIC, [message(b"1"), message(b"2")], [message(b"3")])
-        key = engine.offload(TOPIC, first)
+    with ServerHome(path, **changes) as server:
+        first, _ = server.write(TOPIC, [message(b"1"), message(b"2")], [message(b"3")])
+        key = server.offload(TOPIC, first)
         if free:
-            engine.free(TOPIC, first)
+            server.free(TOPIC, first)
     with afterglow.connect(path) as source:
         tiered, hot = source.topic(TOPIC).splits(read_priority="tiered-first")
     return key, tiered, hot
@@ -209,8 +209,8 @@ def test_a_hot_log_that_is_elsewhere_is_told_with_the_cure(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("skips", [True, False])
 def test_what_is_no_message_is_left_out_only_where_the_topic_says_so(tmp_path: Path, *, skips: bool) -> None:
-    with EngineHome(tmp_path) as engine:
-        engine.write(TOPIC, [message(b"1"), b"no message", message(b"2")])
+    with ServerHome(tmp_path) as server:
+        server.write(TOPIC, [message(b"1"), b"no message", message(b"2")])
     with afterglow.connect(tmp_path) as source:
         (split,) = source.topic(TOPIC).splits()
     reader = SplitReader(BrokerConfig())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.homes import APART_MS, ServerHome, batch
 from tests.support.ledgers import message
 
 import afterglow
@@ -78,13 +78,13 @@ def state(path: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[EngineHome]:
-    with EngineHome(tmp_path) as home:
+def home(tmp_path: Path) -> Iterator[ServerHome]:
+    with ServerHome(tmp_path) as home:
         yield home
 
 
 @pytest.fixture
-def ledgers(home: EngineHome) -> list[int]:
+def ledgers(home: ServerHome) -> list[int]:
     """The ids of the topic's ledgers; the first half is in the tier alone, and the server has stopped."""
     ids = home.write(TOPIC, *groups())
     for ledger_id in ids[: LEDGERS // 2]:
@@ -95,7 +95,7 @@ def ledgers(home: EngineHome) -> list[int]:
 
 
 @pytest.fixture
-def source(home: EngineHome, ledgers: list[int]) -> Iterator[Source]:
+def source(home: ServerHome, ledgers: list[int]) -> Iterator[Source]:
     with afterglow.connect(str(home.path)) as source:
         yield source
 
@@ -122,7 +122,7 @@ def test_messages_come_from_tier_and_hot_log_in_order(topic: SourceTopic, ledger
 
 @pytest.mark.parametrize("scan", [True, False])
 def test_entries_are_byte_equal_and_name_their_tier(
-    home: EngineHome,
+    home: ServerHome,
     source: Source,
     topic: SourceTopic,
     ledgers: list[int],
@@ -134,11 +134,11 @@ def test_entries_are_byte_equal_and_name_their_tier(
         for served in runs
         for entry_id, data in iter_entries(served.run.data, served.run.frames)
     ]
-    with EngineHome(home.path) as engine:
+    with ServerHome(home.path) as server:
         stored = {
             (ledger_id, at): data
             for ledger_id in ledgers[2:]
-            for at, data in enumerate(engine.hot.open(ledger_id).read(0, EACH))
+            for at, data in enumerate(server.hot.open(ledger_id).read(0, EACH))
         }
     assert [location for location, _, _ in found] == [Position(id_, at) for id_ in ledgers for at in range(EACH)]
     assert {tier for location, _, tier in found if location.ledger_id in ledgers[:2]} == {Tier.TIERED}
@@ -157,7 +157,7 @@ def test_entries_as_a_table_are_those_of_the_runs(topic: SourceTopic) -> None:
     assert table["entry_id"].to_pylist() == [*range(EACH)] * LEDGERS
 
 
-def test_the_read_priority_chooses_the_copy_while_both_exist(home: EngineHome) -> None:
+def test_the_read_priority_chooses_the_copy_while_both_exist(home: ServerHome) -> None:
     (first, _) = home.write(TOPIC, *groups(2))
     home.offload(TOPIC, first)
     home.stop()
@@ -175,7 +175,7 @@ def test_the_read_priority_chooses_the_copy_while_both_exist(home: EngineHome) -
             topic.scan(read_priority="sideways")
 
 
-def test_the_policy_chooses_where_the_read_does_not(home: EngineHome) -> None:
+def test_the_policy_chooses_where_the_read_does_not(home: ServerHome) -> None:
     (first, _) = home.write(TOPIC, *groups(2))
     home.offload(TOPIC, first)
     with afterglow.connect(home.path) as source:
@@ -186,7 +186,7 @@ def test_the_policy_chooses_where_the_read_does_not(home: EngineHome) -> None:
         assert topic.scan(columns=["tier"], end=f"{first}:1").read_all()["tier"].to_pylist() == ["hot"]
 
 
-def test_a_partitioned_topic_is_all_its_partitions_in_order(home: EngineHome) -> None:
+def test_a_partitioned_topic_is_all_its_partitions_in_order(home: ServerHome) -> None:
     home.catalog.create_partitioned(TopicName.parse("parts"), 3)
     for number in (2, 0):  # one partition was never used
         home.write(f"parts-partition-{number}", [message(b"%d" % number), message(b"%d again" % number)])
@@ -202,7 +202,7 @@ def test_a_partitioned_topic_is_all_its_partitions_in_order(home: EngineHome) ->
             topic.seek(0)
 
 
-def test_what_a_reader_gives_is_what_was_there_when_it_began(home: EngineHome) -> None:
+def test_what_a_reader_gives_is_what_was_there_when_it_began(home: ServerHome) -> None:
     home.write(TOPIC, *groups(2))
     home.open(TOPIC).roll()
     with afterglow.connect(home.path) as source:
@@ -214,7 +214,7 @@ def test_what_a_reader_gives_is_what_was_there_when_it_began(home: EngineHome) -
         assert values(source.topic("t")) == expected(0, 2 * EACH) + expected(0, EACH)
 
 
-def test_a_ledger_that_leaves_the_hot_log_meanwhile_is_read_on_from_the_tier(home: EngineHome) -> None:
+def test_a_ledger_that_leaves_the_hot_log_meanwhile_is_read_on_from_the_tier(home: ServerHome) -> None:
     ids = home.write(TOPIC, *groups())
     with afterglow.connect(home.path) as source:
         batches = source.topic("t").messages(columns=["value", "tier"], end=f"{ids[-1]}:0", scan=False)
@@ -248,7 +248,7 @@ def test_positions_bound_by_entry_and_by_message_of_a_batch(topic: SourceTopic, 
     ]
 
 
-def test_times_bound_by_broker_time_and_pass_over_ledgers(home: EngineHome, source: Source, topic: SourceTopic) -> None:
+def test_times_bound_by_broker_time_and_pass_over_ledgers(home: ServerHome, source: Source, topic: SourceTopic) -> None:
     begin = home.clock.now_ms() - LEDGERS * EACH * APART_MS
     since, until = begin + 7 * APART_MS, begin + 9 * APART_MS
     assert values(topic, None, None, since, until) == expected(7, 9)
@@ -265,7 +265,7 @@ def test_times_bound_by_broker_time_and_pass_over_ledgers(home: EngineHome, sour
 
 
 def test_times_bound_by_publish_time_where_there_is_no_other(tmp_path: Path) -> None:
-    with EngineHome(tmp_path, broker_entry_metadata_interceptors=()) as home:
+    with ServerHome(tmp_path, broker_entry_metadata_interceptors=()) as home:
         home.write(TOPIC, [message(b"a", 300), message(b"b", 100)], [message(b"c", 200), batch([b"d", b"e"], 250)])
     with afterglow.connect(tmp_path) as source:
         topic = source.topic("t")
@@ -276,7 +276,7 @@ def test_times_bound_by_publish_time_where_there_is_no_other(tmp_path: Path) -> 
 
 
 def test_the_search_by_time_gives_the_first_entry_at_or_after(
-    home: EngineHome, topic: SourceTopic, ledgers: list[int]
+    home: ServerHome, topic: SourceTopic, ledgers: list[int]
 ) -> None:
     begin = home.clock.now_ms() - LEDGERS * EACH * APART_MS
     for number in range(LEDGERS * EACH):
@@ -320,7 +320,7 @@ def test_ledgers_tell_where_they_are(topic: SourceTopic, ledgers: list[int]) -> 
     assert topic.segments() == ()
 
 
-def test_segments_tell_what_their_records_say(home: EngineHome, ledgers: list[int], topic: SourceTopic) -> None:
+def test_segments_tell_what_their_records_say(home: ServerHome, ledgers: list[int], topic: SourceTopic) -> None:
     ids = [UUID(int=number) for number in (2, 1)]
     path = AfterglowPaths().segments(TopicName.parse(TOPIC).managed_ledger_name)
     with closing(SqliteMetadataStore(home.path / "metadata.db")) as metadata:
@@ -362,7 +362,7 @@ def test_sources_of_other_kinds_are_refused(address: str) -> None:
         afterglow.connect(address)
 
 
-def test_an_explicit_tier_wins_over_what_metadata_says(home: EngineHome, ledgers: list[int], tmp_path: Path) -> None:
+def test_an_explicit_tier_wins_over_what_metadata_says(home: ServerHome, ledgers: list[int], tmp_path: Path) -> None:
     (home.path / "tier").rename(tmp_path / "elsewhere")
     (home.path / "tier").mkdir()
     with afterglow.connect(home.path, tier=(tmp_path / "elsewhere").as_uri()) as source:
@@ -371,7 +371,7 @@ def test_an_explicit_tier_wins_over_what_metadata_says(home: EngineHome, ledgers
         values(source.topic("t"))
 
 
-def test_metadata_may_lie_outside_the_home(home: EngineHome, ledgers: list[int], tmp_path: Path) -> None:
+def test_metadata_may_lie_outside_the_home(home: ServerHome, ledgers: list[int], tmp_path: Path) -> None:
     moved = tmp_path / "moved.db"
     (home.path / "metadata.db").rename(moved)
     with afterglow.connect(home.path, metadata=f"sqlite:{moved}") as source:
@@ -380,7 +380,7 @@ def test_metadata_may_lie_outside_the_home(home: EngineHome, ledgers: list[int],
         afterglow.connect(home.path, metadata="zk://127.0.0.1:2181")
 
 
-def test_reading_a_home_at_rest_changes_nothing_in_it(home: EngineHome, ledgers: list[int]) -> None:
+def test_reading_a_home_at_rest_changes_nothing_in_it(home: ServerHome, ledgers: list[int]) -> None:
     before = state(home.path)
     with afterglow.connect(home.path) as source:
         topic = source.topic("t")
@@ -407,7 +407,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_damage_in_the_tier_names_object_and_position(home: EngineHome) -> None:
+def test_damage_in_the_tier_names_object_and_position(home: ServerHome) -> None:
     first, second = home.write(TOPIC, *groups(2))
     key = home.offload(TOPIC, first)
     home.free(TOPIC, first)
@@ -422,7 +422,7 @@ def test_damage_in_the_tier_names_object_and_position(home: EngineHome) -> None:
 
 
 def test_damage_in_the_hot_log_is_found_by_the_entrys_own_checksum(
-    home: EngineHome, ledgers: list[int], monkeypatch: pytest.MonkeyPatch
+    home: ServerHome, ledgers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoilt = ledgers[2]
     file = next((home.path / "hot").rglob(f"{spoilt}.ledger"))

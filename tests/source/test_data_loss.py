@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 
 import afterglow
@@ -27,9 +27,9 @@ TOPIC = "persistent://public/default/t"
 @pytest.fixture
 def home(tmp_path: Path) -> tuple[Path, int, int]:
     """A topic of which the first of three ledgers was trimmed; and the ids of the two that are left."""
-    with EngineHome(tmp_path) as engine:
-        first, second, third = engine.write("t", *([message(b"%d" % number)] * 3 for number in range(3)))
-        engine.trim("t", first)
+    with ServerHome(tmp_path) as server:
+        first, second, third = server.write("t", *([message(b"%d" % number)] * 3 for number in range(3)))
+        server.trim("t", first)
     return tmp_path, second, third
 
 
@@ -84,11 +84,11 @@ def test_a_time_before_the_first_entry_that_is_left_loses_nothing(
 def test_each_partition_is_told_of_and_none_is_read_where_one_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with EngineHome(tmp_path) as engine:
-        engine.catalog.create_partitioned(TopicName.parse("t"), 2)
-        whole = engine.write("t-partition-0", [message(b"0")] * 2)[0]
-        gone, left = engine.write("t-partition-1", [message(b"1")], [message(b"2")])
-        engine.trim("t-partition-1", gone)
+    with ServerHome(tmp_path) as server:
+        server.catalog.create_partitioned(TopicName.parse("t"), 2)
+        whole = server.write("t-partition-0", [message(b"0")] * 2)[0]
+        gone, left = server.write("t-partition-1", [message(b"1")], [message(b"2")])
+        server.trim("t-partition-1", gone)
     with afterglow.connect(tmp_path) as source, caplog.at_level(logging.WARNING):
         topic = source.topic("t")
         assert by_scan(topic, start=f"{whole}:1") == 2
@@ -101,9 +101,9 @@ def test_each_partition_is_told_of_and_none_is_read_where_one_fails(
 def test_what_is_in_the_hot_log_alone_is_not_lost_to_readers_that_skip_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with EngineHome(tmp_path) as engine:
-        first, second, third = engine.write("t", *([message(b"%d" % number)] * 3 for number in range(3)))
-        engine.offload("t", second)
+    with ServerHome(tmp_path) as server:
+        first, second, third = server.write("t", *([message(b"%d" % number)] * 3 for number in range(3)))
+        server.offload("t", second)
     with afterglow.connect(tmp_path, hot="skip") as source, caplog.at_level(logging.WARNING):
         topic = source.topic("t")
         for start, rows in ((f"{first}:1", 3), (f"{third}:2", 0)):

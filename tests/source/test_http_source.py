@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import EngineHome, batch
+from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 from tests.support.servers import free_port
 from tests.support.serving import serving
@@ -41,17 +41,17 @@ def entry(number: int) -> bytes:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A topic of seven ledgers: one offloaded whole, three in segments of either record, three hot; a partition."""
     path: Path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
+    with ServerHome(path) as server:
         groups = [[entry(ledger * EACH + at) for at in range(EACH)] for ledger in range(7)]
-        ids = engine.write(TOPIC, *groups)
-        engine.offload(TOPIC, ids[0])
-        engine.free(TOPIC, ids[0])
-        engine.offload_segment(TOPIC, (ids[1], 0, EACH - 1), (ids[2], 0, 2))
-        engine.offload_segment(TOPIC, (ids[2], 3, EACH - 1), (ids[3], 0, 1), recorded=False)
+        ids = server.write(TOPIC, *groups)
+        server.offload(TOPIC, ids[0])
+        server.free(TOPIC, ids[0])
+        server.offload_segment(TOPIC, (ids[1], 0, EACH - 1), (ids[2], 0, 2))
+        server.offload_segment(TOPIC, (ids[2], 3, EACH - 1), (ids[3], 0, 1), recorded=False)
         for freed in ids[1:3]:
-            engine.free(TOPIC, freed)
-        engine.catalog.create_partitioned(engine.open(f"{PARTS}-partition-0").topic.base, 2)
-        engine.write(f"{PARTS}-partition-1", [message(b"one")])
+            server.free(TOPIC, freed)
+        server.catalog.create_partitioned(server.open(f"{PARTS}-partition-0").topic.base, 2)
+        server.write(f"{PARTS}-partition-1", [message(b"one")])
     return path
 
 
@@ -119,7 +119,7 @@ def test_splits_of_a_home_that_is_not_on_this_machine_are_read_from_its_engine(h
     for elsewhere in locations:
         far = [replace(split, hot=split.hot and replace(split.hot, **elsewhere)) for split in splits]
         assert [row for split in far for batch in reader.batches(split) for row in batch.to_pylist()] == expected
-    # Another engine's home at the same path, and another server at the same address: never read for this one's.
+    # Another server's home at the same path, and another server at the same address: never read for this one's.
     strangers: list[dict[str, Any]] = [{"instance": "0" * 32}, {"home": "/on/another/machine", "instance": "0" * 32}]
     for wrong in strangers:
         last = replace(splits[-1], hot=splits[-1].hot and replace(splits[-1].hot, **wrong))

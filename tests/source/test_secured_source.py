@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import jwt
 import pytest
 from tests.support.certificates import write_certificate
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 from tests.support.serving import serving
 
@@ -37,9 +37,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def secured(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Served]:
     """A topic with a ledger in the tier and one that is hot."""
     home: Path = tmp_path_factory.mktemp("home")
-    with EngineHome(home) as engine:
-        first, _ = engine.write(TOPIC, [message(b"cold")], [message(b"hot")])
-        engine.offload(TOPIC, first)
+    with ServerHome(home) as server:
+        first, _ = server.write(TOPIC, [message(b"cold")], [message(b"hot")])
+        server.offload(TOPIC, first)
     conf = home / "broker.conf"
     conf.write_text(
         "authenticationEnabled=true\nauthenticationProviders=token\nsuperUserRoles=admin\n"

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 from tests.support.odd_topics import OddTopic, chunks, odd_topic
 from tests.support.oracle import batch_rows
@@ -31,17 +31,17 @@ SEEDS = range(8)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a topic per seed; of each, some ledgers are in the tier, and some of these there alone."""
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
+    with ServerHome(path) as server:
         for seed in SEEDS:
             rng = random.Random(seed)
             entries = odd_topic(rng, messages=20, stamped=0).ledgers.values()
-            for ledger_id in engine.write(f"t{seed}", *entries)[:-1]:
+            for ledger_id in server.write(f"t{seed}", *entries)[:-1]:
                 if rng.random() < 0.7:
-                    engine.offload(f"t{seed}", ledger_id, block_bytes=1 << 10)
+                    server.offload(f"t{seed}", ledger_id, block_bytes=1 << 10)
                     if rng.random() < 0.5:
-                        engine.free(f"t{seed}", ledger_id)
+                        server.free(f"t{seed}", ledger_id)
         sent = chunks(b"unfinished" * 9, 3, uuid="gone-1")
-        engine.write("unfinished", [message(b"a"), sent[0], message(b"b")], [sent[1], message(b"c")])
+        server.write("unfinished", [message(b"a"), sent[0], message(b"b")], [sent[1], message(b"c")])
     return path
 
 

@@ -80,10 +80,10 @@ def values(source: Source) -> dict[str, list[Any]]:
 def produced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Any]]]:
     """The home of a server that had topics of several schemas, and what was read of them while it ran."""
     home = tmp_path_factory.mktemp("home")
-    with serving(home) as engine:
+    with serving(home) as server:
         forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-        engine.admin("POST", "namespaces/public/default/retention", forever)
-        client = pulsar.Client(engine.service_url)
+        server.admin("POST", "namespaces/public/default/retention", forever)
+        client = pulsar.Client(server.service_url)
         client.create_producer("texts", schema=StringSchema()).send("héllo")
         for number, kind in enumerate((Old.Item, New.Item)):
             producer = client.create_producer("records", schema=JsonSchema(kind))
@@ -93,10 +93,10 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         client.create_producer("points", schema=AvroSchema(LOCATION)).send({"x": 2, "y": 0.5})
         client.create_producer("bytes").send(b"\xff")
         client.close()
-        with afterglow.connect(engine.admin_url) as source:
+        with afterglow.connect(server.admin_url) as source:
             assert [schema.type for schema in source.topic("records").schemas()] == ["JSON", "JSON"]
             found = values(source)
-        engine.stop()
+        server.stop()
     return home, found
 
 

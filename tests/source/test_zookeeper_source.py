@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 from tests.support.servers import free_port
 from tests.support.serving import serving
@@ -42,11 +42,11 @@ BROKER = "/loadbalance/brokers/127.0.0.1:8080"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five ledgers: the first offloaded whole, the next two in segments, the last two hot."""
     path: Path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
-        ids = engine.write(TOPIC, *[[message(b"%d" % (n * EACH + i)) for i in range(EACH)] for n in range(LEDGERS)])
-        engine.offload(TOPIC, ids[0])
-        engine.offload_segment(TOPIC, (ids[1], 0, EACH - 1), (ids[2], 0, 1))
-        engine.offload_segment(TOPIC, (ids[2], 2, EACH - 1))
+    with ServerHome(path) as server:
+        ids = server.write(TOPIC, *[[message(b"%d" % (n * EACH + i)) for i in range(EACH)] for n in range(LEDGERS)])
+        server.offload(TOPIC, ids[0])
+        server.offload_segment(TOPIC, (ids[1], 0, EACH - 1), (ids[2], 0, 1))
+        server.offload_segment(TOPIC, (ids[2], 2, EACH - 1))
     return path
 
 
@@ -155,13 +155,13 @@ def test_segments_of_an_attached_afterglow_are_added(home: Path, cluster: Cluste
     cluster.put("/admin/clusters/pulsar-a", {})
     attached = AfterglowPaths("pulsar-a")
     with (
-        closing(SqliteMetadataStore(home / "metadata.db", read_only=True)) as engine,
+        closing(SqliteMetadataStore(home / "metadata.db", read_only=True)) as server,
         closing(SqliteMetadataStore(tmp_path / "attached.db")) as metadata,
     ):
         metadata.put(attached.managed_ledger(NAME), ours.SerializeToString(), MUST_NOT_EXIST)
         parent = AfterglowPaths().segments(NAME)
-        for child in engine.children(parent):
-            record = engine.get(f"{parent}/{child}")
+        for child in server.children(parent):
+            record = server.get(f"{parent}/{child}")
             assert record is not None
             metadata.put(f"{attached.segments(NAME)}/{child}", record.value, MUST_NOT_EXIST)
     address = f"sqlite:{tmp_path / 'attached.db'}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.dataset import dataset
-from tests.support.homes import EngineHome, batch
+from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 
 import afterglow
@@ -54,9 +54,9 @@ def entries(first: int, count: int) -> list[bytes]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A topic of two ledgers in the tier and one in the hot log."""
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
-        for ledger_id in engine.write(TOPIC, entries(0, 50), entries(50, 50), entries(100, 20))[:2]:
-            engine.offload(TOPIC, ledger_id, block_bytes=8 << 10)
+    with ServerHome(path) as server:
+        for ledger_id in server.write(TOPIC, entries(0, 50), entries(50, 50), entries(100, 20))[:2]:
+            server.offload(TOPIC, ledger_id, block_bytes=8 << 10)
     return path
 
 
@@ -89,9 +89,9 @@ def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
 ) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
-    with EngineHome(home) as engine:
-        for ledger_id in engine.write(TOPIC, entries(0, 50), entries(50, 50)):
-            engine.offload(TOPIC, ledger_id, block_bytes=8 << 10)
+    with ServerHome(home) as server:
+        for ledger_id in server.write(TOPIC, entries(0, 50), entries(50, 50)):
+            server.offload(TOPIC, ledger_id, block_bytes=8 << 10)
 
     def run(*args: str) -> dict[str, int]:
         with pytest.raises(SystemExit) as ended:
@@ -105,8 +105,8 @@ def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
     assert pq.read_table(out).equals(scanned(home), check_metadata=False)
     assert run() == {"messages": 0, "batches": 0}
     assert files_of(out) == first
-    with EngineHome(home) as engine:
-        engine.write(TOPIC, entries(100, 10))
+    with ServerHome(home) as server:
+        server.write(TOPIC, entries(100, 10))
     assert run() == {"messages": 20, "batches": 1}
     assert first.items() < files_of(out).items()
     assert rows(pq.read_table(out)) == rows(scanned(home))
@@ -162,13 +162,13 @@ def test_killed_anywhere_and_run_again_it_ends_with_every_message_once(
 def test_a_continuous_export_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
-    with EngineHome(home) as engine:
-        engine.write(TOPIC, entries(0, 10))
+    with ServerHome(home) as server:
+        server.write(TOPIC, entries(0, 10))
         told = [0]
 
         def progress(now: Exported) -> None:
             if now.rows == 20 != told[-1]:
-                engine.write(TOPIC, entries(10, 10))
+                server.write(TOPIC, entries(10, 10))
             told.append(now.rows)
 
         going = export(spark, home, out)
@@ -229,11 +229,11 @@ def test_every_engine_reads_an_export_the_plain_way_also_while_it_is_written(
 ) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
-    with EngineHome(home) as engine:
-        engine.write(TOPIC, entries(0, 50))
+    with ServerHome(home) as server:
+        server.write(TOPIC, entries(0, 50))
         export(spark, home, out, **SMALL).run()
         assert set(counts(spark, out).values()) == {100}
-        engine.write(TOPIC, entries(50, 10))
+        server.write(TOPIC, entries(50, 10))
         seen: list[dict[str, int]] = []
 
         def progress(now: Exported) -> None:
@@ -253,12 +253,12 @@ def inside_as_before(out: Path) -> None:
 def test_an_export_of_an_earlier_release_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
-    with EngineHome(home) as engine:
-        engine.write(TOPIC, entries(0, 10))
+    with ServerHome(home) as server:
+        server.write(TOPIC, entries(0, 10))
         export(spark, home, out).run()
         before = files_of(out)
         inside_as_before(out)
-        engine.write(TOPIC, entries(10, 10))
+        server.write(TOPIC, entries(10, 10))
         assert export(spark, home, out).run().rows == 20
     assert before.items() < files_of(out).items()
     assert rows(pq.read_table(out)) == rows(scanned(home))

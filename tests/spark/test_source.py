@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import APART_MS, EngineHome, batch
+from tests.support.homes import APART_MS, ServerHome, batch
 from tests.support.ledgers import message
 
 import afterglow
@@ -46,15 +46,15 @@ def spark() -> Iterator[SparkSession]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A topic of two ledgers in the tier and in the hot log, in several blocks each, and one in the hot log alone."""
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
-        first_ms = engine.clock.now_ms()
-        ledgers = engine.write(TOPIC, *(entries(30) for _ in range(3)))
+    with ServerHome(path) as server:
+        first_ms = server.clock.now_ms()
+        ledgers = server.write(TOPIC, *(entries(30) for _ in range(3)))
         for ledger_id in ledgers[:2]:
-            engine.offload(TOPIC, ledger_id, block_bytes=32 << 10)
-        engine.catalog.create_partitioned(TopicName.parse("parts"), 2)
+            server.offload(TOPIC, ledger_id, block_bytes=32 << 10)
+        server.catalog.create_partitioned(TopicName.parse("parts"), 2)
         for number in range(2):
-            engine.write(f"parts-partition-{number}", [message(b"%d" % number)])
-        engine.write("other", [message(b"other")])
+            server.write(f"parts-partition-{number}", [message(b"%d" % number)])
+        server.write("other", [message(b"other")])
     return Home(path, tuple(ledgers), first_ms)
 
 
@@ -227,17 +227,17 @@ def test_a_wrong_topic_or_schema_is_one_clear_line(spark: SparkSession, home: Ho
 
 
 def test_a_frame_is_the_topic_as_it_was_though_it_is_written_and_moved(spark: SparkSession, tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as engine:
-        first, second = engine.write(TOPIC, entries(10), entries(10))
-        engine.offload(TOPIC, first)
+    with ServerHome(tmp_path) as server:
+        first, second = server.write(TOPIC, entries(10), entries(10))
+        server.offload(TOPIC, first)
         frame = load(spark, tmp_path, columns="ledger_id,entry_id,value")
         before = rows(frame)
         assert len(before) == 2 * (5 + 5 * 3)
-        engine.write(TOPIC, entries(4))
-        engine.free(TOPIC, first)
+        server.write(TOPIC, entries(4))
+        server.free(TOPIC, first)
         assert rows(frame) == before
-        engine.offload(TOPIC, second)
-        engine.free(TOPIC, second)
+        server.offload(TOPIC, second)
+        server.free(TOPIC, second)
         with pytest.raises(Exception, match="TopicChanged") as failed:
             rows(frame)
         assert TOPIC in last_line(failed)
@@ -247,10 +247,10 @@ def test_a_frame_is_the_topic_as_it_was_though_it_is_written_and_moved(spark: Sp
 
 
 def test_a_missing_object_is_told_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as engine:
-        (first, _) = engine.write(TOPIC, entries(10), entries(1))
-        key = engine.offload(TOPIC, first)
-        engine.free(TOPIC, first)
+    with ServerHome(tmp_path) as server:
+        (first, _) = server.write(TOPIC, entries(10), entries(1))
+        key = server.offload(TOPIC, first)
+        server.free(TOPIC, first)
     frame = load(spark, tmp_path)
     assert rows(frame)
     (tmp_path / "tier" / key).unlink()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 
 from afterglow import errors
@@ -125,8 +125,8 @@ def failing_source(source_name: str = "failing") -> type[DataSource]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
-        engine.write(TOPIC, [message(b"%d" % i) for i in range(5)])
+    with ServerHome(path) as server:
+        server.write(TOPIC, [message(b"%d" % i) for i in range(5)])
     return path
 
 
@@ -260,10 +260,10 @@ def test_a_driver_that_is_not_there_is_an_error_and_not_an_empty_frame(
     def rename(info: ManagedLedgerInfo) -> None:
         info.ledgerInfo[0].offloadContext.driverMetadata.name = driver
 
-    with EngineHome(tmp_path) as engine:
-        ledger_id, _ = engine.write("t", [message(b"in the tier")], [message(b"in the hot log")])
-        engine.offload("t", ledger_id)
-        engine.open("t").update(rename)
-        engine.free("t", ledger_id)
+    with ServerHome(tmp_path) as server:
+        ledger_id, _ = server.write("t", [message(b"in the tier")], [message(b"in the hot log")])
+        server.offload("t", ledger_id)
+        server.open("t").update(rename)
+        server.free("t", ledger_id)
     with pytest.raises(AfterglowError, match=driver):
         query(TopicsSource({"source": str(tmp_path), "topic": "t"}))

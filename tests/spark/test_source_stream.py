@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import EngineHome, batch
+from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 
 import afterglow
@@ -95,25 +95,25 @@ def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
         if number == 2:
             raise ZeroDivisionError("told by the sink")
 
-    with EngineHome(home) as engine:
-        engine.catalog.create_partitioned(TopicName.parse("t"), 2)
-        first, second = engine.write("t-partition-0", some(draw, 30), some(draw, 30))
-        engine.offload("t-partition-0", first, block_bytes=4096)
+    with ServerHome(home) as server:
+        server.catalog.create_partitioned(TopicName.parse("t"), 2)
+        first, second = server.write("t-partition-0", some(draw, 30), some(draw, 30))
+        server.offload("t-partition-0", first, block_bytes=4096)
     with pytest.raises(Exception, match="told by the sink"):
         query.run(fail)
     assert sorted(query.batches) == [0, 1]
     assert 25 <= len(query.batches[0]) < len(scan(home))
-    with EngineHome(home) as engine:  # what the failed batch has read moves before it is done again
-        engine.free("t-partition-0", first)
-        engine.offload("t-partition-0", second, block_bytes=4096)
-        engine.free("t-partition-0", second)
-        engine.catalog.update_partitions(TopicName.parse("t"), 3)
-        engine.write("t-partition-2", some(draw, 10))
-        engine.write("t-partition-0", some(draw, 10))
+    with ServerHome(home) as server:  # what the failed batch has read moves before it is done again
+        server.free("t-partition-0", first)
+        server.offload("t-partition-0", second, block_bytes=4096)
+        server.free("t-partition-0", second)
+        server.catalog.update_partitions(TopicName.parse("t"), 3)
+        server.write("t-partition-2", some(draw, 10))
+        server.write("t-partition-0", some(draw, 10))
     query.run()
     assert sorted(query.rows) == sorted(scan(home))
-    with EngineHome(home) as engine:
-        engine.write("t-partition-1", some(draw, 10))
+    with ServerHome(home) as server:
+        server.write("t-partition-1", some(draw, 10))
     query.run(maxBytesPerTrigger="2k", maxEntriesPerTrigger="100")
     assert sorted(query.rows) == sorted(scan(home))
     offset = query.progress[-1]["sources"][0]["endOffset"]
@@ -122,15 +122,15 @@ def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
 
 
 def test_what_comes_while_a_query_reads_what_is_there_waits_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as engine:
-        engine.write("t", some(random.Random(1), 20))
-        engine.stop()
+    with ServerHome(tmp_path) as server:
+        server.write("t", some(random.Random(1), 20))
+        server.stop()
     there = scan(tmp_path)
 
     def write(number: int) -> None:
         if number == 0:
-            with EngineHome(tmp_path) as engine:
-                engine.write("t", [message(b"later")])
+            with ServerHome(tmp_path) as server:
+                server.write("t", [message(b"later")])
 
     query = Query(spark, tmp_path, tmp_path / "checkpoint", maxEntriesPerTrigger="8")
     query.run(write)
@@ -142,13 +142,13 @@ def test_what_comes_while_a_query_reads_what_is_there_waits_for_the_next(spark: 
 
 
 def test_trimmed_data_and_wrong_options_are_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as engine:
-        first, second, third = engine.write("t", *(some(random.Random(1), 4) for _ in range(3)))
+    with ServerHome(tmp_path) as server:
+        first, second, third = server.write("t", *(some(random.Random(1), 4) for _ in range(3)))
     query = Query(spark, tmp_path, tmp_path / "checkpoint", end=f"{first}:2")
     query.run()
-    with EngineHome(tmp_path) as engine:
+    with ServerHome(tmp_path) as server:
         for ledger_id in (first, second):
-            engine.trim("t", ledger_id)
+            server.trim("t", ledger_id)
     with pytest.raises(Exception, match="failOnDataLoss=false") as failed:
         query.run(end="latest")
     assert any(

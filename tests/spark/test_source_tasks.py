@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 
 import afterglow
@@ -42,8 +42,8 @@ def splits(home: Path, topic: str = "t", split_bytes: int = 1) -> list[Split]:
 
 
 def test_small_splits_share_a_partition_and_large_ones_stand_alone(tmp_path: Path) -> None:
-    with EngineHome(tmp_path) as engine:
-        engine.write("t", [message(b"") for _ in range(6)])
+    with ServerHome(tmp_path) as server:
+        server.write("t", [message(b"") for _ in range(6)])
     sizes = (10, 10, 10, 5000, 10, 10)
     found = [replace(split, size_bytes=size) for split, size in zip(splits(tmp_path), sizes, strict=True)]
     packed = [len(partition.value.splits) for partition in pack(found, 1000)]
@@ -84,8 +84,8 @@ def test_values_are_decoded_by_the_schemas_that_came_along(tmp_path: Path) -> No
         )
         for number in range(2)
     )
-    with EngineHome(tmp_path) as engine:
-        engine.write("t-partition-3", [sent(number) for number in range(5)], [message(b"no schema")])
+    with ServerHome(tmp_path) as server:
+        server.write("t-partition-3", [sent(number) for number in range(5)], [message(b"no schema")])
     schemas = {TOPIC: versions}
     offered = TypedColumns(schemas, ["value", "entry_id", "_corrupt"]).schema
     shape = Shape(spark_schema(offered))

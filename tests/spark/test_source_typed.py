@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.typed import encode_avro
 
 import afterglow
@@ -61,9 +61,9 @@ VALUE: dict[str, Any] = {
 }
 
 
-def stored(engine: EngineHome, topic: str, kind: int, definition: bytes = b"") -> bytes:
+def stored(server: ServerHome, topic: str, kind: int, definition: bytes = b"") -> bytes:
     """Register a schema; returns its version."""
-    registry = SchemaRegistry(engine.metadata, AfterglowPaths(engine.config.cluster_name))
+    registry = SchemaRegistry(server.metadata, AfterglowPaths(server.config.cluster_name))
     schema = wire.Schema(name=topic, schema_data=definition, type=kind)  # type: ignore[arg-type] # an enum's number
     return registry.get_or_create(TopicName.parse(topic), schema)
 
@@ -77,15 +77,15 @@ def entry(version: bytes, value: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("home")
-    with EngineHome(path) as engine:
+    with ServerHome(path) as server:
         text = json.dumps(RECORD)
-        version = stored(engine, "records", wire.Schema.Avro, text.encode())
+        version = stored(server, "records", wire.Schema.Avro, text.encode())
         good = encode_avro(text, VALUE)
-        (first, _) = engine.write("records", [entry(version, good), entry(version, good[:-1])], [entry(version, good)])
-        engine.offload("records", first)
-        engine.free("records", first)
-        version = stored(engine, "times", wire.Schema.LocalDateTime)
-        engine.write("times", [entry(version, struct.pack(">qq", 1, 3_723_000_004_000))])
+        (first, _) = server.write("records", [entry(version, good), entry(version, good[:-1])], [entry(version, good)])
+        server.offload("records", first)
+        server.free("records", first)
+        version = stored(server, "times", wire.Schema.LocalDateTime)
+        server.write("times", [entry(version, struct.pack(">qq", 1, 3_723_000_004_000))])
     return path
 
 

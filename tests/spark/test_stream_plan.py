@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.homes import EngineHome, batch
+from tests.support.homes import ServerHome, batch
 from tests.support.ledgers import message
 from tests.support.served_topics import eventually
 
@@ -39,8 +39,8 @@ COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index", "value")
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EngineHome]:
-    with EngineHome(tmp_path) as home:
+def server(tmp_path: Path) -> Iterator[ServerHome]:
+    with ServerHome(tmp_path) as home:
         yield home
 
 
@@ -84,18 +84,18 @@ def scan(home: Path, topic: str = "t", **arguments: Any) -> list[tuple[Any, ...]
     return [tuple(row.values()) for row in rows]
 
 
-def write(engine: EngineHome, topic: str, *ledgers: list[bytes]) -> list[int]:
+def write(server: ServerHome, topic: str, *ledgers: list[bytes]) -> list[int]:
     """Write, and wait until other processes see it."""
-    ids = engine.write(topic, *ledgers)
-    see_all(engine, topic)
+    ids = server.write(topic, *ledgers)
+    see_all(server, topic)
     return ids
 
 
-def see_all(engine: EngineHome, topic: str) -> None:
-    last = engine.open(topic).last_confirmed
+def see_all(server: ServerHome, topic: str) -> None:
+    last = server.open(topic).last_confirmed
     if last.ledger_id < 0:
         return
-    with open_shared(engine.path, last.ledger_id) as ledger:
+    with open_shared(server.path, last.ledger_id) as ledger:
         eventually(lambda: ledger.confirmed >= last.entry_id, lambda: (topic, ledger.confirmed, last))
 
 
@@ -109,9 +109,9 @@ def some(draw: random.Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_message_comes_once_whatever_happens_in_between(engine: EngineHome, seed: int) -> None:
+def test_every_message_comes_once_whatever_happens_in_between(server: ServerHome, seed: int) -> None:
     draw = random.Random(seed)
-    engine.catalog.create_partitioned(TopicName.parse("t"), 2)
+    server.catalog.create_partitioned(TopicName.parse("t"), 2)
     partitions = 1
     hot: list[tuple[str, int]] = []
     tiered: list[tuple[str, int]] = []
@@ -119,25 +119,25 @@ def test_every_message_comes_once_whatever_happens_in_between(engine: EngineHome
 
     def write_some() -> None:
         name = f"t-partition-{draw.randrange(partitions)}"
-        ids = engine.write(name, *(some(draw, draw.randint(1, 12)) for _ in range(draw.randint(1, 3))))
+        ids = server.write(name, *(some(draw, draw.randint(1, 12)) for _ in range(draw.randint(1, 3))))
         hot.extend((name, ledger_id) for ledger_id in ids)
 
     write_some()
-    stream = Stream(engine.path, maxPartitionBytes=str(draw.choice([1, 4000, 1 << 20])))
+    stream = Stream(server.path, maxPartitionBytes=str(draw.choice([1, 4000, 1 << 20])))
     for _ in range(30):
         match draw.randrange(8):
             case 0 | 1:
                 write_some()
-            case 2 if closed := [each for each in hot if engine.open(each[0]).writing_to != each[1]]:
+            case 2 if closed := [each for each in hot if server.open(each[0]).writing_to != each[1]]:
                 name, ledger_id = draw.choice(closed)
                 hot.remove((name, ledger_id))
-                engine.offload(name, ledger_id, block_bytes=draw.choice([4096, 1 << 20]))
+                server.offload(name, ledger_id, block_bytes=draw.choice([4096, 1 << 20]))
                 tiered.append((name, ledger_id))
             case 3 if tiered:
-                engine.free(*tiered.pop(draw.randrange(len(tiered))))
+                server.free(*tiered.pop(draw.randrange(len(tiered))))
             case 4 if partitions < 4:
                 partitions += 1
-                engine.catalog.update_partitions(TopicName.parse("t"), max(partitions, 2))
+                server.catalog.update_partitions(TopicName.parse("t"), max(partitions, 2))
             case 5:
                 stream.restart()
             case _:
@@ -149,18 +149,18 @@ def test_every_message_comes_once_whatever_happens_in_between(engine: EngineHome
                     assert len({row[:3] for row in rows}) <= limit.entries
                 found += rows
     for number in range(partitions):
-        see_all(engine, f"t-partition-{number}")
+        see_all(server, f"t-partition-{number}")
     found += stream.batch()
     assert stream.batch() == []
-    assert sorted(found) == sorted(scan(engine.path))
+    assert sorted(found) == sorted(scan(server.path))
     for name in {row[0] for row in found}:
-        assert [row for row in found if row[0] == name] == scan(engine.path, name)
+        assert [row for row in found if row[0] == name] == scan(server.path, name)
 
 
-def test_limits_bound_a_batch_and_share_it_among_topics(engine: EngineHome) -> None:
+def test_limits_bound_a_batch_and_share_it_among_topics(server: ServerHome) -> None:
     for name, count in (("a", 100), ("b", 10), ("c", 2)):
-        write(engine, name, [message(bytes(1000)) for _ in range(count)])
-    stream = Stream(engine.path, topic="a,b,c")
+        write(server, name, [message(bytes(1000)) for _ in range(count)])
+    stream = Stream(server.path, topic="a,b,c")
 
     def counts(limit: Limit) -> list[int]:
         rows = stream.batch(limit)
@@ -175,108 +175,108 @@ def test_limits_bound_a_batch_and_share_it_among_topics(engine: EngineHome) -> N
     assert len(stream.batch()) == 112 - 40 - a - 1
 
 
-def test_topics_take_turns_where_there_are_more_than_entries_may_be_read(engine: EngineHome) -> None:
+def test_topics_take_turns_where_there_are_more_than_entries_may_be_read(server: ServerHome) -> None:
     for name in "abcd":
-        write(engine, name, [message(b"") for _ in range(3)])
-    stream = Stream(engine.path, topic="a,b,c,d")
+        write(server, name, [message(b"") for _ in range(3)])
+    stream = Stream(server.path, topic="a,b,c,d")
     seen = [row[0][-1] for _ in range(4) for row in stream.batch(Limit(entries=1))]
     assert sorted(seen) == ["a", "b", "c", "d"]
 
 
-def test_a_query_that_begins_at_the_end_loses_nothing_that_comes_then(engine: EngineHome) -> None:
-    write(engine, "t", [message(b"old")])
-    stream = Stream(engine.path, start="latest")
+def test_a_query_that_begins_at_the_end_loses_nothing_that_comes_then(server: ServerHome) -> None:
+    write(server, "t", [message(b"old")])
+    stream = Stream(server.path, start="latest")
     start = stream.plan.begin()
-    write(engine, "t", [message(b"new")])
+    write(server, "t", [message(b"new")])
     assert stream.plan.end(start, None) == start  # the first batch is empty: its end is on record, its start is not
     stream.committed = to_json(start)
     stream.restart()
     assert [row[-1] for row in stream.batch()] == [b"new"]
 
 
-def test_a_first_batch_that_failed_is_done_again_as_it_was(engine: EngineHome) -> None:
-    write(engine, "t", [message(b"old")])
-    stream = Stream(engine.path, start="latest")
+def test_a_first_batch_that_failed_is_done_again_as_it_was(server: ServerHome) -> None:
+    write(server, "t", [message(b"old")])
+    stream = Stream(server.path, start="latest")
     assert stream.batch(fails=True) == []
-    write(engine, "t", [message(b"new")])
+    write(server, "t", [message(b"new")])
     assert [row[-1] for row in stream.batch(fails=True)] == [b"new"]
 
 
-def test_a_query_that_is_to_end_reads_what_was_there(engine: EngineHome) -> None:
-    write(engine, "t", some(random.Random(1), 20))
-    there = scan(engine.path)
-    stream = Stream(engine.path)
+def test_a_query_that_is_to_end_reads_what_was_there(server: ServerHome) -> None:
+    write(server, "t", some(random.Random(1), 20))
+    there = scan(server.path)
+    stream = Stream(server.path)
     stream.plan.stop_growing()
     found = stream.batch(Limit(entries=5))
-    write(engine, "t", [message(b"later")])
+    write(server, "t", [message(b"later")])
     while rows := stream.batch(Limit(entries=5)):
         found += rows
     assert found == there
 
 
-def test_ranges_and_times_bound_a_stream_too(engine: EngineHome) -> None:
-    first_ms = engine.clock.now_ms()
-    first, second = write(engine, "t", *(some(random.Random(2), 20) for _ in range(2)))
+def test_ranges_and_times_bound_a_stream_too(server: ServerHome) -> None:
+    first_ms = server.clock.now_ms()
+    first, second = write(server, "t", *(some(random.Random(2), 20) for _ in range(2)))
     bounds = {"start": f"{first}:5:1", "end": f"{second}:9:1", "since": str(first_ms + 8000)}
-    stream = Stream(engine.path, **bounds)
+    stream = Stream(server.path, **bounds)
     found = []
     while rows := stream.batch(Limit(entries=7)):
         found += rows
-    assert found == scan(engine.path, **bounds)
+    assert found == scan(server.path, **bounds)
     assert found
 
 
-def test_data_that_was_trimmed_before_it_was_read_is_an_error_that_names_the_cure(engine: EngineHome) -> None:
-    first, second, third = write(engine, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
-    stream = Stream(engine.path)
+def test_data_that_was_trimmed_before_it_was_read_is_an_error_that_names_the_cure(server: ServerHome) -> None:
+    first, second, third = write(server, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
+    stream = Stream(server.path)
     assert len(stream.batch(Limit(entries=2))) == 2
-    engine.trim("t", first)
-    engine.trim("t", second)
+    server.trim("t", first)
+    server.trim("t", second)
     with pytest.raises(EntriesMissing, match=f"up to {first}:2:0 and begins at ledger {third} .*failOnDataLoss=false"):
         stream.batch()
 
 
-def test_a_stream_goes_on_behind_trimmed_data_if_told_to(engine: EngineHome, caplog: pytest.LogCaptureFixture) -> None:
-    first, second, third = write(engine, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
-    stream = Stream(engine.path, failOnDataLoss="false")
+def test_a_stream_goes_on_behind_trimmed_data_if_told_to(server: ServerHome, caplog: pytest.LogCaptureFixture) -> None:
+    first, second, third = write(server, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
+    stream = Stream(server.path, failOnDataLoss="false")
     assert len(stream.batch(Limit(entries=2))) == 2
-    engine.trim("t", first)
-    engine.trim("t", second)
+    server.trim("t", first)
+    server.trim("t", second)
     with caplog.at_level(logging.WARNING):
         assert [row[1] for row in stream.batch()] == [third] * 3
     assert "trimmed before it was read" in caplog.text
 
 
-def test_data_that_was_read_may_be_trimmed(engine: EngineHome) -> None:
-    first, _ = write(engine, "t", [message(b"0")], [message(b"1")])
-    stream = Stream(engine.path)
+def test_data_that_was_read_may_be_trimmed(server: ServerHome) -> None:
+    first, _ = write(server, "t", [message(b"0")], [message(b"1")])
+    stream = Stream(server.path)
     assert len(stream.batch()) == 2
-    engine.trim("t", first)
+    server.trim("t", first)
     stream.restart()
     assert stream.batch() == []
-    write(engine, "t", [message(b"2")])
+    write(server, "t", [message(b"2")])
     assert [row[-1] for row in stream.batch()] == [b"2"]
 
 
-def test_a_stream_of_tiers_alone_waits_for_what_none_has_yet(engine: EngineHome) -> None:
-    first, second, third, _ = write(engine, "t", *([message(b"%d" % number)] * 2 for number in range(4)))
-    stream = Stream(engine.path, hot="skip")
+def test_a_stream_of_tiers_alone_waits_for_what_none_has_yet(server: ServerHome) -> None:
+    first, second, third, _ = write(server, "t", *([message(b"%d" % number)] * 2 for number in range(4)))
+    stream = Stream(server.path, hot="skip")
     assert stream.batch() == []
-    engine.offload("t", first)
-    engine.offload("t", third)
+    server.offload("t", first)
+    server.offload("t", third)
     assert [row[1] for row in stream.batch()] == [first] * 2
-    engine.offload("t", second)
+    server.offload("t", second)
     assert [row[1] for row in stream.batch()] == [second] * 2 + [third] * 2
     assert stream.batch() == []
 
 
-def test_a_new_query_begins_with_what_is_left_and_says_so(engine: EngineHome, caplog: pytest.LogCaptureFixture) -> None:
-    first, second = write(engine, "t", [message(b"0")], [message(b"1")])
-    engine.trim("t", first)
+def test_a_new_query_begins_with_what_is_left_and_says_so(server: ServerHome, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = write(server, "t", [message(b"0")], [message(b"1")])
+    server.trim("t", first)
     with caplog.at_level(logging.WARNING):
-        assert [row[1] for row in Stream(engine.path).batch()] == [second]
+        assert [row[1] for row in Stream(server.path).batch()] == [second]
         assert not caplog.records
-        stream = Stream(engine.path, start=f"{first}:0")
+        stream = Stream(server.path, start=f"{first}:0")
         assert [row[1] for row in stream.batch()] == [second]
         stream.batch()
     (record,) = caplog.records
@@ -284,57 +284,57 @@ def test_a_new_query_begins_with_what_is_left_and_says_so(engine: EngineHome, ca
 
 
 def test_a_new_query_that_waits_for_a_position_to_come_says_so_once(
-    engine: EngineHome, caplog: pytest.LogCaptureFixture
+    server: ServerHome, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (only,) = write(engine, "t", [message(b"0")])
-    stream = Stream(engine.path, start=f"{only}:2")
+    (only,) = write(server, "t", [message(b"0")])
+    stream = Stream(server.path, start=f"{only}:2")
     with caplog.at_level(logging.WARNING):
         assert stream.batch() == []
-        engine.append("t", message(b"1"))
-        see_all(engine, "t")
+        server.append("t", message(b"1"))
+        see_all(server, "t")
         assert stream.batch() == []
     (record,) = caplog.records
     assert f"{only}:2 to latest was never written" in record.getMessage()
-    engine.append("t", message(b"2"))
-    see_all(engine, "t")
+    server.append("t", message(b"2"))
+    see_all(server, "t")
     assert [row[-1] for row in stream.batch()] == [b"2"]
 
 
-def test_a_new_query_does_not_begin_where_data_was_trimmed_if_told_to_fail(engine: EngineHome) -> None:
-    first, second = write(engine, "t", [message(b"0")], [message(b"1")])
-    engine.trim("t", first)
+def test_a_new_query_does_not_begin_where_data_was_trimmed_if_told_to_fail(server: ServerHome) -> None:
+    first, second = write(server, "t", [message(b"0")], [message(b"1")])
+    server.trim("t", first)
     for start in (f"{first}:0", f"{second}:9"):
         with pytest.raises(EntriesMissing, match=f"{TOPIC} from {start} to latest"):
-            Stream(engine.path, start=start, failOnDataLoss="true").batch()
+            Stream(server.path, start=start, failOnDataLoss="true").batch()
 
 
-def test_a_topic_that_was_deleted_is_told_of(engine: EngineHome) -> None:
-    write(engine, "a1", [message(b"1")])
-    write(engine, "a2", [message(b"2")])
+def test_a_topic_that_was_deleted_is_told_of(server: ServerHome) -> None:
+    write(server, "a1", [message(b"1")])
+    write(server, "a2", [message(b"2")])
     stream, lenient = (
-        Stream(engine.path, topic="", topicsPattern="a.", failOnDataLoss=flag) for flag in ("true", "false")
+        Stream(server.path, topic="", topicsPattern="a.", failOnDataLoss=flag) for flag in ("true", "false")
     )
     assert len(stream.batch()) == len(lenient.batch()) == 2
-    engine.open("a1").delete()
-    write(engine, "a2", [message(b"3")])
+    server.open("a1").delete()
+    write(server, "a2", [message(b"3")])
     with pytest.raises(EntriesMissing, match="default/a1 is not there any more"):
         stream.batch()
     assert [row[-1] for row in lenient.batch()] == [b"3"]
 
 
-def test_topics_that_come_later_are_read_from_their_start(engine: EngineHome) -> None:
-    stream = Stream(engine.path, topic="", topicsPattern="a.*")
+def test_topics_that_come_later_are_read_from_their_start(server: ServerHome) -> None:
+    stream = Stream(server.path, topic="", topicsPattern="a.*")
     assert stream.batch() == []
-    write(engine, "a1", [message(b"1")])
+    write(server, "a1", [message(b"1")])
     assert [row[-1] for row in stream.batch()] == [b"1"]
-    write(engine, "a2", [message(b"2")])
+    write(server, "a2", [message(b"2")])
     stream.restart()
     assert [row[-1] for row in stream.batch()] == [b"2"]
 
 
-def test_offsets_of_another_topic_are_refused(engine: EngineHome) -> None:
-    write(engine, "t", [message(b"1")])
-    stream = Stream(engine.path)
+def test_offsets_of_another_topic_are_refused(server: ServerHome) -> None:
+    write(server, "t", [message(b"1")])
+    stream = Stream(server.path)
     stream.committed = {TOPIC: "99:0:0"}
     with pytest.raises(EntriesMissing, match="another checkpointLocation"):
         stream.batch()
@@ -351,37 +351,37 @@ def in_transaction(transaction: int, value: bytes = b"", marker: int | None = No
     return encode_entry(metadata, value)
 
 
-def test_a_batch_ends_before_a_transaction_that_is_open(engine: EngineHome) -> None:
-    write(engine, "__transaction_buffer_snapshot", [message(b"")])  # as Pulsar does before the first transaction
-    write(engine, "t", [message(b"a"), in_transaction(1, b"b"), message(b"c")])
-    stream = Stream(engine.path)
+def test_a_batch_ends_before_a_transaction_that_is_open(server: ServerHome) -> None:
+    write(server, "__transaction_buffer_snapshot", [message(b"")])  # as Pulsar does before the first transaction
+    write(server, "t", [message(b"a"), in_transaction(1, b"b"), message(b"c")])
+    stream = Stream(server.path)
     assert [row[-1] for row in stream.batch()] == [b"a"]
     assert stream.batch() == []
-    write(engine, "t", [in_transaction(2, b"d"), in_transaction(2, marker=22), message(b"e")])
+    write(server, "t", [in_transaction(2, b"d"), in_transaction(2, marker=22), message(b"e")])
     assert stream.batch(Limit(entries=1)) == []
     stream.restart()
     assert stream.batch() == []
-    write(engine, "t", [in_transaction(1, marker=21), in_transaction(3, b"f")])
+    write(server, "t", [in_transaction(1, marker=21), in_transaction(3, b"f")])
     assert [row[-1] for row in stream.batch()] == [b"b", b"c", b"e"]
     assert stream.batch() == []
-    write(engine, "t", [in_transaction(3, marker=21)])
+    write(server, "t", [in_transaction(3, marker=21)])
     assert [row[-1] for row in stream.batch(fails=True)] == [b"f"]
     stream.plan.close()
 
 
-def test_no_entry_is_read_in_search_of_transactions_where_there_can_be_none(engine: EngineHome) -> None:
-    write(engine, "t", [message(b"a"), in_transaction(1, b"b")])
-    with afterglow.connect(engine.path) as source:
+def test_no_entry_is_read_in_search_of_transactions_where_there_can_be_none(server: ServerHome) -> None:
+    write(server, "t", [message(b"a"), in_transaction(1, b"b")])
+    with afterglow.connect(server.path) as source:
         assert source.topic("t").first_undecided(EARLIEST, LATEST) is None
         assert source.counters.counts() == ReadCounts()
-        write(engine, "__transaction_buffer_snapshot", [message(b"")])
+        write(server, "__transaction_buffer_snapshot", [message(b"")])
         assert source.topic("t").first_undecided(EARLIEST, LATEST) is not None
 
 
-def test_a_batch_reads_nothing_of_a_topic_whose_offset_stays_and_does_not_even_look_at_it(engine: EngineHome) -> None:
+def test_a_batch_reads_nothing_of_a_topic_whose_offset_stays_and_does_not_even_look_at_it(server: ServerHome) -> None:
     """After a restart it would come again, or fail, where the topic was deleted meanwhile."""
-    write(engine, "t", [message(b"a"), message(b"b")])
-    stream = Stream(engine.path)
+    write(server, "t", [message(b"a"), message(b"b")])
+    stream = Stream(server.path)
     begin = stream.plan.begin()
     end = stream.plan.end(begin, None)
     gone = {"persistent://public/default/gone": end[TOPIC]}
@@ -389,14 +389,14 @@ def test_a_batch_reads_nothing_of_a_topic_whose_offset_stays_and_does_not_even_l
     assert stream.rows({**end, **gone}, {**end, **gone}) == []
 
 
-def test_an_offset_keeps_the_position_of_a_topic_that_has_nothing_new(engine: EngineHome) -> None:
+def test_an_offset_keeps_the_position_of_a_topic_that_has_nothing_new(server: ServerHome) -> None:
     """Without it a restarted stream would read that topic from its beginning."""
-    engine.catalog.create_partitioned(TopicName.parse("t"), 2)
+    server.catalog.create_partitioned(TopicName.parse("t"), 2)
     for number in range(2):
-        write(engine, f"t-partition-{number}", [message(b"a")])
-    plan = Stream(engine.path).plan
+        write(server, f"t-partition-{number}", [message(b"a")])
+    plan = Stream(server.path).plan
     first = plan.end(plan.begin(), None)
-    write(engine, "t-partition-0", [message(b"b")])
+    write(server, "t-partition-0", [message(b"b")])
     second = plan.end(first, None)
     idle, busy = f"{TOPIC}-partition-1", f"{TOPIC}-partition-0"
     assert (second[idle], second.keys()) == (first[idle], first.keys())

@@ -7,7 +7,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.ledgers import message
 
 from afterglow.metadata.names import NamespaceName
@@ -50,12 +50,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "s3ManagedLedgerOffloadCredentialId": "reader",
         "s3ManagedLedgerOffloadCredentialSecret": POLICY_SECRET,
     }
-    with EngineHome(path) as engine:
-        engine.catalog.update_policies(
+    with ServerHome(path) as server:
+        server.catalog.update_policies(
             NamespaceName("public", "default"), lambda old: {**old, "offload_policies": policy}
         )
-        ledgers = engine.write("t", [message(b"first")], [message(b"second")])
-        engine.offload("t", ledgers[0])
+        ledgers = server.write("t", [message(b"first")], [message(b"second")])
+        server.offload("t", ledgers[0])
     return path
 
 

@@ -52,7 +52,7 @@ def batch(payloads: Sequence[bytes], publish_time_ms: int = 0) -> bytes:
     return encode_entry(metadata, encode_batch((SingleMessageMetadata(), payload) for payload in payloads))
 
 
-class EngineHome:
+class ServerHome:
     """A home and what a server does to it, for the time of a ``with``.
 
     Args:
@@ -61,7 +61,7 @@ class EngineHome:
 
     Attributes:
         clock: Gives the broker times; moves by ``APART_MS`` with every entry.
-        place: The tier in the home.
+        location: The tier in the home.
         metadata: Of the server.
         catalog: Of its topics.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # How long a completion may take before the test fails; nothing waits this long when all is well.
-_PATIENCE_S: Final = 20.0
+_TIMEOUT_S: Final = 20.0
 
 _ENTRIES: Final = [b"first", b"", b"x" * 3000, b"\x00\xff", b"last"]
 
@@ -55,7 +55,7 @@ class Completions:
     def wait(self) -> list[HotLogError | None]:
         """The outcomes of all that was asked for, once they are there."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.outcomes) >= self._asked, _PATIENCE_S), "no completion"
+            assert self._changed.wait_for(lambda: len(self.outcomes) >= self._asked, _TIMEOUT_S), "no completion"
             return [error for _, error in self.outcomes]
 
 
@@ -129,7 +129,7 @@ class HotLogContract:
             finished.set()
 
         ledger.append((b"entry",), done)
-        assert finished.wait(_PATIENCE_S)
+        assert finished.wait(_TIMEOUT_S)
         assert seen == [(0, [b"entry"])]
 
     def test_the_pieces_of_an_entry_are_joined(self, log: HotLog) -> None:
@@ -264,7 +264,7 @@ class HotLogContract:
         for entry in entries:
             ledger.append((entry,), completions.next())
         completions.wait()
-        reader.join(_PATIENCE_S)
+        reader.join(_TIMEOUT_S)
         assert not reader.is_alive()
         assert not wrong
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore
 
 # How long a watch may take before the test fails; nothing waits this long when all is well.
-_PATIENCE_S: Final = 20.0
+_TIMEOUT_S: Final = 20.0
 
 _BAD_PATHS: Final = (
     "",
@@ -359,7 +359,7 @@ class MetadataStoreContract:
         told: queue.Queue[tuple[str, object]] = queue.Queue()
         store.watch("/node", lambda path: told.put((path, store.get(path))))
         store.put("/node", b"x", MUST_NOT_EXIST)
-        assert told.get(timeout=_PATIENCE_S) == ("/node", store.get("/node"))
+        assert told.get(timeout=_TIMEOUT_S) == ("/node", store.get("/node"))
 
     def test_a_cancelled_watch_is_silent_while_others_go_on(self, store: MetadataStore) -> None:
         """Callbacks of one path run in the order of their registration, so the silent one would have spoken first."""
@@ -369,7 +369,7 @@ class MetadataStoreContract:
         cancelled.cancel()
         cancelled.cancel()
         store.put("/node", b"", MUST_NOT_EXIST)
-        assert told.get(timeout=_PATIENCE_S) == "live"
+        assert told.get(timeout=_TIMEOUT_S) == "live"
 
     def test_a_callback_that_raises_stops_no_other(
         self, store: MetadataStore, caplog: pytest.LogCaptureFixture
@@ -383,7 +383,7 @@ class MetadataStoreContract:
         store.watch("/node", fail)
         store.watch("/node", told.put)
         store.put("/node", b"", MUST_NOT_EXIST)
-        assert told.get(timeout=_PATIENCE_S) == "/node"
+        assert told.get(timeout=_TIMEOUT_S) == "/node"
         assert "the watch callback of /node failed" in caplog.text
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class MetadataStoreContract:
 
         store.watch("/node", close)
         store.put("/node", b"", MUST_NOT_EXIST)
-        assert closed.wait(_PATIENCE_S)
+        assert closed.wait(_TIMEOUT_S)
 
 
 def increment(store: MetadataStore, path: str, times: int) -> None:
@@ -434,7 +434,7 @@ def _await_state(told: queue.Queue[str], reached: Callable[[], bool]) -> None:
     """Wait for calls of a watch until one comes at or after the state that is waited for."""
     while True:
         try:
-            told.get(timeout=_PATIENCE_S)
+            told.get(timeout=_TIMEOUT_S)
         except queue.Empty:
             pytest.fail("the watch did not tell of the change")
         if reached():

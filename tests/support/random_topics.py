@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from tests.support.homes import EngineHome
+from tests.support.homes import ServerHome
 from tests.support.produced import FIRST, LAST, Asked, Ledger, Produced
 from tests.support.random_messages import ABORT, COMMIT, Producer, marker
 
@@ -55,21 +55,21 @@ class RandomTopics:
         self._next_transaction = 0
         # Stamps come or go at most once: a topic that had them, lost them and has them again knows no index.
         self._stamps = draw.choice(_STAMPS)
-        self._engine = EngineHome(path, broker_entry_metadata_interceptors=self._stamps)
+        self._server = ServerHome(path, broker_entry_metadata_interceptors=self._stamps)
         self._restarted = False
-        self._engine.catalog.create_partitioned(TopicName.parse(PARTITIONED), 1)
+        self._server.catalog.create_partitioned(TopicName.parse(PARTITIONED), 1)
         self.parts = [Produced(name) for name in (*PLAIN, f"{PARTITIONED}-partition-0")]
         self._producers = [Producer(f"producer-{number}", draw) for number in range(3)]
         for part in self.parts:
-            self._engine.open(part.name)
+            self._server.open(part.name)
         if transactions:  # as a Pulsar that takes some has it
-            self._engine.open("persistent://public/default/__transaction_buffer_snapshot")
+            self._server.open("persistent://public/default/__transaction_buffer_snapshot")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._engine.stop()
+        self._server.stop()
 
     # --- what is asked ---
 
@@ -80,7 +80,7 @@ class RandomTopics:
         locations = [(row["ledger_id"], row["entry_id"], row["batch_index"]) for row in rows] or [(0, 0, -1)]
         times = [
             row[name] // 1000 for row in rows for name in ("publish_time", "broker_time") if row[name] is not None
-        ] or [self._engine.clock.now_ms()]
+        ] or [self._server.clock.now_ms()]
 
         def point() -> Point:
             ledger_id, entry_id, number = draw.choice(locations)
@@ -133,7 +133,7 @@ class RandomTopics:
         for _ in range(steps):
             told = self._draw.choices(calls, weights)[0]()
             self.story += [] if told is None else [told]
-        self._engine.hot.flush()  # others see at once what they would see a little later
+        self._server.hot.flush()  # others see at once what they would see a little later
 
     @property
     def undecided(self) -> bool:
@@ -147,7 +147,7 @@ class RandomTopics:
                 self._send(part, self._next_chunk(part))
             for transaction in sorted(part.open):
                 self._end(part, transaction)
-        self._engine.hot.flush()
+        self._server.hot.flush()
 
     def read_by_stream(self, *, ended: bool) -> None:
         """Note that a stream has read everything, and what stands before the last ledger may be trimmed; or not."""
@@ -158,9 +158,9 @@ class RandomTopics:
         part, draw = self._draw.choice(self.parts), self._draw
         count = draw.randint(1, 15)
         for _ in range(count):
-            self._engine.clock.advance(draw.choice([0, 0.001, 1, 60]))
+            self._server.clock.advance(draw.choice([0, 0.001, 1, 60]))
             if draw.random() < 0.05:  # as clocks are now and then
-                self._engine.clock.set_now_ms(self._engine.clock.now_ms() - draw.randint(1, 10_000))
+                self._server.clock.set_now_ms(self._server.clock.now_ms() - draw.randint(1, 10_000))
             if part.waiting and draw.random() < 0.6:
                 self._send(part, self._next_chunk(part))
             elif part.open and draw.random() < 0.2:
@@ -176,7 +176,7 @@ class RandomTopics:
                 self._next_transaction += 1
                 part.open.add(self._next_transaction)
             transaction = draw.choice(sorted(part.open))
-        sent = draw.choice(self._producers).message(self._engine.clock.now_ms(), transaction)
+        sent = draw.choice(self._producers).message(self._server.clock.now_ms(), transaction)
         if len(sent) > 1:
             part.waiting.append(sent)
             return self._next_chunk(part, sent)
@@ -191,12 +191,12 @@ class RandomTopics:
         return found
 
     def _send(self, part: Produced, sent: Sent) -> None:
-        position = self._engine.append(part.name, sent.data, sent.messages)
+        position = self._server.append(part.name, sent.data, sent.messages)
         stamps = self._stamps
         if EntryInterceptor.INDEX in stamps and sent.messages:
             part.index = sent.messages - 1 if part.index is None else part.index + sent.messages
         if EntryInterceptor.BROKER_TIMESTAMP in stamps:
-            part.broker_time_ms = max(part.broker_time_ms, self._engine.clock.now_ms())
+            part.broker_time_ms = max(part.broker_time_ms, self._server.clock.now_ms())
         for ledger in part.ledgers.values():
             ledger.closed = ledger.ledger_id != position.ledger_id
         ledger = part.ledgers.setdefault(position.ledger_id, Ledger(position.ledger_id))
@@ -218,7 +218,7 @@ class RandomTopics:
     def _end(self, part: Produced, transaction: int) -> None:
         part.waiting = [each for each in part.waiting if each[0].transaction != transaction]
         kind = self._draw.choice([COMMIT, COMMIT, ABORT])
-        self._send(part, marker(transaction, kind, self._engine.clock.now_ms()))
+        self._send(part, marker(transaction, kind, self._server.clock.now_ms()))
         part.open.discard(transaction)
         if kind == COMMIT:
             part.committed.add(transaction)
@@ -226,7 +226,7 @@ class RandomTopics:
     def _roll(self) -> str:
         part = self._draw.choice(self.parts)
         if part.ledgers:
-            self._engine.open(part.name).roll()
+            self._server.open(part.name).roll()
             for ledger in part.ledgers.values():
                 ledger.closed = True
         return f"{part.name}: rolled"
@@ -242,7 +242,7 @@ class RandomTopics:
         if not found:
             return None
         part, ledger = self._draw.choice(found)
-        self._engine.offload(part.name, ledger.ledger_id, block_bytes=self._draw.choice([7_000, 20_000, None]))
+        self._server.offload(part.name, ledger.ledger_id, block_bytes=self._draw.choice([7_000, 20_000, None]))
         ledger.whole, ledger.tiered = True, ledger.entries
         return f"{part.name}: ledger {ledger.ledger_id} offloaded"
 
@@ -265,7 +265,7 @@ class RandomTopics:
                 break
         if not stretches:
             return None
-        self._engine.offload_segment(
+        self._server.offload_segment(
             part.name,
             *((ledger.ledger_id, ledger.tiered, end - 1) for ledger, end in stretches),
             block_bytes=draw.choice([500, 5_000, 1 << 20]),
@@ -286,19 +286,19 @@ class RandomTopics:
         if not found:
             return None
         part, ledger = self._draw.choice(found)
-        self._engine.free(part.name, ledger.ledger_id)
+        self._server.free(part.name, ledger.ledger_id)
         ledger.freed = True
         return f"{part.name}: ledger {ledger.ledger_id} freed"
 
     def _trim(self) -> str | None:
         """Let retention take the oldest ledgers, as many as chance says of those that no stream needs."""
         part = self._draw.choice(self.parts)
-        opened = self._engine.open(part.name)
+        opened = self._server.open(part.name)
         read = [row for row in opened.ledgers if row.finished and row.ledger_id < part.read_to]
         if not read:
             return None
-        self._engine.clock.advance(1)
-        opened.retention = Retention(self._engine.clock.now_ms() - self._draw.choice(read).closed_ms - 1, -1)
+        self._server.clock.advance(1)
+        opened.retention = Retention(self._server.clock.now_ms() - self._draw.choice(read).closed_ms - 1, -1)
         gone = opened.trim()
         opened.retention = Retention(-1, -1)
         assert all(ledger_id < part.read_to for ledger_id in gone)
@@ -310,22 +310,22 @@ class RandomTopics:
         if self._restarted:
             return None
         self._restarted = True
-        self._engine.stop()
-        now_ms = self._engine.clock.now_ms()
+        self._server.stop()
+        now_ms = self._server.clock.now_ms()
         self._stamps = (
             () if self._stamps and self._draw.random() < 0.5 else _STAMPS[-1] if not self._stamps else self._stamps
         )
-        self._engine = EngineHome(self.path, broker_entry_metadata_interceptors=self._stamps)
-        self._engine.clock.set_now_ms(now_ms)
+        self._server = ServerHome(self.path, broker_entry_metadata_interceptors=self._stamps)
+        self._server.clock.set_now_ms(now_ms)
         for part in self.parts:
-            self._engine.open(part.name)
+            self._server.open(part.name)
             for ledger in part.ledgers.values():
                 ledger.closed = True
         return f"restarted, with {self._stamps}"
 
     def _grow(self) -> str:
         number = len(self.parts) - len(PLAIN)
-        self._engine.catalog.update_partitions(TopicName.parse(PARTITIONED), number + 1)
+        self._server.catalog.update_partitions(TopicName.parse(PARTITIONED), number + 1)
         self.parts.append(Produced(f"{PARTITIONED}-partition-{number}"))
-        self._engine.open(self.parts[-1].name)
+        self._server.open(self.parts[-1].name)
         return f"{number + 1} partitions"

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
-_PATIENCE_S: Final = 300.0
+_TIMEOUT_S: Final = 300.0
 """A loaded machine takes long to start a Spark."""
 _POLL_S: Final = 0.05
 
 
-def eventually(holds: Callable[[], bool], what: Callable[[], object], patience_s: float = _PATIENCE_S) -> None:
+def eventually(holds: Callable[[], bool], what: Callable[[], object], patience_s: float = _TIMEOUT_S) -> None:
     """Wait until something holds.
 
     Args:

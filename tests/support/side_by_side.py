@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.http_proxy import Recorder
     from tests.support.scenario import Step
 
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 """What a policy of a topic takes to be in force in Pulsar, which keeps them in a topic that it reads itself."""
 _POLL_S: Final = 0.2
 
@@ -108,7 +108,7 @@ class SideBySide:
 
     def _settled(self, step: Step, pool: ThreadPoolExecutor, used: set[Allowed]) -> list[Difference]:
         """The differences of one command: where it only asks, those that stay."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
                 theirs, ours = pool.map(methodcaller("run", step), self._sides)
