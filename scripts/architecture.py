@@ -68,7 +68,7 @@ _PATHS = (
         "A policy change to its effect",
         "Checked by the effective policy that it would lead to, inside the compare-and-set that stores it.",
         (
-            ("admin.policy_table", "the route"),
+            ("admin.policy_routes", "the route"),
             ("broker.service", "one change at a time"),
             ("policy.changes", "validates, or refuses"),
             ("catalog.catalog", "stores Pulsar's JSON at Pulsar's path"),

@@ -18,11 +18,11 @@ from tests.support.clock import ManualExecutor
 from tests.support.java_tools import JavaTools
 
 from afterglow.admin.app import admin_app
-from afterglow.admin.server import HttpLimits, serve_http
+from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.broker.auth import Authenticator
 from afterglow.broker.service import BrokerService
 from afterglow.catalog.catalog import Catalog
-from afterglow.catalog.schemas import SchemaRegistry
+from afterglow.catalog.schema_registry import SchemaRegistry
 from afterglow.config import BrokerConfig
 from afterglow.errors import MissingDependency
 from afterglow.format.position import Position

@@ -14,7 +14,7 @@ from tests.support.homes import ServerHome
 from tests.support.pages import Page, run_python
 from tests.support.serving import serving
 
-from afterglow.catalog.schemas import SchemaRegistry
+from afterglow.catalog.schema_registry import SchemaRegistry
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName

@@ -9,7 +9,7 @@ import pytest
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, TierNotAllowed
 from afterglow.policy.allowed_tiers import AllowedTiers, Levels
-from afterglow.policy.stored import NAMESPACE_OFFLOAD, TOPIC_OFFLOAD
+from afterglow.policy.fields import NAMESPACE_OFFLOAD, TOPIC_OFFLOAD
 from afterglow.tier.locations import location_of_url
 
 if TYPE_CHECKING:

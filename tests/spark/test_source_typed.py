@@ -13,7 +13,7 @@ from tests.support.homes import ServerHome
 from tests.support.typed import encode_avro
 
 import afterglow
-from afterglow.catalog.schemas import SchemaRegistry
+from afterglow.catalog.schema_registry import SchemaRegistry
 from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName

@@ -15,25 +15,25 @@ from starlette.middleware import Middleware
 from afterglow.admin import (
     cluster_routes,
     console,
-    console_views,
+    console_routes,
     message_routes,
-    metrics,
+    metrics_routes,
     namespace_routes,
     not_served,
-    offload_policies,
+    offload_policy_routes,
     offload_routes,
     permission_routes,
-    policy_table,
+    policy_routes,
     schema_routes,
     stats_routes,
     subscription_routes,
     topic_routes,
-    verify,
+    verify_routes,
 )
 from afterglow.admin.access import Access, Gate
 from afterglow.admin.call import Call
+from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.admin.resource import failure, json_response
-from afterglow.admin.server import HttpLimits, serve_http
 from afterglow.broker.service import url_host
 from afterglow.pipeline.metrics.collector import MetricsCollector
 from afterglow.pipeline.metrics.overview import Overview
@@ -59,17 +59,18 @@ ALL_RESOURCES = (
     topic_routes.NON_PERSISTENT,
     topic_routes.LOOKUP,
     stats_routes.RESOURCES,
-    console_views.TOPIC_LOG,
+    console_routes.TOPIC_LOG,
     offload_routes.TOPICS,
     offload_routes.NAMESPACES,
     offload_routes.EVERYTHING,
-    policy_table.NAMESPACES,
-    policy_table.TOPICS,
-    offload_policies.NAMESPACES,
-    offload_policies.TOPICS,
+    policy_routes.NAMESPACES,
+    policy_routes.TOPICS,
+    offload_policy_routes.NAMESPACES,
+    offload_policy_routes.TOPICS,
     subscription_routes.RESOURCES,
     message_routes.RESOURCES,
     schema_routes.RESOURCES,
+    verify_routes.RESOURCES,
     console.RESOURCES,
     not_served.RESOURCES,  # after others: some of its paths match names that they take
     cluster_routes.BROKERS,  # after the table, of which a path looks like the name of a cluster
@@ -119,9 +120,8 @@ def admin_app(server: ServerHandle) -> Starlette:
     scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[
-            *console_views.overview_resources(Overview(server)).routes(gate, make),
-            *verify.resources(server.verify_runs).routes(gate, make),
-            *metrics.resources(MetricsCollector(server), scraping).routes(gate, make),
+            *console_routes.overview_resources(Overview(server)).routes(gate, make),
+            *metrics_routes.resources(MetricsCollector(server), scraping).routes(gate, make),
             *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
         ],
         middleware=[Middleware(_EncodedPaths)],

@@ -44,6 +44,8 @@ class Call:
     ) -> None:
         self.server = server
         self.service = server.service
+        self.catalog = server.service.catalog
+        self.blocking = server.service.blocking
         self._searches = searches
         self._request = request
         self._allowed = None if is_super_user else server.service.allowed_tiers
@@ -77,7 +79,7 @@ class Call:
         Raises:
             NotThere: There is no such namespace.
         """
-        return await self.service.blocking(self.service.catalog.policies, self.namespace)
+        return await self.blocking(self.catalog.policies, self.namespace)
 
     def check_new_policies(self, policies: Json) -> tuple[str, ...]:
         """Check the policies of a namespace that the caller creates; see :meth:`PolicyChanges.check_new`."""

@@ -74,14 +74,14 @@ _UNSERVED: Final = ("peerClusterNames", "migrated", "migratedClusterUrl")
 @CLUSTERS.on("GET", "", Access.KNOWN)
 async def list_clusters(call: Call) -> list[str]:
     """Names of all clusters."""
-    return await call.service.blocking(call.service.catalog.clusters.names)
+    return await call.blocking(call.catalog.clusters.names)
 
 
 @CLUSTERS.on("GET", "/{cluster}", Access.READ_SERVER)
 async def get_cluster(call: Call) -> Json:
     """Addresses of a cluster."""
     name = call.segment("cluster")
-    shown = {**_DEFAULTS, **await call.service.blocking(call.service.catalog.clusters.get, name)}
+    shown = {**_DEFAULTS, **await call.blocking(call.catalog.clusters.get, name)}
     if name == call.service.config.cluster_name:
         urls = {
             "serviceUrlTls" if call.secure else "serviceUrl": call.web_url,
@@ -98,7 +98,7 @@ async def create_cluster(call: Call) -> Response:
     name, data = call.segment("cluster"), _data(await call.body())
     if name == call.service.config.cluster_name:
         raise conflict(f"cluster {name} exists already: it is this one")
-    await call.service.blocking(call.service.catalog.clusters.create, name, _unmasked(data, {}))
+    await call.blocking(call.catalog.clusters.create, name, _unmasked(data, {}))
     return Response(status_code=200)
 
 
@@ -110,7 +110,7 @@ async def update_cluster(call: Call) -> Response:
         raise precondition_failed(
             f"{name} is this cluster, which answers where it listens: set advertisedAddress and the ports instead"
         )
-    await call.service.blocking(call.service.catalog.clusters.update, name, partial(_unmasked, data))
+    await call.blocking(call.catalog.clusters.update, name, partial(_unmasked, data))
     return Response(status_code=200)
 
 
@@ -120,16 +120,16 @@ async def delete_cluster(call: Call) -> None:
     name = call.segment("cluster")
     if name == call.service.config.cluster_name:
         raise precondition_failed(f"{name} is this cluster, which is not deleted while it runs")
-    tenants = await call.service.blocking(_tenants_of, call, name)
+    tenants = await call.blocking(_tenants_of, call, name)
     if tenants:
         raise precondition_failed(
             f"cluster {name} is among the allowedClusters of {', '.join(tenants)}: take it out first"
         )
-    await call.service.blocking(call.service.catalog.clusters.delete, name)
+    await call.blocking(call.catalog.clusters.delete, name)
 
 
 def _tenants_of(call: Call, cluster: str) -> list[str]:
-    catalog = call.service.catalog
+    catalog = call.catalog
     return [name for name in catalog.tenants() if cluster in catalog.tenant(name).get("allowedClusters", [])]
 
 
@@ -179,7 +179,7 @@ async def health(call: Call) -> Response:
         raise not_found(f"there is no broker {broker}; this is {call.broker_id}")
     try:
         async with asyncio.timeout(_HEALTH_S):
-            await call.service.blocking(call.service.catalog.tenants)
+            await call.blocking(call.catalog.tenants)
     except TimeoutError as error:
         raise AdminError(
             HTTPStatus.SERVICE_UNAVAILABLE, f"the metadata store did not answer within {_HEALTH_S:.0f} s"

@@ -6,9 +6,10 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from afterglow.admin import policies, values
+from afterglow.admin import namespace_policies, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import AdminError, bad_request, conflict, not_allowed, precondition_failed
+from afterglow.admin.namespace_policies import PROPERTIES
 from afterglow.admin.resource import Resources
 from afterglow.broker.authorization import AUTH
 from afterglow.broker.service import log_warnings
@@ -31,31 +32,31 @@ NAMESPACES = Resources("/admin/v2/namespaces")
 @TENANTS.on("GET", "", Access.READ_SERVER)
 async def list_tenants(call: Call) -> list[str]:
     """Names of all tenants."""
-    return sorted(await call.service.blocking(call.service.catalog.tenants))
+    return sorted(await call.blocking(call.catalog.tenants))
 
 
 @TENANTS.on("GET", "/{tenant}", Access.READ_TENANT)
 async def get_tenant(call: Call) -> Json:
     """The settings of a tenant."""
-    return await call.service.blocking(call.service.catalog.tenant, call.segment("tenant"))
+    return await call.blocking(call.catalog.tenant, call.segment("tenant"))
 
 
 @TENANTS.on("PUT", "/{tenant}", Access.SUPER_USER)
 async def create_tenant(call: Call) -> None:
     """Create a tenant."""
     info = await _tenant_info(call)
-    await call.service.blocking(call.service.catalog.create_tenant, call.segment("tenant"), info)
+    await call.blocking(call.catalog.create_tenant, call.segment("tenant"), info)
 
 
 @TENANTS.on("POST", "/{tenant}", Access.SUPER_USER)
 async def update_tenant(call: Call) -> None:
     """Replace the settings of a tenant. This cluster stays allowed while the tenant has namespaces here."""
     tenant, info = call.segment("tenant"), await _tenant_info(call)
-    used = await call.service.blocking(call.service.catalog.namespaces, tenant)
+    used = await call.blocking(call.catalog.namespaces, tenant)
     own = call.service.config.cluster_name
     if used and own not in info["allowedClusters"]:
         raise conflict(f"tenant {tenant} has namespaces in {own}, which must stay among its allowedClusters")
-    await call.service.blocking(call.service.catalog.update_tenant, tenant, lambda old: {**old, **info})
+    await call.blocking(call.catalog.update_tenant, tenant, lambda old: {**old, **info})
 
 
 @TENANTS.on("DELETE", "/{tenant}", Access.SUPER_USER)
@@ -67,9 +68,9 @@ async def delete_tenant(call: Call) -> None:
             raise not_allowed(
                 "tenants are not deleted by force unless forceDeleteTenantAllowed is set: delete the namespaces first"
             )
-        for namespace in await call.service.blocking(call.service.catalog.namespaces, tenant):
+        for namespace in await call.blocking(call.catalog.namespaces, tenant):
             await _delete_with_topics(call.service, namespace)
-    await call.service.blocking(call.service.catalog.delete_tenant, tenant)
+    await call.blocking(call.catalog.delete_tenant, tenant)
 
 
 async def _tenant_info(call: Call) -> Json:
@@ -78,7 +79,7 @@ async def _tenant_info(call: Call) -> Json:
         raise precondition_failed('the body must name the tenant\'s settings: {"adminRoles":[],"allowedClusters":[…]}')
     given = values.fields(body, "a tenant", ("adminRoles", "allowedClusters"))
     clusters = values.texts(given.get("allowedClusters", []), "allowedClusters")
-    known = await call.service.blocking(call.service.catalog.clusters.names)
+    known = await call.blocking(call.catalog.clusters.names)
     unknown = [name for name in clusters if name not in known]
     if unknown or not clusters:
         raise precondition_failed(
@@ -97,32 +98,32 @@ async def _tenant_info(call: Call) -> Json:
 @NAMESPACES.on("GET", "/{tenant}", Access.READ_TENANT)
 async def list_namespaces(call: Call) -> list[str]:
     """The namespaces of a tenant."""
-    found = await call.service.blocking(call.service.catalog.namespaces, call.segment("tenant"))
+    found = await call.blocking(call.catalog.namespaces, call.segment("tenant"))
     return sorted(str(namespace) for namespace in found)
 
 
 @NAMESPACES.on("GET", "/{tenant}/{namespace}", Access.READ_TENANT)
 async def get_policies(call: Call) -> Json:
     """All policies of a namespace."""
-    return policies.shown(await call.namespace_policies(), call.service.config.cluster_name)
+    return namespace_policies.shown(await call.namespace_policies(), call.service.config.cluster_name)
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}", Access.TENANT)
 async def create_namespace(call: Call) -> None:
     """Create a namespace, with policies or without."""
     config = call.service.config
-    given = policies.created(await call.body(), config)
+    given = namespace_policies.created(await call.body(), config)
     warnings = call.check_new_policies(given)
-    tenant = await call.service.blocking(call.service.catalog.tenant, call.namespace.tenant)
+    tenant = await call.blocking(call.catalog.tenant, call.namespace.tenant)
     if config.cluster_name not in tenant.get("allowedClusters", []):
         raise AdminError(
             HTTPStatus.FORBIDDEN,
             f"tenant {call.namespace.tenant} may not use {config.cluster_name}: it is not among its allowedClusters",
         )
-    await call.service.blocking(call.service.catalog.create_namespace, call.namespace, given)
+    await call.blocking(call.catalog.create_namespace, call.namespace, given)
     call.service.policies_changed(call.namespace)
     if AUTH in given and not config.authorization_enabled:
-        warnings = (*warnings, policies.AUTH_WARNING)
+        warnings = (*warnings, namespace_policies.AUTH_WARNING)
     log_warnings(f"namespace {call.namespace}", warnings)
 
 
@@ -137,7 +138,7 @@ async def delete_namespace(call: Call) -> None:
         await call.namespace_policies()
         await _delete_with_topics(call.service, call.namespace)
         return
-    await call.service.blocking(call.service.catalog.delete_namespace, call.namespace)
+    await call.blocking(call.catalog.delete_namespace, call.namespace)
     call.service.policies_changed(call.namespace)
 
 
@@ -176,7 +177,7 @@ async def list_topics(call: Call) -> list[str]:
     await call.namespace_policies()
     if mode == "NON_PERSISTENT":
         return []
-    found = await call.service.blocking(call.service.catalog.topics, call.namespace)
+    found = await call.blocking(call.catalog.topics, call.namespace)
     return sorted(str(topic) for topic in found)
 
 
@@ -197,7 +198,7 @@ async def unload(call: Call) -> None:
 @NAMESPACES.on("GET", "/{tenant}/{namespace}/properties", Access.READ_TENANT)
 async def get_properties(call: Call) -> dict[str, str]:
     """All properties of a namespace."""
-    return (await call.namespace_policies()).get(policies.PROPERTIES) or {}
+    return (await call.namespace_policies()).get(PROPERTIES) or {}
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}/properties", Access.TENANT)
@@ -206,9 +207,10 @@ async def set_properties(call: Call) -> None:
     body = await call.body()
     if body is None:
         raise bad_request('the body must be an object of strings, as {"owner":"billing"}')
-    given = values.text_map(body, policies.PROPERTIES)
+    given = values.text_map(body, PROPERTIES)
     await call.update_policies(
-        call.namespace, lambda old: {**old, policies.PROPERTIES: {**(old.get(policies.PROPERTIES) or {}), **given}}
+        call.namespace,
+        lambda old: {**old, PROPERTIES: {**(old.get(PROPERTIES) or {}), **given}},
     )
 
 
@@ -216,5 +218,6 @@ async def set_properties(call: Call) -> None:
 async def remove_properties(call: Call) -> None:
     """Remove all properties of a namespace."""
     await call.update_policies(
-        call.namespace, lambda old: {name: value for name, value in old.items() if name != policies.PROPERTIES}
+        call.namespace,
+        lambda old: {name: value for name, value in old.items() if name != PROPERTIES},
     )

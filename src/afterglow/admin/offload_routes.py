@@ -56,7 +56,7 @@ async def trigger_offload(call: Call) -> None:
     position = message_ids.decode(body).position
     topic = await _topic(call, body)
     try:
-        await call.service.blocking(call.offload.offload_prefix, topic.name.managed_ledger_name, position)
+        await call.blocking(call.offload.offload_prefix, topic.name.managed_ledger_name, position)
     except OffloadInProgress as error:
         raise conflict(_IN_PROGRESS) from error
 
@@ -65,7 +65,7 @@ async def trigger_offload(call: Call) -> None:
 async def get_status(call: Call) -> dict[str, Any]:
     """Status of the last offload that was triggered."""
     topic = await targets.open_one(call.service, call.topic)
-    status = await call.service.blocking(call.offload.status, topic.name.managed_ledger_name)
+    status = await call.blocking(call.offload.status, topic.name.managed_ledger_name)
     first = status.first_unoffloaded if status.state == _SUCCESS else EARLIEST
     return {
         "status": str(status.state),
@@ -81,7 +81,7 @@ async def explain(call: Call) -> list[dict[str, Any]]:
     return [
         {"topic": str(topic.name), **asdict(found)}
         async for topic in targets.each(call.service, target)
-        for found in await call.service.blocking(call.offload.explain, topic.name.managed_ledger_name)
+        for found in await call.blocking(call.offload.explain, topic.name.managed_ledger_name)
     ]
 
 
@@ -92,7 +92,7 @@ async def list_segments(call: Call) -> list[dict[str, Any]]:
     return [
         {**asdict(view), "topic": str(name)}
         for name in target.topics
-        for view in await call.service.blocking(call.offload.segments, name.managed_ledger_name)
+        for view in await call.blocking(call.offload.segments, name.managed_ledger_name)
     ]
 
 
@@ -164,7 +164,7 @@ async def delete_of_namespace(call: Call) -> list[dict[str, Any]]:
 @EVERYTHING.on("POST", _PATH, Access.SUPER_USER)
 async def delete_of_everything(call: Call) -> list[dict[str, Any]]:
     """The same for all topics of all namespaces."""
-    return await _delete_of_many(call, await call.service.blocking(lambda: list(call.service.store.all_topics())))
+    return await _delete_of_many(call, await call.blocking(lambda: list(call.service.store.all_topics())))
 
 
 async def _delete_of_many(call: Call, names: Iterable[TopicName]) -> list[dict[str, Any]]:
@@ -242,6 +242,6 @@ def _flags(call: Call) -> tuple[bool, bool]:
 
 
 async def _roll_back(call: Call, name: TopicName, *, dry_run: bool = True, lose_data: bool = False) -> Rollback:
-    return await call.service.blocking(
+    return await call.blocking(
         call.offload.delete_segments, name.managed_ledger_name, dry_run=dry_run, lose_data=lose_data
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from afterglow.admin import policies, targets, values
+from afterglow.admin import namespace_policies, targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import not_found, precondition_failed
 from afterglow.admin.resource import Resources
+from afterglow.admin.values import with_field
 from afterglow.broker.authorization import AUTH, NAMESPACE_AUTH, SUBSCRIPTION_AUTH, TOPIC_AUTH
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 @NAMESPACES.on("GET", "/permissions", Access.READ_TENANT)
 async def get_namespace_permissions(call: Call) -> dict[str, Any]:
     """Actions on all topics of the namespace, by role."""
-    return policies.auth(await call.namespace_policies(), NAMESPACE_AUTH)
+    return namespace_policies.auth(await call.namespace_policies(), NAMESPACE_AUTH)
 
 
 @NAMESPACES.on("POST", "/permissions/{role}", Access.TENANT)
@@ -37,7 +38,7 @@ async def get_namespace_permissions(call: Call) -> dict[str, Any]:
 async def change_namespace_permissions(call: Call) -> None:
     """Replace the actions of a role on all topics of the namespace, or revoke all; those on single topics stay."""
     actions, role = await _actions(call), call.segment("role")
-    await _change(call, NAMESPACE_AUTH, lambda old: _with(old, role, actions))
+    await _change(call, NAMESPACE_AUTH, lambda old: with_field(old, role, actions))
 
 
 # --- subscriptions ---
@@ -46,7 +47,7 @@ async def change_namespace_permissions(call: Call) -> None:
 @NAMESPACES.on("GET", "/permissions/subscription", Access.READ_TENANT)
 async def get_subscription_permissions(call: Call) -> dict[str, Any]:
     """The roles that may use a subscription, by its name; one that is not named is open to all who may consume."""
-    return policies.auth(await call.namespace_policies(), SUBSCRIPTION_AUTH)
+    return namespace_policies.auth(await call.namespace_policies(), SUBSCRIPTION_AUTH)
 
 
 @NAMESPACES.on("POST", "/permissions/subscription/{subscription}", Access.TENANT)
@@ -54,7 +55,7 @@ async def grant_on_subscription(call: Call) -> None:
     """Replace the roles that may use a subscription."""
     roles = values.texts(await call.body(), "the list of roles")
     name = call.segment("subscription")
-    await _change(call, SUBSCRIPTION_AUTH, lambda old: _with(old, name, roles))
+    await _change(call, SUBSCRIPTION_AUTH, lambda old: with_field(old, name, roles))
 
 
 @NAMESPACES.on("DELETE", "/permissions/{subscription}/{role}", Access.TENANT)
@@ -65,7 +66,7 @@ async def revoke_on_subscription(call: Call) -> None:
     def change(old: dict[str, Any]) -> dict[str, Any]:
         if name not in old:
             raise not_found(f"no role has permission on the subscription {name} in {call.namespace}")
-        return _with(old, name, [other for other in old[name] if other != role] or None)
+        return with_field(old, name, [other for other in old[name] if other != role] or None)
 
     await _change(call, SUBSCRIPTION_AUTH, change)
 
@@ -78,8 +79,8 @@ async def get_topic_permissions(call: Call) -> dict[str, list[str]]:
     """Actions on the topic, by role; those on its namespace and on its partitioned topic included."""
     await targets.find(call.service, call.topic)
     stored = await call.namespace_policies()
-    found: dict[str, list[str]] = dict(policies.auth(stored, NAMESPACE_AUTH))
-    by_topic = policies.auth(stored, TOPIC_AUTH)
+    found: dict[str, list[str]] = dict(namespace_policies.auth(stored, NAMESPACE_AUTH))
+    by_topic = namespace_policies.auth(stored, TOPIC_AUTH)
     for name in dict.fromkeys((call.topic.base, call.topic)):
         for role, actions in (by_topic.get(str(name)) or {}).items():
             found[role] = list(dict.fromkeys([*found.get(role, []), *actions]))
@@ -101,7 +102,7 @@ async def change_topic_permissions(call: Call) -> None:
     def change(old: dict[str, Any]) -> dict[str, Any]:
         new = old
         for name in map(str, names):
-            new = _with(new, name, _with(new.get(name) or {}, role, actions) or None)
+            new = with_field(new, name, with_field(new.get(name) or {}, role, actions) or None)
         return new
 
     await _change(call, TOPIC_AUTH, change)
@@ -112,7 +113,7 @@ async def change_topic_permissions(call: Call) -> None:
 
 async def _actions(call: Call) -> list[str] | None:
     """The actions that are granted; None where all are revoked."""
-    return None if call.method == "DELETE" else policies.actions(await call.body(), "the list of actions")
+    return None if call.method == "DELETE" else namespace_policies.actions(await call.body(), "the list of actions")
 
 
 async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -120,7 +121,7 @@ async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict
     _check_enabled(call)
 
     def changed(old: dict[str, Any]) -> dict[str, Any]:
-        auth = {name: policies.auth(old, name) for name in (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH)}
+        auth = {name: namespace_policies.auth(old, name) for name in (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH)}
         return {**old, AUTH: {**(old.get(AUTH) or {}), **auth, part: change(auth[part])}}
 
     await call.update_policies(call.namespace, changed)
@@ -131,9 +132,3 @@ def _check_enabled(call: Call) -> None:
         raise precondition_failed(
             "permissions are not enforced by this broker, and are not granted without: set authorizationEnabled=true"
         )
-
-
-def _with(old: dict[str, Any], name: str, value: object) -> dict[str, Any]:
-    """A copy with another value of a name, or without the name where the value is None."""
-    rest = {other: kept for other, kept in old.items() if other != name}
-    return rest if value is None else {**rest, name: value}

@@ -1,165 +1,133 @@
-"""The levels at which offload policies are set over the API: a namespace, and a topic.
+"""Levels at which policies are set over the API: a namespace, and a topic.
 
-Every change is checked as a whole, by the effective policies afterwards, inside the compare-and-set that makes it; see
-:mod:`afterglow.policy.changes`. A call that is refused has changed nothing.
+Every change is validated by the effective policies that it leads to, inside the compare-and-set that stores it; see
+:mod:`afterglow.policy.changes`. A refused call changes nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from afterglow.admin import targets
 from afterglow.admin.errors import precondition_failed
+from afterglow.admin.values import with_field
 from afterglow.policy import offload_json
-from afterglow.policy.resolver import resolve_stored
-from afterglow.policy.stored import (
+from afterglow.policy.fields import (
     LEGACY_OFFLOAD_FIELDS,
     NAMESPACE_OFFLOAD,
     TOPIC_OFFLOAD,
     namespace_settings,
     of_scope,
+    topic_settings,
     with_scope,
 )
+from afterglow.policy.resolver import resolve_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from afterglow.admin.call import Call
     from afterglow.config import BrokerConfig
+    from afterglow.policy.fields import LevelSettings
 
     Json: TypeAlias = dict[str, Any]
     Edit: TypeAlias = Callable[[Json], Json]
-    """From an object of offload policies to another one, in the thread that writes it. May raise ``ConfigError``."""
+    """From stored policies to those that replace them, in the thread that writes them. May raise ``ConfigError``."""
 
 
-class Level(Protocol):
-    """What offload policies are set for."""
+@dataclass(frozen=True, slots=True)
+class PolicyLevel:
+    """A level at which policies are stored, as one JSON object.
 
-    async def stored(self, call: Call) -> Json | None:
-        """The offload policies that are set there; None where none are."""
-        ...
+    Methods and callables that change policies raise ``ConfigError`` where the effective policies would contradict each
+    other, and ``AdminError`` where the namespace or topic in the path does not exist.
+    """
 
-    async def values(self, call: Call) -> Json:
-        """What is set there by whichever field, by key of the setting."""
-        ...
+    offload_field: str
+    """Field of the offload policies."""
+    settings: Callable[[Mapping[str, Any]], LevelSettings]
+    """From stored policies to the settings that they override."""
+    stored: Callable[[Call], Awaitable[Json]]
+    """Reads the stored policies."""
+    update: Callable[[Call, Edit], Awaitable[None]]
+    """Changes the stored policies."""
+    effective: Callable[[Call], Awaitable[BrokerConfig]]
+    """Resolves the effective policy."""
 
-    async def effective(self, call: Call) -> BrokerConfig:
-        """What holds there."""
-        ...
+    async def update_offload(self, call: Call, edit: Edit) -> None:
+        """Change the offload policies; an empty object is not stored."""
+        name = self.offload_field
+        await self.update(call, lambda old: with_field(old, name, edit(old.get(name) or {}) or None))
 
-    async def change(self, call: Call, edit: Edit) -> None:
-        """Change what is set there.
+    async def unset_offload(self, call: Call, key: str) -> None:
+        """Unset one setting of the offload policies, and the legacy field that sets it."""
 
-        Raises:
-            ConfigError: What would hold cannot be obeyed.
-        """
-        ...
-
-    async def unset(self, call: Call, key: str) -> None:
-        """Have one setting not set there, by whichever field.
-
-        Raises:
-            ConfigError: What would hold cannot be obeyed.
-        """
-        ...
-
-    async def remove(self, call: Call) -> None:
-        """Have nothing set there.
-
-        Raises:
-            ConfigError: What would hold cannot be obeyed.
-        """
-        ...
-
-
-class _Namespace:
-    async def stored(self, call: Call) -> Json | None:
-        found: Json | None = (await call.namespace_policies()).get(NAMESPACE_OFFLOAD)
-        return found or None
-
-    async def values(self, call: Call) -> Json:
-        return namespace_settings(await call.namespace_policies()).all
-
-    async def effective(self, call: Call) -> BrokerConfig:
-        return resolve_stored(call.service.config, await call.namespace_policies(), {})[0]
-
-    async def change(self, call: Call, edit: Edit) -> None:
-        await call.update_policies(
-            call.namespace, lambda old: _with_field(old, NAMESPACE_OFFLOAD, edit(old.get(NAMESPACE_OFFLOAD) or {}))
-        )
-
-    async def unset(self, call: Call, key: str) -> None:
-        def apply(old: Json) -> Json:
+        def edit(old: Json) -> Json:
             rest = {name: value for name, value in old.items() if LEGACY_OFFLOAD_FIELDS.get(name) != key}
-            return _with_field(rest, NAMESPACE_OFFLOAD, offload_json.without(old.get(NAMESPACE_OFFLOAD) or {}, key))
+            left = offload_json.without(old.get(self.offload_field) or {}, key)
+            return with_field(rest, self.offload_field, left or None)
 
-        await call.update_policies(call.namespace, apply)
+        await self.update(call, edit)
 
-    async def remove(self, call: Call) -> None:
-        gone = {NAMESPACE_OFFLOAD, *LEGACY_OFFLOAD_FIELDS}
-        await call.update_policies(
-            call.namespace, lambda old: {name: value for name, value in old.items() if name not in gone}
-        )
-
-
-class _Topic:
-    async def stored(self, call: Call) -> Json | None:
-        stored = await own_policies(call)
-        found: Json | None = of_scope(stored, is_global=call.flag("isGlobal")).get(TOPIC_OFFLOAD)
-        return found or None
-
-    async def values(self, call: Call) -> Json:
-        return offload_json.read(await self.stored(call) or {}).values
-
-    async def effective(self, call: Call) -> BrokerConfig:
-        topic = await own_policies(call)
-        return resolve_stored(call.service.config, await call.namespace_policies(), topic)[0]
-
-    async def change(self, call: Call, edit: Edit) -> None:
-        await change_own(call, lambda old: _with_field(old, TOPIC_OFFLOAD, edit(old.get(TOPIC_OFFLOAD) or {})))
-
-    async def unset(self, call: Call, key: str) -> None:
-        await change_own(
-            call, lambda old: _with_field(old, TOPIC_OFFLOAD, offload_json.without(old.get(TOPIC_OFFLOAD) or {}, key))
-        )
-
-    async def remove(self, call: Call) -> None:
-        await change_own(call, lambda old: _with_field(old, TOPIC_OFFLOAD, {}))
+    async def remove_offload(self, call: Call) -> None:
+        """Remove the offload policies, and the legacy fields that preceded them."""
+        removed = {self.offload_field, *LEGACY_OFFLOAD_FIELDS}
+        await self.update(call, lambda old: {name: value for name, value in old.items() if name not in removed})
 
 
-NAMESPACE: Final[Level] = _Namespace()
-TOPIC: Final[Level] = _Topic()
-
-
-async def own_policies(call: Call) -> Json:
-    """All policies of the topic in the path, as they are stored.
+async def topic_policies(call: Call) -> Json:
+    """Policies of the topic in the path, of both scopes, as they are stored.
 
     Raises:
-        AdminError: There is no such topic.
+        AdminError: The topic does not exist.
     """
     call.flag("authoritative")
     await targets.find(call.service, call.topic)
-    return await call.service.blocking(call.service.catalog.topic_policies, call.topic)
+    return await call.blocking(call.catalog.topic_policies, call.topic)
 
 
-async def change_own(call: Call, edit: Edit, *, whole: bool = False) -> None:
-    """Change policies of the topic in the path, by default those of the scope that ``isGlobal`` says.
+async def update_topic_policies(call: Call, edit: Edit) -> None:
+    """Change policies of the topic in the path, of both scopes.
 
     Raises:
-        AdminError: There is no such topic, or it is a partition.
+        AdminError: The topic does not exist, or is a partition.
+        ConfigError: The effective policies would contradict each other.
     """
-    name, is_global = call.topic, call.flag("isGlobal")
     call.flag("authoritative")
+    name = call.topic
     await targets.find(call.service, name)
     if name.partition_index is not None:
-        raise precondition_failed(f"{name} is a partition and has the policies of its topic: set those of {name.base}")
-
-    def apply(old: Json) -> Json:
-        return with_scope(old, edit(of_scope(old, is_global=is_global)), is_global=is_global)
-
-    await call.update_topic_policies(name, edit if whole else apply)
+        raise precondition_failed(f"{name} is a partition and has the policies of its topic; set those of {name.base}")
+    await call.update_topic_policies(name, edit)
 
 
-def _with_field(old: Json, name: str, fields: Json) -> Json:
-    rest = {key: value for key, value in old.items() if key != name}
-    return {**rest, name: fields} if fields else rest
+async def _effective_of_namespace(call: Call) -> BrokerConfig:
+    return resolve_stored(call.service.config, await call.namespace_policies(), {})[0]
+
+
+async def _effective_of_topic(call: Call) -> BrokerConfig:
+    topic = await topic_policies(call)
+    return resolve_stored(call.service.config, await call.namespace_policies(), topic)[0]
+
+
+async def _topic_scope(call: Call) -> Json:
+    return of_scope(await topic_policies(call), is_global=call.flag("isGlobal"))
+
+
+async def _update_topic_scope(call: Call, edit: Edit) -> None:
+    is_global = call.flag("isGlobal")
+    await update_topic_policies(
+        call, lambda old: with_scope(old, edit(of_scope(old, is_global=is_global)), is_global=is_global)
+    )
+
+
+NAMESPACE: Final = PolicyLevel(
+    NAMESPACE_OFFLOAD,
+    namespace_settings,
+    lambda call: call.namespace_policies(),
+    lambda call, edit: call.update_policies(call.namespace, edit),
+    _effective_of_namespace,
+)
+TOPIC: Final = PolicyLevel(TOPIC_OFFLOAD, topic_settings, _topic_scope, _update_topic_scope, _effective_of_topic)
+"""Of the scope that the parameter ``isGlobal`` names."""

@@ -8,7 +8,7 @@ from afterglow.admin import values
 from afterglow.admin.errors import bad_request, precondition_failed
 from afterglow.broker.creation import most_partitions
 from afterglow.config.choices import SchemaCompatibilityStrategy, SubscriptionType, TopicType
-from afterglow.policy.stored import AUTO_UPDATE_STRATEGIES, SERVED_TYPES
+from afterglow.policy.fields import AUTO_UPDATE_STRATEGIES, SERVED_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

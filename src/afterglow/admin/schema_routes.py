@@ -15,13 +15,13 @@ from afterglow.admin import targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, conflict, not_found
 from afterglow.admin.resource import Resources
-from afterglow.catalog.schemas import MAX_SCHEMA_BYTES, SchemaPolicies, decode_version, encode_version
+from afterglow.catalog.schema_registry import MAX_SCHEMA_BYTES, SchemaPolicies, decode_version, encode_version
 from afterglow.errors import CorruptMetadata
 from afterglow.format.proto import pulsar_api_pb2 as wire
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
-    from afterglow.catalog.schemas import StoredSchema
+    from afterglow.catalog.schema_registry import StoredSchema
     from afterglow.metadata.names import TopicName
 
 RESOURCES = Resources("/admin/v2/schemas/{tenant}/{namespace}/{topic}")
@@ -60,7 +60,7 @@ _LENGTH: Final = struct.Struct(">i")
 async def newest_schema(call: Call) -> dict[str, Any]:
     """The newest version."""
     name = await _topic(call)
-    found = await call.service.blocking(call.service.schemas.get, name)
+    found = await call.blocking(call.service.schemas.get, name)
     if found is None:
         raise not_found(f"{name} has no schema")
     return _encode(found)
@@ -70,7 +70,7 @@ async def newest_schema(call: Call) -> dict[str, Any]:
 async def schema_version(call: Call) -> dict[str, Any]:
     """One version, by its number from 0."""
     name, version = await _topic(call), call.whole_number("version")
-    found = await call.service.blocking(call.service.schemas.get, name, encode_version(version))
+    found = await call.blocking(call.service.schemas.get, name, encode_version(version))
     if found is None:
         raise not_found(f"{name} has no version {version} of its schema")
     return _encode(found)
@@ -79,7 +79,7 @@ async def schema_version(call: Call) -> dict[str, Any]:
 @RESOURCES.on("GET", "/schemas", Access.LOOKUP)
 async def all_versions(call: Call) -> dict[str, Any]:
     """All versions, oldest first."""
-    found = await call.service.blocking(call.service.schemas.versions, await _topic(call))
+    found = await call.blocking(call.service.schemas.versions, await _topic(call))
     return {"getSchemaResponses": [_encode(schema) for schema in found]}
 
 
@@ -88,10 +88,10 @@ async def add_schema(call: Call) -> dict[str, Any]:
     """Add a version, unless there is one with the same content."""
     name = await _topic(call)
     schema = _decode(await call.body(_MOST_BYTES), name.base.local_name)
-    effective = await call.service.blocking(call.service.policies.of, name.managed_ledger_name)
+    effective = await call.blocking(call.service.policies.of, name.managed_ledger_name)
     # Uploads are how schemas come where clients may bring none.
     policies = replace(SchemaPolicies.of(effective), updates=True)
-    version = await call.service.blocking(call.service.schemas.get_or_create, name, schema, policies)
+    version = await call.blocking(call.service.schemas.get_or_create, name, schema, policies)
     return {"version": {"version": decode_version(version)}}
 
 
@@ -103,7 +103,7 @@ async def delete_schema(call: Call) -> dict[str, Any]:
     naming those that they know.
     """
     name, force = await _topic(call), call.flag("force")
-    versions = await call.service.blocking(call.service.schemas.versions, name)
+    versions = await call.blocking(call.service.schemas.versions, name)
     if not versions:
         raise not_found(f"{name} has no schema")
     count = await targets.partitions_of(call.service, name.base)
@@ -112,14 +112,14 @@ async def delete_schema(call: Call) -> dict[str, Any]:
     if not force and await _has_messages(call, existing):
         raise conflict(f"{name} has messages that name versions of its schema: delete the topic, or delete by force")
     schemas = call.service.schemas
-    await call.service.blocking(schemas.clear if count or existing else schemas.delete, name.base)
+    await call.blocking(schemas.clear if count or existing else schemas.delete, name.base)
     return {"version": decode_version(versions[-1].version)}
 
 
 async def _topic(call: Call) -> TopicName:
     """The topic in the path, in a namespace that exists; schemas may come before the topic."""
     name = call.topic
-    await call.service.blocking(call.service.catalog.policies, name.namespace)
+    await call.blocking(call.catalog.policies, name.namespace)
     return name
 
 

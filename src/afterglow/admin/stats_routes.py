@@ -64,7 +64,7 @@ async def get_internal_info(call: Call) -> dict[str, Any]:
 async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     oldest = await topic.oldest_backlog()
     name = topic.name.managed_ledger_name
-    statistics = await call.service.blocking(call.offload.statistics, name) if call.offloads else None
+    statistics = await call.blocking(call.offload.statistics, name) if call.offloads else None
     shown = topic_stats.topic_stats(topic, call.broker_id)
     if call.flag("getEarliestTimeInBacklog"):
         await _add_earliest(topic, shown)
@@ -107,14 +107,14 @@ async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str,
     shown = ledger_stats.internal_info(topic.ledger, snapshot)
     if for_readers:
         name = topic.name.managed_ledger_name
-        records = await call.service.blocking(call.offload.segment_records, name) if call.offloads else ()
+        records = await call.blocking(call.offload.segment_records, name) if call.offloads else ()
         shown["afterglow"] = ledger_stats.reader_view(snapshot.info, records, topic.ledger.layout)
     return shown
 
 
 async def _snapshot(call: Call, topic: Topic) -> Snapshot:
     """The newest metadata; an edit that changes nothing writes nothing."""
-    return await call.service.blocking(topic.ledger.update, lambda _info: None)
+    return await call.blocking(topic.ledger.update, lambda _info: None)
 
 
 async def _partitioned(call: Call) -> Target:

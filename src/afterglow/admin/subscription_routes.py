@@ -283,4 +283,4 @@ async def replace_properties(call: Call) -> None:
     if len(durable) < len(cursors):
         raise not_allowed(f"{call.segment('subscription')!r} is of a reader, and goes with it: it keeps no properties")
     for cursor in durable:
-        await call.service.blocking(cursor.set_properties, properties)
+        await call.blocking(cursor.set_properties, properties)

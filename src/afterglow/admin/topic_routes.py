@@ -47,7 +47,7 @@ _SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
 async def list_topics(call: Call) -> list[str]:
     """The topics of a namespace, each partition by itself."""
     await call.namespace_policies()
-    found = await call.service.blocking(call.service.catalog.topics, call.namespace)
+    found = await call.blocking(call.catalog.topics, call.namespace)
     return sorted(str(topic) for topic in found)
 
 
@@ -55,7 +55,7 @@ async def list_topics(call: Call) -> list[str]:
 async def list_partitioned(call: Call) -> list[str]:
     """The partitioned topics of a namespace."""
     await call.namespace_policies()
-    found = await call.service.blocking(call.service.catalog.partitioned_topics, call.namespace)
+    found = await call.blocking(call.catalog.partitioned_topics, call.namespace)
     return sorted(str(topic) for topic in found)
 
 
@@ -128,7 +128,7 @@ async def unload_topic(call: Call) -> None:
 async def terminate_topic(call: Call) -> dict[str, int]:
     """End a topic for good; consumers still get what is in it."""
     topic = await targets.open_whole(call.service, call.topic, "terminated")
-    last = await call.service.blocking(topic.ledger.terminate)
+    last = await call.blocking(topic.ledger.terminate)
     topic.disconnect_producers()
     return message_ids.encode(last, topic.partition)
 
@@ -138,7 +138,7 @@ async def trim_topic(call: Call) -> None:
     """Trim ledgers that are consumed and that retention no longer keeps, now."""
     target = await targets.find(call.service, call.topic)
     async for topic in targets.each(call.service, target):
-        await call.service.blocking(topic.ledger.trim)
+        await call.blocking(topic.ledger.trim)
 
 
 @PERSISTENT.on("DELETE", "/{topic}/truncate", Access.TENANT)
@@ -146,7 +146,7 @@ async def truncate_topic(call: Call) -> None:
     """Acknowledge all messages for all subscriptions, and delete them."""
     target = await targets.find(call.service, call.topic)
     async for topic in targets.each(call.service, target):
-        await call.service.blocking(topic.ledger.truncate)
+        await call.blocking(topic.ledger.truncate)
         for subscription in topic.subscriptions.values():
             targets.settle(subscription)
 
@@ -169,13 +169,13 @@ async def get_partitions(call: Call) -> dict[str, Any]:
     if name.base == TRANSACTION_COORDINATOR:
         return partitioned_metadata(0)
     creating = call.flag("checkAllowAutoCreation")
-    policy, _ = await call.service.blocking(call.service.policies.of_namespace, name.namespace)
+    policy, _ = await call.blocking(call.service.policies.of_namespace, name.namespace)
     count = await call.service.partitions(name, create=creating)
     if not count and not (creating and policy.allow_auto_topic_creation):
         await targets.find(call.service, name)
     if not count:
         return partitioned_metadata(0)
-    return partitioned_metadata(count, await call.service.blocking(call.service.catalog.partitioned_properties, name))
+    return partitioned_metadata(count, await call.blocking(call.catalog.partitioned_properties, name))
 
 
 @PERSISTENT.on("PUT", "/{topic}/partitions", Access.TENANT)

@@ -147,6 +147,12 @@ def fields(value: object, what: str, known: Collection[str]) -> dict[str, Any]:
     return {name: item for name, item in value.items() if item is not None}
 
 
+def with_field(fields: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+    """A copy of an object with another value of one field, or without the field where the value is None."""
+    rest = {other: kept for other, kept in fields.items() if other != name}
+    return rest if value is None else {**rest, name: value}
+
+
 def shown(value: object) -> str:
     """A value for a message, cut where it is long: no more of it is encoded than that needs."""
     image = ""

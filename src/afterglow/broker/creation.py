@@ -10,7 +10,7 @@ from afterglow.config.choices import TopicType
 from afterglow.errors import NotThere
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
-from afterglow.policy.stored import DELETED
+from afterglow.policy.fields import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,8 +20,8 @@ from afterglow.broker.producers import Producer
 from afterglow.broker.replies import set_message_id, signed
 from afterglow.broker.subscription import position_of
 from afterglow.broker.topic_list import choose_topics
-from afterglow.catalog.schema_rules import is_any
-from afterglow.catalog.schemas import NO_VERSION, SchemaPolicies
+from afterglow.catalog.schema_compatibility import is_any
+from afterglow.catalog.schema_registry import NO_VERSION, SchemaPolicies
 from afterglow.errors import NotThere
 from afterglow.format.position import EARLIEST, LATEST, parse_position
 from afterglow.format.proto import pulsar_api_pb2 as wire

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from afterglow.broker.auth import Authenticator
     from afterglow.catalog.catalog import Catalog
-    from afterglow.catalog.schemas import SchemaRegistry
+    from afterglow.catalog.schema_registry import SchemaRegistry
     from afterglow.config import BrokerConfig
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.names import NamespaceName, TopicName

@@ -2,5 +2,5 @@
 
 Entry points: :class:`~afterglow.policy.resolver.Policies` gives the effective policy of a topic and notifies of
 changes; :class:`~afterglow.policy.changes.PolicyChanges` changes what is stored, or refuses to;
-:mod:`~afterglow.policy.stored` is the table of all fields that a namespace or a topic may set.
+:mod:`~afterglow.policy.fields` is the table of all fields that a namespace or a topic may set.
 """

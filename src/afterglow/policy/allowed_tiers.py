@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl
 
 from afterglow.config.settings_offload import driver_keys
 from afterglow.errors import ConfigError, NotSupported, TierNotAllowed
+from afterglow.policy.fields import namespace_settings, of_scope, topic_settings
 from afterglow.policy.resolver import NAMESPACE, TOPIC
-from afterglow.policy.stored import namespace_settings, of_scope, topic_settings
 from afterglow.tier.locations import (
     FILESYSTEM,
     MEMORY,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from afterglow.errors import ConfigError, CorruptMetadata, NotThere
 from afterglow.policy import validation
 from afterglow.policy.allowed_tiers import Levels
+from afterglow.policy.fields import namespace_settings, topic_settings
 from afterglow.policy.resolver import resolve, resolve_stored
-from afterglow.policy.stored import namespace_settings, topic_settings
 from afterglow.policy.validation import Problem
 
 if TYPE_CHECKING:

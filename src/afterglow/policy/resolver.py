@@ -18,7 +18,7 @@ from afterglow.config import Origin, OriginKind
 from afterglow.errors import ConfigError, NotThere
 from afterglow.metadata.names import Domain, TopicName
 from afterglow.policy import validation
-from afterglow.policy.stored import DELETED, namespace_settings, topic_settings
+from afterglow.policy.fields import DELETED, namespace_settings, topic_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from afterglow.catalog.catalog import Catalog
     from afterglow.config import BrokerConfig
     from afterglow.metadata.names import NamespaceName
-    from afterglow.policy.stored import LevelSettings
+    from afterglow.policy.fields import LevelSettings
 
     EffectivePolicy: TypeAlias = BrokerConfig
     Stored: TypeAlias = Mapping[str, Any]

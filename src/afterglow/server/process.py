@@ -15,7 +15,7 @@ from afterglow.broker.auth import Authenticator
 from afterglow.broker.service import BrokerService
 from afterglow.broker.tls import server_context
 from afterglow.catalog.catalog import Catalog
-from afterglow.catalog.schemas import SchemaRegistry
+from afterglow.catalog.schema_registry import SchemaRegistry
 from afterglow.errors import ConfigError
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.log import call_each

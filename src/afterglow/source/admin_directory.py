@@ -21,8 +21,8 @@ from afterglow.errors import (
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.pulsar_views import last_confirmed, ledger_list, schema_versions
 from afterglow.policy import offload_json
+from afterglow.policy.fields import TOPIC_OFFLOAD
 from afterglow.policy.resolver import resolve_stored
-from afterglow.policy.stored import TOPIC_OFFLOAD
 from afterglow.read.hot_readers import HotLocation, NoHot, RemoteHot
 from afterglow.source.directory import Look, SourceSegment
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from afterglow.catalog.catalog import Catalog
-from afterglow.catalog.schema_rules import TYPE_NAMES
-from afterglow.catalog.schemas import SchemaRegistry
+from afterglow.catalog.schema_compatibility import TYPE_NAMES
+from afterglow.catalog.schema_registry import SchemaRegistry
 from afterglow.errors import MetadataUnavailable, NotSupported, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.schema import SchemaVersion

@@ -14,7 +14,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.catalog.schema_rules import check_follows, check_valid, definition_digest, digest, is_any, rule_for
+from afterglow.catalog.schema_compatibility import (
+    check_follows,
+    check_valid,
+    definition_digest,
+    digest,
+    is_any,
+    rule_for,
+)
 from afterglow.config.choices import SchemaCompatibilityStrategy as Strategy
 from afterglow.errors import CommitUnknown, CorruptMetadata, ValueTooLarge, VersionConflict
 from afterglow.format.proto import pulsar_api_pb2 as wire

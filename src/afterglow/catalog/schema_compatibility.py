@@ -5,7 +5,7 @@ wrote; FORWARD: they must be able to read what it writes; FULL: both. Only the n
 all. Under each of these the type must stay, and
 
 =================  =====================================================================================================
-JSON, AVRO         one definition, as reader, must resolve the other, as writer (:mod:`afterglow.catalog.avro_rules`)
+JSON, AVRO         one definition, as reader, must resolve the other, as writer; see :mod:`.avro_compatibility`
 KEY_VALUE          the types of key and value must stay, and each follows its own type's rule
 PROTOBUF_NATIVE    the root message's name must stay
 all others         nothing more (also PROTOBUF, which Pulsar leaves unchecked unless told otherwise)
@@ -221,9 +221,9 @@ def _undocumented(definition: Any) -> Any:
 
 
 def _avro() -> ModuleType:
-    from afterglow.catalog import avro_rules  # noqa: PLC0415 - an extra, needed by few types only
+    from afterglow.catalog import avro_compatibility  # noqa: PLC0415 - an extra, needed by few types only
 
-    return avro_rules
+    return avro_compatibility
 
 
 def _avro_schema(schema: wire.Schema) -> Any:

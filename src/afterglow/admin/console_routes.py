@@ -87,7 +87,7 @@ def overview_resources(overview: Overview) -> Resources:
         wanted = _wanted(call)
         snapshot = await overview.look()
         # Sorting tens of thousands of rows takes longer than the event loop may wait.
-        page = await call.service.blocking(_page, snapshot, wanted)
+        page = await call.blocking(_page, snapshot, wanted)
         return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
 
     @found.on("GET", "/tiers", Access.READ_SERVER)
@@ -174,7 +174,7 @@ async def get_log(call: Call) -> dict[str, Any]:
     topic = await targets.open_one(call.service, call.topic)
     figures = figures_of(topic, own=True)
     cursors = _cursors(topic)
-    stored = await call.service.blocking(_stored_log, call, topic, first)
+    stored = await call.blocking(_stored_log, call, topic, first)
     return {
         "topic": str(topic.name),
         **stored,

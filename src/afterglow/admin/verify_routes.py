@@ -27,36 +27,33 @@ if TYPE_CHECKING:
 
     from afterglow.admin.call import Call
     from afterglow.pipeline.tier_verifier import ReportedFinding, VerifyControl
-    from afterglow.pipeline.verify_runs import VerifyResult, VerifyRun, VerifyRuns
+    from afterglow.pipeline.verify_runs import VerifyResult, VerifyRun
+
+RESOURCES = Resources("/admin/v2/afterglow/verify")
 
 _PROGRESS_S: Final = 1.0
 """Between two lines of progress. Clients take a longer silence for a server that is gone."""
 _LONGEST_GRACE_MS: Final = 10 * 366 * 86_400_000
 
 
-def resources(runs: VerifyRuns | None) -> Resources:
-    """The resource that verifies; without runs, the call is refused."""
-    found = Resources("/admin/v2/afterglow/verify")
+@RESOURCES.on("POST", "", Access.SUPER_USER)
+async def verify(call: Call) -> StreamingResponse:
+    """Verify the tiers; the response streams progress, findings and the result."""
+    request = _read_request(await call.body())
+    runs = call.server.verify_runs
+    if runs is None:
+        raise precondition_failed("this server has no tier to verify; start it with a tier")
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    @found.on("POST", "", Access.SUPER_USER)
-    async def verify(call: Call) -> StreamingResponse:
-        """Verify, and report while it runs."""
-        request = _read_request(await call.body())
-        if runs is None:
-            raise precondition_failed("this broker verifies nothing: it was started without a tier")
-        changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def notify() -> None:
+        with suppress(RuntimeError):  # the loop has ended, and with it the client's connection
+            loop.call_soon_threadsafe(changed.set)
 
-        def notify() -> None:
-            with suppress(RuntimeError):  # the loop has ended, and with it the client's connection
-                loop.call_soon_threadsafe(changed.set)
-
-        try:
-            return _VerifyResponse(runs.start(request, notify), changed)
-        except VerifyRunning as error:
-            raise conflict(str(error)) from error
-
-    return found
+    try:
+        return _VerifyResponse(runs.start(request, notify), changed)
+    except VerifyRunning as error:
+        raise conflict(str(error)) from error
 
 
 class _VerifyResponse(StreamingResponse):

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from afterglow.catalog.schemas import SchemaPolicies
+from afterglow.catalog.schema_registry import SchemaPolicies
 from afterglow.config import BrokerConfig
 from afterglow.config.choices import SchemaCompatibilityStrategy, TopicType
 from afterglow.ledger.retention import Retention
+from afterglow.policy.fields import FIELDS, SERVED_TYPES, TYPES_ENABLED, merged_scopes, of_scope, with_scope
 from afterglow.policy.resolver import resolve, resolve_stored
-from afterglow.policy.stored import FIELDS, SERVED_TYPES, TYPES_ENABLED, merged_scopes, of_scope, with_scope
 
 CONFIG = BrokerConfig(
     default_retention_time_in_minutes=7,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.served_topics import eventually
 
-from afterglow.admin import verify
+from afterglow.admin import verify_routes
 from afterglow.pipeline import verify_runs
 from afterglow.pipeline.tier_verifier import VerifyRequest
 from afterglow.storage import LocalStore
@@ -166,7 +166,7 @@ class Gate:
 @pytest.fixture
 def gate(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> Gate:
     assert admin.offloading  # which has read objects before
-    monkeypatch.setattr(verify, "_PROGRESS_S", 0.05)
+    monkeypatch.setattr(verify_routes, "_PROGRESS_S", 0.05)
     return Gate(monkeypatch)
 
 
@@ -233,7 +233,7 @@ def test_a_client_that_is_gone_before_the_first_line_cancels_the_verification(ad
     runs = admin.offloading.verify_runs
     started = runs.start(VerifyRequest(), lambda: None)
     with gate.reached():
-        response = verify._VerifyResponse(started, asyncio.Event())
+        response = verify_routes._VerifyResponse(started, asyncio.Event())
         admin.run(response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send))
         assert started.control.cancelled
     eventually(lambda: not runs.figures().running, lambda: "the run does not end")

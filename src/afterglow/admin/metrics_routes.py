@@ -40,7 +40,7 @@ def resources(collector: MetricsCollector, access: Access) -> Resources:
     @found.on("GET", "/metrics", access)
     async def get_metrics(call: Call) -> Response:
         samples = await collector.collect()
-        body = await call.service.blocking(exposition, samples, call.service.config.cluster_name)
+        body = await call.blocking(exposition, samples, call.service.config.cluster_name)
         return Response(body, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return found

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from afterglow.admin.server import HttpLimits, serve_http
+from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.broker.connection_limits import ConnectionSlots
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from afterglow.catalog.schemas import SchemaPolicies
+from afterglow.catalog.schema_registry import SchemaPolicies
 from afterglow.config import SETTINGS
 from afterglow.config.choices import SchemaCompatibilityStrategy, SubscriptionType, TopicType
 from afterglow.policy import offload_json

@@ -13,9 +13,8 @@ from afterglow.admin import policy_values, values
 from afterglow.admin.errors import bad_request, forbidden, precondition_failed
 from afterglow.broker.authorization import ACTIONS, AUTH, NAMESPACE_AUTH, SUBSCRIPTION_AUTH, TOPIC_AUTH
 from afterglow.config.choices import SchemaCompatibilityStrategy
-from afterglow.policy import offload_json
-from afterglow.policy import stored as fields
-from afterglow.policy.stored import NAMESPACE_OFFLOAD
+from afterglow.policy import fields, offload_json
+from afterglow.policy.fields import NAMESPACE_OFFLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""Offload policies of namespaces and topics: all fields at once, and those that have a path of their own.
+"""Routes of offload policies of namespaces and topics: the whole object, and fields with a path of their own.
 
-What is set replaces what was set, as in Pulsar; unlike there, no driver is needed: without one a topic goes to the
-server's own tier. A secret is shown masked, and the mask sent back keeps it.
+A new object replaces the old one, as in Pulsar. Unlike there, the driver may be absent: then topics go to the server's
+own tier. Secrets are masked in answers; a mask that is sent back keeps the secret.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from afterglow.policy.offload_json import POLICY_SETTINGS
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
-    from afterglow.admin.policy_levels import Level
+    from afterglow.admin.policy_levels import PolicyLevel
     from afterglow.offload.scan import ScannedLedger
 
 NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 
-def _whole(resources: Resources, level: Level, removal: str) -> None:
-    """Serve the object of all fields."""
-
+def _whole(resources: Resources, level: PolicyLevel, removal: str) -> None:
     async def get(call: Call) -> dict[str, Any] | None:
         if call.flag("applied"):
             return offload_json.write_all(await level.effective(call))
-        stored = await level.stored(call)
-        return None if stored is None else offload_json.shown(stored)
+        stored = (await level.stored(call)).get(level.offload_field)
+        return offload_json.shown(stored) if stored else None
 
     async def post(call: Call) -> None:
         body = await call.body()
@@ -43,10 +41,10 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
             raise precondition_failed('the body must hold offload policies, as {"managedLedgerOffloadDriver":"S3",…}')
         if not isinstance(body, dict):
             raise bad_request(f"offload policies must be an object, not {values.shown(body)}")
-        await level.change(call, partial(offload_json.replaced, body))
+        await level.update_offload(call, partial(offload_json.replaced, body))
 
     async def remove(call: Call) -> None:
-        await level.remove(call)
+        await level.remove_offload(call)
 
     resources.on("GET", "/offloadPolicies", Access.READ_TENANT)(get)
     resources.on("POST", "/offloadPolicies", Access.TENANT)(post)
@@ -54,42 +52,40 @@ def _whole(resources: Resources, level: Level, removal: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """A setting with a path of its own. Its body is the bare value."""
+class _OffloadField:
+    """A setting with a path of its own. The body is the bare value."""
 
     path: str
     key: str
     unset: int | None = None
-    """What is shown where it is not set; None: no content."""
+    """Answer where the field is not set; None: no content."""
 
 
-_SIZE: Final = _Field("/offloadThreshold", "managedLedgerOffloadThresholdInBytes", unset=-1)
-_TIME: Final = _Field("/offloadThresholdInSeconds", "managedLedgerOffloadThresholdInSeconds", unset=-1)
-_LAG: Final = _Field("/offloadDeletionLagMs", "managedLedgerOffloadDeletionLagInMillis")
-_PRIORITY: Final = _Field("/dataReadPriority", "managedLedgerOffloadedReadPriority")
+_SIZE: Final = _OffloadField("/offloadThreshold", "managedLedgerOffloadThresholdInBytes", unset=-1)
+_TIME: Final = _OffloadField("/offloadThresholdInSeconds", "managedLedgerOffloadThresholdInSeconds", unset=-1)
+_LAG: Final = _OffloadField("/offloadDeletionLagMs", "managedLedgerOffloadDeletionLagInMillis")
+_PRIORITY: Final = _OffloadField("/dataReadPriority", "managedLedgerOffloadedReadPriority")
 
 
-def _single(resources: Resources, level: Level, field: _Field, *, removable: bool) -> None:
-    """Serve one field: what is set, or with ``applied`` what holds."""
-
+def _single(resources: Resources, level: PolicyLevel, field: _OffloadField, *, removable: bool) -> None:
     async def get(call: Call) -> Any:
         if call.flag("applied"):
-            held = getattr(await level.effective(call), POLICY_SETTINGS[field.key].attribute)
+            value = getattr(await level.effective(call), POLICY_SETTINGS[field.key].attribute)
         else:
-            held = (await level.values(call)).get(field.key)
-        return field.unset if held is None else offload_json.write({field.key: held})[field.key]
+            value = level.settings(await level.stored(call)).offload.get(field.key)
+        return field.unset if value is None else offload_json.write({field.key: value})[field.key]
 
     async def put(call: Call) -> None:
         value = await call.body()
         if value is not None:
-            await level.change(call, lambda stored: offload_json.merged(stored, {field.key: value}))
+            await level.update_offload(call, lambda stored: offload_json.merged(stored, {field.key: value}))
         elif removable:
-            await level.unset(call, field.key)
+            await level.unset_offload(call, field.key)
         else:
             raise precondition_failed(f"the body must be {POLICY_SETTINGS[field.key].value_type.description}")
 
     async def remove(call: Call) -> None:
-        await level.unset(call, field.key)
+        await level.unset_offload(call, field.key)
 
     resources.on("GET", field.path, Access.READ_TENANT)(get)
     resources.on("PUT", field.path, Access.TENANT)(put)
@@ -108,22 +104,22 @@ _single(TOPICS, TOPIC, _PRIORITY, removable=True)
 
 @TOPICS.on("GET", "/policy", Access.READ_TENANT)
 async def get_policy(call: Call) -> list[dict[str, Any]]:
-    """Every value that holds for a topic, with the level that set it; secrets are masked."""
+    """Every value of a topic's effective policy, with the level that sets it; secrets are masked."""
     return offload_json.described(await TOPIC.effective(call))
 
 
 _MOST_SCANNED: Final = 10_000
-"""Objects that one call looks at: each costs a request to the tier."""
+"""Objects that one call inspects: each costs a request to the tier."""
 _SCAN_S: Final = 30.0
-"""Time for one call, half of what Pulsar's tools wait for an answer."""
+"""Time limit of one call: half of the time that Pulsar's tools wait for an answer."""
 
 
 @NAMESPACES.on("GET", "/scanOffloadedLedgers", Access.TENANT)
 async def scan_ledgers(call: Call) -> dict[str, Any]:
-    """The objects of whole ledgers in the tier of a namespace, and whether metadata knows them.
+    """Objects of whole ledgers in the tier of a namespace, and whether metadata refers to them.
 
-    Pulsar's answer has the same content and is no JSON. Unlike there, one such call is served at a time, and where
-    there are too many objects the answer has those first found, and says that it is not complete.
+    Pulsar's answer has the same content and is not valid JSON. Unlike there, one such call is served at a time, and an
+    answer that reaches a limit has ``"complete": false``.
     """
     policy = await NAMESPACE.effective(call)
     found = await call.service.run_in_tier_pool(call.offload.scan, policy, _MOST_SCANNED, _SCAN_S)
