@@ -11,8 +11,8 @@ import pytest
 from tests.support.faults import Fault, FaultRule
 from tests.support.ledgers import message
 from tests.support.sim import promises
+from tests.support.sim.fault_plan import NO_FAULTS, FaultPlan
 from tests.support.sim.schedule import settings
-from tests.support.sim.weather import CALM, Weather
 from tests.support.sim.world import SimWorld
 
 from afterglow.catalog.catalog import Catalog
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOPICS = tuple(f"public/default/persistent/t{number}" for number in range(3))
 WRITES = frozenset({"put", "upload_part", "complete_upload"})
-OUT = Weather(
+OUT = FaultPlan(
     "the tier is out",
     tier=(
         FaultRule(Fault.ERROR_AFTER, WRITES, times=2),  # what was on its way may have arrived
@@ -72,7 +72,7 @@ class Load:
                 else:
                     world.run_task(world.owner, 0)
             world.clock.advance(1)
-            assert not world.watchman.broken
+            assert not world.invariants.broken
 
     def _append(self, model: TopicModel) -> None:
         world = self.world
@@ -94,7 +94,7 @@ class Load:
             len(
                 {
                     segment.uidLsb
-                    for row in self.world.watchman.lists[name].ledgerInfo
+                    for row in self.world.invariants.lists[name].ledgerInfo
                     for segment in row.offloadContext.offloadSegment
                     if segment.complete
                 }
@@ -111,7 +111,7 @@ def test_a_store_that_is_out_for_five_minutes_costs_nothing_but_time(seed: int, 
     load.go_on(120)
     before = load.committed()
     assert all(before)
-    world.change_weather(OUT, spare_one=False)
+    world.change_faults(OUT, spare_one=False)
     load.go_on(150)
     if dies:
         world.kill(world.owner)
@@ -119,7 +119,7 @@ def test_a_store_that_is_out_for_five_minutes_costs_nothing_but_time(seed: int, 
     during = load.committed()
     # What the store had taken without an answer may be committed when it is seen; nothing else can be.
     assert all(now - then <= 1 for now, then in zip(during, before, strict=True))
-    world.change_weather(CALM)
+    world.change_faults(NO_FAULTS)
     load.go_on(60)
     assert all(now > then + 3 for now, then in zip(load.committed(), during, strict=True))
     assert load.refused == []
@@ -130,5 +130,5 @@ def test_a_store_that_is_out_for_five_minutes_costs_nothing_but_time(seed: int, 
     assert promises.come_to_rest(world) == []
     assert [world.owner.offload.status(name).state for name in TOPICS] == [OffloadState.SUCCESS] * len(TOPICS)
     assert promises.check(world) == []
-    assert world.watchman.broken == []
+    assert world.invariants.broken == []
     assert sum(len(entries) for model in world.models.values() for entries in model.acknowledged.values()) == load.sent

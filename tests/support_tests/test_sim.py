@@ -80,9 +80,9 @@ def test_a_seed_that_fails_prints_its_trace_and_how_to_see_it_again(monkeypatch:
     monkeypatch.setattr(PendingDeletes, "record", lambda *_: None)
     with pytest.raises(PromiseBroken) as raised:
         run_seeds(100)
-    told = str(raised.value)
-    assert f"python -m tests.support.sim --seed {raised.value.seed} --steps 200" in told
-    assert "append" in told
+    outcome = str(raised.value)
+    assert f"python -m tests.support.sim --seed {raised.value.seed} --steps 200" in outcome
+    assert "append" in outcome
 
 
 def test_of_many_seeds_the_first_that_fails_is_printed_with_the_command_that_repeats_it(
@@ -92,10 +92,10 @@ def test_of_many_seeds_the_first_that_fails_is_printed_with_the_command_that_rep
     assert "none failed" in capsys.readouterr().out
     monkeypatch.setattr("tests.support.sim.promises.check", lambda _world: ["nothing is well"])
     assert main(["--seed", "3", "--count", "2", "--steps", "20"]) == 1
-    told = capsys.readouterr().out
-    assert "nothing is well" in told
-    assert "python -m tests.support.sim --seed 3 --steps 20\n" in told
-    assert "--seed 4" not in told, "the first one ends it"
+    outcome = capsys.readouterr().out
+    assert "nothing is well" in outcome
+    assert "python -m tests.support.sim --seed 3 --steps 20\n" in outcome
+    assert "--seed 4" not in outcome, "the first one ends it"
     assert main(["--seed", "3", "--count", "2", "--steps", "20", "--go-on"]) == 1
     assert "--seed 4" in capsys.readouterr().out
 

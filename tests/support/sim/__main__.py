@@ -44,7 +44,7 @@ def _run_one(seed: int, steps: int) -> int:
 
 def _run_many(seeds: range, steps: int, jobs: int, *, go_on: bool) -> int:
     _say(f"{len(seeds)} seeds from {seeds.start} on, {steps} steps each, {jobs} at a time")
-    began = told = time.monotonic()
+    began = outcome = time.monotonic()
     done = failed = 0
     cpu_s = 0.0
     for result in try_seeds(seeds, steps, jobs):
@@ -56,8 +56,8 @@ def _run_many(seeds: range, steps: int, jobs: int, *, go_on: bool) -> int:
             if not go_on:
                 break
         now = time.monotonic()
-        if now - told >= _PROGRESS_S:
-            told = now
+        if now - outcome >= _PROGRESS_S:
+            outcome = now
             left_s = (now - began) / done * (len(seeds) - done)
             _say(f"{done} of {len(seeds)} seeds, {failed} failed, {cpu_s / done:.2f} s CPU each, {left_s:.0f} s left")
     _say(f"{done} seeds in {time.monotonic() - began:.0f} s, {cpu_s / done:.2f} s CPU each; {failed or 'none'} failed")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from tests.support.crash_points import Crashed
 from tests.support.ledgers import message
-from tests.support.sim.acting import Acting
+from tests.support.sim.actor import Actor
+from tests.support.sim.invariants import DELETING, text_of
 from tests.support.sim.model import FOREVER, as_sent
 from tests.support.sim.reading import read_by_priority
-from tests.support.sim.watchman import DELETING, text_of
 
 from afterglow.config.choices import ReadPriority
 from afterglow.errors import Fenced, TopicClosed
@@ -29,7 +29,7 @@ _SUBSCRIPTION: Final = "s"
 _MINUTE_MS: Final = 60_000
 
 
-class Clients(Acting):
+class Clients(Actor):
     """Producers, readers, one subscription for each topic, and whoever administers them."""
 
     def __init__(self, world: SimWorld) -> None:
@@ -67,12 +67,12 @@ class Clients(Acting):
     ) -> None:
         if life != model.life:
             if isinstance(outcome, Position):
-                self.world.watchman.broken.append(f"{model.name}: an entry of an earlier life was acknowledged")
+                self.world.invariants.broken.append(f"{model.name}: an entry of an earlier life was acknowledged")
             return
         if isinstance(outcome, Position):
             problem = model.acknowledge(entry, outcome)
             if problem is not None:
-                self.world.watchman.broken.append(problem)
+                self.world.invariants.broken.append(problem)
         else:
             model.refuse(entry)
             if isinstance(outcome, Fenced | TopicClosed):
@@ -86,7 +86,7 @@ class Clients(Acting):
     def read(self) -> str:
         """Read some entries, and hold them against the model."""
         model, process, rng = self.topic(), self.process(), self.rng
-        if process.store.opened(model.name) is None and model.name not in self.world.watchman.lists:
+        if process.store.opened(model.name) is None and model.name not in self.world.invariants.lists:
             return "nothing there"
         known = model.expected(EARLIEST)
         first = rng.choice(known) if known and rng.random() < 0.8 else EARLIEST
@@ -100,20 +100,20 @@ class Clients(Acting):
             owned = process.owns(model.name)
             found.extend(as_sent(ledger.read(first, most, size)))
 
-        calm = self.world.weather.calm and process.session.is_open
-        told = self.on(process, model, read)
-        error = "->" in told
+        is_empty = self.world.fault_plan.is_empty and process.session.is_open
+        outcome = self.on(process, model, read)
+        error = "->" in outcome
         owned = owned and process.owns(model.name) and process.alive and life == model.life
         problems = model.wrong_entries(found, current=owned) if life == model.life else []
         if owned and not error:
             problems += model.missing(first, [position for position, _ in found], whole=False)
-        if owned and error and calm and not self.world.interleave:
-            problems.append(f"{model.name} cannot be read from {first} on: {told}")
+        if owned and error and is_empty and not self.world.interleave:
+            problems.append(f"{model.name} cannot be read from {first} on: {outcome}")
         if owned and not error and rng.random() < 0.5:
             priority = rng.choice((None, *ReadPriority))
             self.on(process, model, lambda ledger: problems.extend(read_by_priority(process, ledger, model, priority)))
-        self.world.watchman.broken += problems
-        return f"{len(found)} from {first}, {told}"
+        self.world.invariants.broken += problems
+        return f"{len(found)} from {first}, {outcome}"
 
     def roll(self) -> str:
         """Begin a new ledger."""
@@ -190,7 +190,7 @@ class Clients(Acting):
         model, process = self.topic(), self.process()
         model.deletion_wanted = True
         error = self.world.act(process, lambda: process.store.delete(model.name))
-        info = self.world.watchman.lists.get(model.name)
+        info = self.world.invariants.lists.get(model.name)
         if info is not None and text_of(info, DELETING) is None:
             model.deletion_wanted = False
         return f"{process}, {model.name} {'' if error is None else type(error).__name__}"

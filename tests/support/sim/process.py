@@ -246,14 +246,14 @@ class TornLedger:
 
     def read(self, first: int, last: int) -> list[bytes | memoryview]:
         """The confirmed entries ``first`` to ``last``."""
-        if self._world.rng.random() < self._world.weather.torn:
+        if self._world.rng.random() < self._world.fault_plan.torn:
             raise HotLogError(f"the read of ledger {self._ledger.ledger_id} from entry {first} on was torn")
         return self._ledger.read(first, last)
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
         """Confirmed entries from ``first`` on as frames, and how many there should be."""
         frames, count = self._ledger.read_frames(first, max_bytes)
-        if self._world.rng.random() < self._world.weather.torn:
+        if self._world.rng.random() < self._world.fault_plan.torn:
             frames = frames[: self._world.rng.randint(0, frames.nbytes)]
         return frames, count
 
@@ -331,12 +331,12 @@ class ProcessHot:
     def open_any(self, ledger_id: int) -> MemoryLedger | TornLedger:
         """An existing ledger, as a task opens it, which may outlive the process."""
         ledger = self._world.hot.open(ledger_id)
-        return TornLedger(self._world, ledger) if self._world.weather.torn else ledger
+        return TornLedger(self._world, ledger) if self._world.fault_plan.torn else ledger
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger."""
         self._check()
-        self._world.watchman.freed(ledger_id)
+        self._world.invariants.freed(ledger_id)
         self._world.hot.delete(ledger_id)
 
     def ledgers(self) -> tuple[int, ...]:

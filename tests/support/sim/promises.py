@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tests.support.sim.invariants import uuid_of
 from tests.support.sim.process import INSTANCE
 from tests.support.sim.reading import read_all, read_by_priority
-from tests.support.sim.watchman import uuid_of
 
 from afterglow.config.choices import ReadPriority
 from afterglow.errors import AfterglowError
@@ -87,7 +87,7 @@ def _readable(world: SimWorld) -> Iterator[str]:
     """Promises 1, 5 and 6: everything is there, in order, byte for byte, from the tier that is named."""
     owner = world.owner
     for model in world.models.values():
-        if model.name not in world.watchman.lists:
+        if model.name not in world.invariants.lists:
             continue
         try:
             ledger = owner.open(model.name)
@@ -115,9 +115,9 @@ def _finished(world: SimWorld) -> Iterator[str]:
         for child in world.metadata.children(paths.uploads(model.name)):
             yield f"{model.name}: the upload {child} is left over"
         # An intent stays on record where its ledger was to leave the list, and could not: it will, some day.
-        for child in set(world.metadata.children(paths.deletes(model.name))) - world.watchman.named():
+        for child in set(world.metadata.children(paths.deletes(model.name))) - world.invariants.named():
             yield f"{model.name}: the intent to delete {child} is left over"
-        info = world.watchman.lists.get(model.name)
+        info = world.invariants.lists.get(model.name)
         if info is None:
             continue
         for row in info.ledgerInfo:
@@ -144,18 +144,18 @@ def _clean(world: SimWorld) -> Iterator[str]:
     """Promises 2, 4 and 9, by the checker: nothing is missing, and nothing is there that nobody names."""
     world.clock.advance(1 + world.lag_s)
     for finding in _verify(world):
-        late = (finding.object or "")[:36] in world.watchman.late
+        late = (finding.object or "")[:36] in world.invariants.late
         if not (late and finding.kind in {FindingKind.ORPHAN_OBJECT, FindingKind.LEAKED_UPLOAD}):
             yield f"the checker finds {finding}"
     swept = _sweep(world)
     for finding in swept:
-        if finding.kind is FindingKind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.watchman.named():
+        if finding.kind is FindingKind.ORPHAN_OBJECT and (finding.object or "")[:36] in world.invariants.named():
             yield f"the sweep has taken {finding}, which a list names"
     world.clock.advance(world.lag_s)
     for finding in _verify(world) if swept else ():
         yield f"after a sweep the checker finds {finding}"
     for upload in (upload for tier in world.tiers.values() for upload in tier.uploads()):
-        if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.watchman.named():
+        if not upload.key.startswith(_FOREIGN) and upload.key[:36] not in world.invariants.named():
             yield f"upload {upload.upload_id} of {upload.key} is left over"
     if not world.foreign_intact():
         yield "what is not ours was touched"

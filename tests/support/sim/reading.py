@@ -50,14 +50,14 @@ def read_by_priority(
         if not entries:
             continue
         found: list[tuple[Position, bytes]] = []
-        told = source.counters.fallbacks
+        outcome = source.counters.fallbacks
         for served in source.walk(row, 0, entries - 1, 700, priority):
             frames = served.run.frames
             counts = source.counters.fallbacks
             before, wanted = wanted, _wanted(process, ledger, priority)
             expected = wanted if offloaded_range_at(row, frames.first_entry_id) is not None else Tier.HOT
             fell_back = sum(n for (tier, _), n in counts.items() if tier is expected) > sum(
-                n for (tier, _), n in told.items() if tier is expected
+                n for (tier, _), n in outcome.items() if tier is expected
             )
             # A policy that was changed meanwhile holds from the next run on.
             if served.tier is not expected and wanted is before and not fell_back:
@@ -65,7 +65,7 @@ def read_by_priority(
                     f"{ledger.name}: ledger {row.ledgerId} was to be read from {expected}, came from {served.tier}, "
                     "and no fall-back was counted"
                 )
-            told = counts
+            outcome = counts
             found += [
                 (Position(row.ledgerId, frames.first_entry_id + at), bytes(split_broker_metadata(data)[1]))
                 for at, data in enumerate(served.run.entries())

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from tests.support.sim import promises
 from tests.support.sim.clients import Clients
+from tests.support.sim.fault_injector import FaultInjector
+from tests.support.sim.fault_plan import NO_FAULTS
 from tests.support.sim.logs import logs_of
-from tests.support.sim.operating import Operator
+from tests.support.sim.operator import Operator
 from tests.support.sim.steps import INTERRUPTIONS
-from tests.support.sim.trouble import Trouble
 from tests.support.sim.upkeep import Upkeep
-from tests.support.sim.weather import CALM
 from tests.support.sim.world import SimWorld
 
 from afterglow.config import BrokerConfig
@@ -51,10 +51,10 @@ class PromiseBroken(AssertionError):
         self.problems = problems
         self.trace = trace
         shown = "\n".join(trace)
-        told = "\n".join(f"  * {problem}" for problem in problems)
+        outcome = "\n".join(f"  * {problem}" for problem in problems)
         super().__init__(
-            f"seed {seed} breaks a promise:\n{told}\n--- what happened ---\n{shown}\n--- to see it again ---\n"
-            f"python -m tests.support.sim --seed {seed} --steps {steps}\n{told}"
+            f"seed {seed} breaks a promise:\n{outcome}\n--- what happened ---\n{shown}\n--- to see it again ---\n"
+            f"python -m tests.support.sim --seed {seed} --steps {steps}\n{outcome}"
         )
 
 
@@ -99,7 +99,7 @@ class Simulation:
         )
         self._clients = Clients(self.world)
         self._upkeep = Upkeep(self.world, self._clients.delete, self._operator.policy)
-        self._trouble = Trouble(self.world, self.focus)
+        self._fault_injector = FaultInjector(self.world, self.focus)
         self.world.between = self._upkeep.between
         self._actions, self._weights = self._weigh()
         self.done: dict[str, int] = {}
@@ -121,7 +121,7 @@ class Simulation:
 
     def _weigh(self) -> tuple[list[Action], list[float]]:
         """All actions, and how likely each is in this schedule, summed up."""
-        clients, upkeep, operator, trouble = self._clients, self._upkeep, self._operator, self._trouble
+        clients, upkeep, operator, fault_injector = self._clients, self._upkeep, self._operator, self._fault_injector
         weights: dict[Action, float] = {
             clients.append: 22,
             clients.read: 8,
@@ -133,25 +133,25 @@ class Simulation:
             clients.truncate: 0.7,
             clients.terminate: 0.3,
             clients.delete: 1.2,
-            upkeep.bustle: 12,
+            upkeep.busy_spell: 12,
             upkeep.drive: 1.5,
-            upkeep.piece: 12,
+            upkeep.work_item: 12,
             upkeep.task: 10,
             upkeep.tick: 8,
             upkeep.wait: 10,
             operator.policy: 4,
             operator.offload_by_hand: 3,
             operator.roll_back: 1,
-            trouble.change_weather: 6,
-            trouble.clear_up: 1,
-            trouble.die_soon: 2.5,
-            trouble.jump_clock: 1.5,
-            trouble.restart: 0.7,
-            trouble.take_over: 0.8,
-            trouble.lose_session: 0.8,
-            trouble.restore_session: 2,
-            trouble.end_zombie: 0.8,
-            trouble.lose_upload: 1.5,
+            fault_injector.change_faults: 6,
+            fault_injector.clear_faults: 1,
+            fault_injector.crash_soon: 2.5,
+            fault_injector.jump_clock: 1.5,
+            fault_injector.restart: 0.7,
+            fault_injector.take_over: 0.8,
+            fault_injector.lose_session: 0.8,
+            fault_injector.restore_session: 2,
+            fault_injector.end_zombie: 0.8,
+            fault_injector.lose_upload: 1.5,
             self._rest: 0.3,
         }
         total = 0.0
@@ -166,23 +166,23 @@ class Simulation:
         name = action.__name__.strip("_")
         self.done[name] = self.done.get(name, 0) + 1
         at = len(self.world.trace)
-        told = action()
-        self.world.trace.insert(at, f"{step:4} {name.replace('_', ' ')}: {told}")
-        self._trouble.pass_by()
+        outcome = action()
+        self.world.trace.insert(at, f"{step:4} {name.replace('_', ' ')}: {outcome}")
+        self._fault_injector.pass_by()
 
     def _judge(self) -> None:
-        if self.world.watchman.broken:
-            raise PromiseBroken(self.seed, self.steps, self.world.watchman.broken, self.world.trace)
+        if self.world.invariants.broken:
+            raise PromiseBroken(self.seed, self.steps, self.world.invariants.broken, self.world.trace)
 
     def _rest(self) -> str:
         """Let faults end, and everything come to rest, in this process or another; then look at all promises."""
         world = self.world
         world.note("     at rest:")
-        world.change_weather(CALM)
-        dies_at = world.dies_at
-        world.dies_in = world.dies_at = None
+        world.change_faults(NO_FAULTS)
+        crashes_at = world.crashes_at
+        world.crashes_in = world.crashes_at = None
         interleave, world.interleave = world.interleave, 0.0
-        self._trouble.restore_session()
+        self._fault_injector.restore_session()
         contested = world.contested
         world.end_zombies()
         stalled = [worker for worker in world.orphans if worker.stalled and self._rng.random() < 0.5]
@@ -192,7 +192,7 @@ class Simulation:
         world.orphans = stalled  # they go on after all this, or never
         if contested or self._rng.random() < 0.5:
             world.kill(world.owner)
-        world.watchman.broken += promises.come_to_rest(world) or promises.check(world)
+        world.invariants.broken += promises.come_to_rest(world) or promises.check(world)
         self._judge()
-        world.interleave, world.dies_at = interleave, dies_at
+        world.interleave, world.crashes_at = interleave, crashes_at
         return ""

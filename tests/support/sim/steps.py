@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tests.support.sim.watchman import DELETING, OWNER_EPOCH, text_of, uuid_of
+from tests.support.sim.invariants import DELETING, OWNER_EPOCH, text_of, uuid_of
 
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord, UploadRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tests.support.sim.acting import Acting
+from tests.support.sim.actor import Actor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ _THREADS: Final = 4
 """Pieces of work that may overtake each other."""
 
 
-class Upkeep(Acting):
+class Upkeep(Actor):
     """Ticks, pieces of work, tasks.
 
     Args:
@@ -31,7 +31,7 @@ class Upkeep(Acting):
         self._disturb = disturb
         self._change_policy = change_policy
 
-    def piece(self) -> str:
+    def work_item(self) -> str:
         """Run a piece of work that waits."""
         process = self.process()
         if not len(process.executor):
@@ -47,11 +47,11 @@ class Upkeep(Acting):
             return "of a process that has ended"
         process = self.process()
         if not process.tasks:
-            return "none waits, piece: " + self.piece()
+            return "none waits, piece: " + self.work_item()
         world.run_task(process, self.rng.randrange(len(process.tasks)))
         return f"{process}"
 
-    def bustle(self) -> str:
+    def busy_spell(self) -> str:
         """Do much at a time."""
         world, times = self.world, self.rng.randint(3, 12)
         for time in range(times):

@@ -10,12 +10,12 @@ from uuid import UUID
 from tests.support.clock import ManualClock
 from tests.support.crash_points import Crashed
 from tests.support.faults import FaultyMetadataStore, FaultyStore
+from tests.support.sim.fault_plan import NO_FAULTS
+from tests.support.sim.invariants import OWNER_EPOCH, CheckedMetadata, CheckedTier, InvariantChecker, text_of
 from tests.support.sim.model import TopicModel
 from tests.support.sim.process import LOCATIONS, Process
 from tests.support.sim.steps import Effect, Interruption, steps_of
 from tests.support.sim.tier import SimTier
-from tests.support.sim.watchman import OWNER_EPOCH, WatchedMetadata, WatchedTier, Watchman, text_of
-from tests.support.sim.weather import CALM
 
 from afterglow.errors import AfterglowError
 from afterglow.metadata.memory import MemoryMetadataStore
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
+    from tests.support.sim.fault_plan import FaultPlan
     from tests.support.sim.steps import Step
-    from tests.support.sim.weather import Weather
 
     from afterglow.config import BrokerConfig
     from afterglow.metadata.store import MetadataStore
@@ -87,20 +87,22 @@ class SimWorld:
         for tier in self.tiers.values():
             tier.put(_FOREIGN_OBJECT, b"not ours")
             tier.create_upload(_FOREIGN_UPLOAD)
-        self.watchman = Watchman(self.metadata, tuple(self.tiers.values()), self.now_ms, self.models, self._is_stale)
-        self.watched_metadata = WatchedMetadata(self.metadata, self.watchman)
-        self._watched_tiers = {url: WatchedTier(tier, self.watchman) for url, tier in self.tiers.items()}
-        self.weather = CALM
-        self.change_weather(CALM)
+        self.invariants = InvariantChecker(
+            self.metadata, tuple(self.tiers.values()), self.now_ms, self.models, self._is_stale
+        )
+        self.watched_metadata = CheckedMetadata(self.metadata, self.invariants)
+        self._watched_tiers = {url: CheckedTier(tier, self.invariants) for url, tier in self.tiers.items()}
+        self.fault_plan = NO_FAULTS
+        self.change_faults(NO_FAULTS)
         self.zombies: list[Process] = []
         self.orphans: list[Worker] = []
         """Whom nobody waits for."""
         self.processes = 0
         self.clock_offset_ms = 0
         """How far the clock of the machine is ahead on which the next process begins."""
-        self.dies_in: int | None = None
+        self.crashes_in: int | None = None
         """Effects until whoever acts dies; None: nobody does by itself."""
-        self.dies_at: Interruption | None = None
+        self.crashes_at: Interruption | None = None
         """The step at which whoever comes to it dies."""
         self.interrupted: Counter[str] = Counter()
         """How often each step was interrupted, by the name of the interruption."""
@@ -134,31 +136,31 @@ class SimWorld:
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def change_weather(self, weather: Weather, *, spare_one: bool = True) -> None:
+    def change_faults(self, fault_plan: FaultPlan, *, spare_one: bool = True) -> None:
         """Let other things go wrong from now on.
 
         Args:
             weather: What goes wrong.
             spare_one: Whether one of the tier locations, by lot, may be spared.
         """
-        self.weather = weather
+        self.fault_plan = fault_plan
         seed, metadata_seed = self.rng.getrandbits(32), self.rng.getrandbits(32)
         metadata = self.watched_metadata
         self.tier_fronts: dict[str, ObjectStore] = {}
         spared = self.rng.choice((None, None, *self.tiers))
         for url, tier in self._watched_tiers.items():
-            faulty = weather.tier and not (spare_one and url == spared)
-            self.tier_fronts[url] = FaultyStore(tier, weather.tier, seed=seed) if faulty else tier
+            faulty = fault_plan.tier and not (spare_one and url == spared)
+            self.tier_fronts[url] = FaultyStore(tier, fault_plan.tier, seed=seed) if faulty else tier
         self.metadata_front: MetadataStore = metadata
-        if weather.metadata:
-            self.metadata_front = FaultyMetadataStore(metadata, weather.metadata, seed=metadata_seed)
+        if fault_plan.metadata:
+            self.metadata_front = FaultyMetadataStore(metadata, fault_plan.metadata, seed=metadata_seed)
 
     def disturb(self, path: str) -> None:
         """Somebody else may write to a topic's list just now, without a change."""
         if (
-            self.weather.conflicts
+            self.fault_plan.conflicts
             and path.startswith("/managed-ledgers/")
-            and self.rng.random() < self.weather.conflicts
+            and self.rng.random() < self.fault_plan.conflicts
         ):
             node = self.metadata.get(path)
             if node is not None:
@@ -195,7 +197,7 @@ class SimWorld:
             Crashed: It does not come to that.
         """
         dies = False
-        if (self.dies_in is not None or self.dies_at is not None) and not self._nested:
+        if (self.crashes_in is not None or self.crashes_at is not None) and not self._nested:
             dies = self._dies(process, operation, target, value)
         self.pause(process, operation, target)
         return dies
@@ -209,12 +211,12 @@ class SimWorld:
         by_writer = operation.startswith("hot") and self.writers.get(int(target)) is process
         effect = Effect(operation, target, value, self.metadata, by_writer=by_writer)
         after = None
-        if self.dies_at is not None and self.dies_at.step.matches(effect):
-            after, self.dies_at = self.dies_at.after, None
-        elif self.dies_in is not None:
-            self.dies_in -= 1
-            if self.dies_in < 0:
-                after, self.dies_in = self.rng.random() < 0.3, None
+        if self.crashes_at is not None and self.crashes_at.step.matches(effect):
+            after, self.crashes_at = self.crashes_at.after, None
+        elif self.crashes_in is not None:
+            self.crashes_in -= 1
+            if self.crashes_in < 0:
+                after, self.crashes_in = self.rng.random() < 0.3, None
         if after is None:
             return False
         self._ending = steps_of(effect)
@@ -274,7 +276,7 @@ class SimWorld:
 
     def epoch(self, name: str) -> int | None:
         """Of whoever owns a topic now."""
-        info = self.watchman.lists.get(name)
+        info = self.invariants.lists.get(name)
         found = None if info is None else text_of(info, OWNER_EPOCH)
         return None if found is None else int(found)
 

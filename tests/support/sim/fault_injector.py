@@ -1,21 +1,21 @@
-"""What goes wrong: faults, losses, deaths, and owners that do not know that they are none."""
+"""Injection of faults: plans of errors, crashes, lost uploads and sessions, and owners that were replaced."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.sim.acting import Acting
+from tests.support.sim.actor import Actor
+from tests.support.sim.fault_plan import NO_FAULTS, draw_fault_plan
 from tests.support.sim.promises import MOST_SKEW_S
 from tests.support.sim.steps import INTERRUPTIONS
-from tests.support.sim.weather import CALM, draw_weather
 
 if TYPE_CHECKING:
     from tests.support.sim.steps import Interruption
     from tests.support.sim.world import SimWorld
 
 
-class Trouble(Acting):
-    """Brings it, and ends it.
+class FaultInjector(Actor):
+    """Starts and ends faults.
 
     Args:
         world: Where it acts.
@@ -24,7 +24,7 @@ class Trouble(Acting):
 
     def __init__(self, world: SimWorld, focus: Interruption) -> None:
         super().__init__(world)
-        self._focus = self.world.dies_at = focus
+        self._focus = self.world.crashes_at = focus
         self._calm_in = 0
 
     def pass_by(self) -> None:
@@ -32,33 +32,33 @@ class Trouble(Acting):
         for process in (self.world.owner, *self.world.zombies):
             if not process.session.is_open and self.rng.random() < 0.1:
                 process.session.settle()
-        if not self.world.weather.calm:
+        if not self.world.fault_plan.is_empty:
             self._calm_in -= 1
             if not self._calm_in:
-                self.clear_up()
+                self.clear_faults()
 
-    def change_weather(self) -> str:
+    def change_faults(self) -> str:
         """Let other things go wrong, for a while."""
-        self.world.change_weather(draw_weather(self.rng))
+        self.world.change_faults(draw_fault_plan(self.rng))
         self._calm_in = self.rng.choice((5, 15, 40))
-        return f"{self.world.weather.name}, {self._calm_in} steps"
+        return f"{self.world.fault_plan.name}, {self._calm_in} steps"
 
-    def clear_up(self) -> str:
+    def clear_faults(self) -> str:
         """Let nothing go wrong."""
-        self.world.change_weather(CALM)
+        self.world.change_faults(NO_FAULTS)
         return ""
 
     def lose_upload(self) -> str:
         """Have the store forget an upload."""
         return "one" if self.world.lose_upload() else "none is there"
 
-    def die_soon(self) -> str:
+    def crash_soon(self) -> str:
         """Let a process, or a worker, die within the next effects, or at a certain step."""
-        if self.world.dies_at is None and self.rng.random() < 0.7:
-            self.world.dies_at = self.rng.choice((self._focus, self._focus, self.rng.choice(INTERRUPTIONS)))
-            return self.world.dies_at.name
-        self.world.dies_in = self.rng.randint(0, 12)
-        return f"after {self.world.dies_in} effects"
+        if self.world.crashes_at is None and self.rng.random() < 0.7:
+            self.world.crashes_at = self.rng.choice((self._focus, self._focus, self.rng.choice(INTERRUPTIONS)))
+            return self.world.crashes_at.name
+        self.world.crashes_in = self.rng.randint(0, 12)
+        return f"after {self.world.crashes_in} effects"
 
     def jump_clock(self) -> str:
         """Set the time of day of a process, or of all that begin from now on."""

@@ -1,4 +1,4 @@
-"""Who acts in a schedule, and on which topic."""
+"""Actors of a schedule: each draws the process and the topic that it acts on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.managed_ledger import ManagedLedger
 
 
-class Acting:
+class Actor:
     """Chooses by lot. What its actions return is for the trace.
 
     Args:
@@ -45,10 +45,10 @@ class Acting:
 
         error = self.world.act(process, open_and_work)
         if isinstance(error, Fenced):
-            self.let_go(process, model)
+            self.close_topic(process, model)
         return f"{process}, {model.name}" + ("" if error is None else f" -> {type(error).__name__}")
 
-    def let_go(self, process: Process, model: TopicModel) -> None:
+    def close_topic(self, process: Process, model: TopicModel) -> None:
         """Close a topic where it is open."""
         ledger = process.store.opened(model.name)
         if ledger is not None and process.alive:

@@ -1,4 +1,4 @@
-"""Faults that last for a while: rules for the tier and for metadata, drawn by lot."""
+"""Fault plans: rules for the tier and for metadata that hold for a while, drawn at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DATA: Final = "*[0-9a-f]"
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class FaultPlan:
     """Faults that hold at the same time."""
 
     name: str
@@ -28,27 +28,27 @@ class Weather:
     """Of a topic's list being changed by somebody else, harmlessly, right before it is written."""
 
     @property
-    def calm(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing goes wrong."""
         return not (self.tier or self.metadata or self.torn or self.conflicts)
 
 
-CALM: Final = Weather("calm")
+NO_FAULTS: Final = FaultPlan("calm")
 
 
-def draw_weather(rng: Random) -> Weather:
+def draw_fault_plan(rng: Random) -> FaultPlan:
     """One of the kinds, more or less severe."""
     often = rng.choice((0.05, 0.2, 0.5))
     kinds = {
-        "a tier that fails now and then": Weather("", tier=_flaky_tier(often)),
-        "a tier that is out": Weather("", tier=_out_tier()),
-        "a tier that garbles what is read": Weather("", tier=_garbled_tier(often)),
-        "a hot log whose reads are torn": Weather("", torn=often),
-        "torn and garbled reads": Weather("", tier=_garbled_tier(often), torn=often),
-        "metadata that fails now and then": Weather("", metadata=_flaky_metadata(often), conflicts=often),
-        "metadata that is out": Weather("", metadata=_out_metadata()),
-        "somebody else who changes lists": Weather("", conflicts=often),
-        "a storm": Weather("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often, often),
+        "a tier that fails now and then": FaultPlan("", tier=_flaky_tier(often)),
+        "a tier that is out": FaultPlan("", tier=_out_tier()),
+        "a tier that garbles what is read": FaultPlan("", tier=_garbled_tier(often)),
+        "a hot log whose reads are torn": FaultPlan("", torn=often),
+        "torn and garbled reads": FaultPlan("", tier=_garbled_tier(often), torn=often),
+        "metadata that fails now and then": FaultPlan("", metadata=_flaky_metadata(often), conflicts=often),
+        "metadata that is out": FaultPlan("", metadata=_out_metadata()),
+        "somebody else who changes lists": FaultPlan("", conflicts=often),
+        "a storm": FaultPlan("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often, often),
     }
     name = rng.choice(tuple(kinds))
     drawn = kinds[name]

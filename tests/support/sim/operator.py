@@ -1,12 +1,12 @@
-"""Policies, and offload by hand."""
+"""Operator actions: policies, manual offload and rollback."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.sim.acting import Acting
+from tests.support.sim.actor import Actor
+from tests.support.sim.invariants import uuid_of
 from tests.support.sim.process import LOCATIONS
-from tests.support.sim.watchman import uuid_of
 
 from afterglow.catalog.catalog import Catalog
 from afterglow.errors import Fenced
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.sim.world import SimWorld
 
 
-class Operator(Acting):
+class Operator(Actor):
     """Decides what is offloaded, when and how. Its own changes never fail.
 
     Args:
@@ -62,7 +62,7 @@ class Operator(Acting):
     def roll_back(self) -> str:
         """Take a topic out of its segments, which are to be deleted; it must not stream then."""
         model, process = self.topic(), self.process()
-        info = self.world.watchman.lists.get(model.name)
+        info = self.world.invariants.lists.get(model.name)
         if info is None:
             return "nothing there"
         self.set_policy(model.name, streaming=False)
@@ -75,13 +75,13 @@ class Operator(Acting):
             process, lambda: process.offload.delete_segments(model.name, dry_run=False, lose_data=lose_data)
         )
         if isinstance(error, Fenced):
-            self.let_go(process, model)
+            self.close_topic(process, model)
         return f"{process}, {model.name} {'' if error is None else type(error).__name__}"
 
     def offload_by_hand(self) -> str:
         """Ask for an offload up to some ledger."""
         model, process = self.topic(), self.process()
-        info = self.world.watchman.lists.get(model.name)
+        info = self.world.invariants.lists.get(model.name)
         ids = [row.ledgerId for row in info.ledgerInfo] if info is not None else []
         if not ids:
             return "nothing there"
@@ -89,5 +89,5 @@ class Operator(Acting):
         position = LATEST if ledger_id is None else Position(ledger_id, 0)
         error = self.world.act(process, lambda: process.offload.offload_prefix(model.name, position))
         if isinstance(error, Fenced):
-            self.let_go(process, model)
+            self.close_topic(process, model)
         return f"{process}, {model.name} to {position} {'' if error is None else type(error).__name__}"

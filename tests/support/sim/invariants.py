@@ -1,4 +1,4 @@
-"""Looks at every change of metadata, tier and hot log at the moment it is made, and tells which of them break promises.
+"""Invariant checker: inspects every change of metadata, tier and hot log as it is made, and reports broken promises.
 
 It sees what is really stored, below all faults, and reads it with as little of the code under test as can be. What it
 finds is kept, not raised: the code under test would take an exception for one of its own.
@@ -60,7 +60,7 @@ def in_tier(row: ManagedLedgerInfo.LedgerInfo) -> bool:
     return context.complete or (bool(ends) and max(ends) == row.entries - 1)
 
 
-class Watchman:
+class InvariantChecker:
     """Keeps the truth of what is stored.
 
     Args:
@@ -241,13 +241,13 @@ def _uuids(info: ManagedLedgerInfo) -> Iterator[str]:
         yield from (uuid for uuid in found if uuid is not None)
 
 
-class WatchedTier(StoreWrapper):
+class CheckedTier(StoreWrapper):
     """The tier, with a watchman before what changes it."""
 
-    def __init__(self, inner: SimTier, watchman: Watchman) -> None:
+    def __init__(self, inner: SimTier, invariants: InvariantChecker) -> None:
         super().__init__(inner)
         self._inner = inner
-        self._watchman = watchman
+        self._invariants = invariants
         self.get = inner.get  # type: ignore[method-assign]  # reads pass as they are
         self.head = inner.head  # type: ignore[method-assign]
         self.list_page = inner.list_page  # type: ignore[method-assign]
@@ -258,37 +258,37 @@ class WatchedTier(StoreWrapper):
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Write an object."""
         if not (if_absent and self._inner.has(key)):
-            self._watchman.writing(key, self._inner, bytes(data))
+            self._invariants.writing(key, self._inner, bytes(data))
         self._inner.put(key, data, metadata=metadata, if_absent=if_absent)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects."""
         listed = tuple(keys)
-        self._watchman.deleting(listed)
+        self._invariants.deleting(listed)
         self._inner.delete(listed)
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an upload."""
-        self._watchman.uploading(key)
+        self._invariants.uploading(key)
         return self._inner.create_upload(key, metadata=metadata)
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
         """Finish an upload."""
         self._inner.complete_upload(upload, parts)
-        self._watchman.writing(upload.key)
+        self._invariants.writing(upload.key)
 
     def abort_upload(self, upload: Upload) -> None:
         """Discard an upload."""
-        self._watchman.aborting(upload)
+        self._invariants.aborting(upload)
         self._inner.abort_upload(upload)
 
 
-class WatchedMetadata:
+class CheckedMetadata:
     """The metadata store, with a watchman behind it."""
 
-    def __init__(self, inner: MemoryMetadataStore, watchman: Watchman) -> None:
+    def __init__(self, inner: MemoryMetadataStore, invariants: InvariantChecker) -> None:
         self._inner = inner
-        self._watchman = watchman
+        self._invariants = invariants
         self.get = inner.get  # reads pass as they are
         self.children = inner.children
 
@@ -300,13 +300,13 @@ class WatchedMetadata:
     def put(self, path: str, value: bytes, expected_version: int) -> int:
         """Change the node."""
         version = self._inner.put(path, value, expected_version)
-        self._watchman.stored(path, value)
+        self._invariants.stored(path, value)
         return version
 
     def delete(self, path: str, expected_version: int) -> None:
         """Remove the node."""
         self._inner.delete(path, expected_version)
-        self._watchman.removed(path)
+        self._invariants.removed(path)
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         """Watch the inner store."""
