@@ -141,7 +141,7 @@ class WrongVersion(FormatError):
     """An object carries a format version that this release cannot read."""
 
 
-class BadFrame(FormatError):
+class InvalidFrame(FormatError):
     """A peer sent bytes that are no frame; nothing behind them can be understood."""
 
 
@@ -269,11 +269,11 @@ class CommitUnknown(MetadataError):
 # --- tenants, namespaces, topics by name ----------------------------------------------------------------------------
 
 
-class NotThere(AfterglowError):
+class NotFound(AfterglowError):
     """No tenant, namespace, topic or subscription has that name."""
 
 
-class AlreadyThere(AfterglowError, FileExistsError):
+class AlreadyExists(AfterglowError, FileExistsError):
     """Something of that name exists already."""
 
 
@@ -284,7 +284,7 @@ class NotEmpty(AfterglowError):
 # --- topics and cursors ---------------------------------------------------------------------------------------------
 
 
-class TopicMissing(NotThere):
+class TopicMissing(NotFound):
     """No topic has that name, or it is being deleted."""
 
 
@@ -304,7 +304,7 @@ class OutOfReach(AfterglowError):
     """A message needs entries that stand further away than can be seen from where it is read."""
 
 
-class CursorMissing(NotThere):
+class CursorMissing(NotFound):
     """The topic has no cursor of that name."""
 
 

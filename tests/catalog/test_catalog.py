@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from afterglow.catalog.catalog import Catalog
-from afterglow.errors import AlreadyThere, NotEmpty, NotThere, WouldLoseData
+from afterglow.errors import AlreadyExists, NotEmpty, NotFound, WouldLoseData
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName, TopicName
 from afterglow.metadata.paths import managed_ledger_path
@@ -34,14 +34,14 @@ def test_what_was_created_is_found(catalog: Catalog) -> None:
 
 
 def test_creating_twice_is_refused(catalog: Catalog) -> None:
-    with pytest.raises(AlreadyThere, match="tenant acme"):
+    with pytest.raises(AlreadyExists, match="tenant acme"):
         catalog.create_tenant("acme")
-    with pytest.raises(AlreadyThere, match="acme/orders"):
+    with pytest.raises(AlreadyExists, match="acme/orders"):
         catalog.create_namespace(NAMESPACE)
 
 
 def test_a_namespace_needs_its_tenant(catalog: Catalog) -> None:
-    with pytest.raises(NotThere, match="tenant nobody"):
+    with pytest.raises(NotFound, match="tenant nobody"):
         catalog.create_namespace(NamespaceName("nobody", "orders"))
 
 

@@ -14,7 +14,7 @@ from tests.support.oracle import batch_rows, decode_rows
 
 from afterglow.errors import ConfigError, CorruptEntry
 from afterglow.format import schema
-from afterglow.format.columns import BLOCK_COLUMNS, BadEntry, decode_messages
+from afterglow.format.columns import BLOCK_COLUMNS, UnreadableEntry, decode_messages
 from afterglow.format.compression import Codec, compress
 from afterglow.format.entry import encode_batch, encode_broker_metadata, encode_entry
 from afterglow.format.frames import frame_entries, scan_frames
@@ -37,10 +37,10 @@ HEAD = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).Seriali
 
 def decode(
     entries: Iterable[bytes], ledger: int = 3, first: int = 0, **options: Any
-) -> tuple[list[Row], list[BadEntry]]:
+) -> tuple[list[Row], list[UnreadableEntry]]:
     framed = frame_entries(entries, first)
     rows: list[Row] = []
-    bad: list[BadEntry] = []
+    bad: list[UnreadableEntry] = []
     expected = options.get("start") or first
     for messages in decode_messages(framed, scan_frames(framed, first), ledger, **options):
         assert messages.first_entry_id == expected
@@ -128,7 +128,7 @@ def test_a_damaged_entry_is_told_and_leaves_the_others_alone(ledger: LedgerEntri
     entries = [*ledger.entries[:place], b"\x00\x00\x00\xffdamaged", *ledger.entries[place:]]
     rows, bad = decode(entries, ledger.ledger_id, ledger.first_entry_id)
     position = ledger.first_entry_id + place
-    assert bad == [BadEntry(position, "its message metadata reaches beyond the entry")]
+    assert bad == [UnreadableEntry(position, "its message metadata reaches beyond the entry")]
     shifted = [row | {"entry_id": row["entry_id"] + (row["entry_id"] >= position)} for row in expected_rows(ledger)]
     assert rows == shifted
     with pytest.raises(CorruptEntry, match=rf"entry {ledger.ledger_id}:{position}: its message metadata"):
@@ -144,7 +144,7 @@ def test_a_flipped_bit_behind_the_checksum_is_found_if_asked_for(payload: bytes,
     good = entry_of(b"other")
     rows, bad = decode([good, bytes(entry), good], check=True)
     assert [row["entry_id"] for row in rows] == [0, 2]
-    assert bad == [BadEntry(1, "its CRC32C does not match its bytes")]
+    assert bad == [UnreadableEntry(1, "its CRC32C does not match its bytes")]
 
 
 # --- one thing at a time -------------------------------------------------------------------------------------------

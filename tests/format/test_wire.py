@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from afterglow.errors import BadFrame
+from afterglow.errors import InvalidFrame
 from afterglow.format.entry import encode_broker_metadata, encode_entry
 from afterglow.format.frames import frame_entries
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -56,19 +56,19 @@ def test_a_frame_larger_than_the_buffer_makes_it_grow_and_shrink_again() -> None
 @pytest.mark.parametrize("total", [0, 3, 4097, 2**32 - 1])
 def test_an_impossible_size_is_refused_before_anything_is_set_aside(total: int) -> None:
     buffer = FrameBuffer(4096, initial_bytes=64)
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidFrame):
         feed(buffer, struct.pack(">I", total), [])
     assert len(buffer._data) == 64
 
 
 def test_a_command_longer_than_its_frame_is_refused() -> None:
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidFrame):
         feed(FrameBuffer(4096), struct.pack(">II", 10, 7) + bytes(6), [])
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_end_in_frames_or_in_a_typed_error(data: bytes) -> None:
-    with contextlib.suppress(BadFrame):
+    with contextlib.suppress(InvalidFrame):
         feed(FrameBuffer(1000, initial_bytes=64), data, [7, 1, 90])
 
 
@@ -206,9 +206,9 @@ def test_sizes_that_cannot_be_are_refused(head: tuple[int, int]) -> None:
     buffer = EntryBuffer(1 << 12, LIMIT)
     buffer.space()[:8] = struct.pack(">II", *head)
     buffer.received(8)
-    with pytest.raises(BadFrame, match="maxMessageSize"):
+    with pytest.raises(InvalidFrame, match="maxMessageSize"):
         buffer.take(1, 7, 0, 9)
-    with pytest.raises(BadFrame, match="maxMessageSize"):
+    with pytest.raises(InvalidFrame, match="maxMessageSize"):
         buffer.frame()
 
 

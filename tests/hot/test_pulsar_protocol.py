@@ -12,10 +12,10 @@ import pytest
 
 from afterglow.errors import (
     AccessDenied,
-    BadFrame,
     ConfigError,
     EntriesMissing,
     HotLogTimeout,
+    InvalidFrame,
     TopicMissing,
 )
 from afterglow.format.entry import encode_entry
@@ -316,7 +316,7 @@ def test_nobody_there_ends_at_the_deadline() -> None:
 @pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x08\0\0\0\x04\xff\xff\xff\xff"])
 def test_what_speaks_another_protocol_is_refused_at_once(start: Callable[..., Broker], garbage: bytes) -> None:
     broker = start(connect=lambda session, _: session.socket.sendall(garbage))
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidFrame):
         read(broker.url)
 
 
@@ -324,7 +324,7 @@ def test_an_entry_larger_than_the_broker_takes_is_refused(start: Callable[..., B
     def flow(session: Session, _: wire.BaseCommand) -> None:
         session.socket.sendall((1000 + 10_240 + 1).to_bytes(4, "big") + bytes(4))
 
-    with pytest.raises(BadFrame, match="maxMessageSize"):
+    with pytest.raises(InvalidFrame, match="maxMessageSize"):
         read(start(flow=flow).url)
 
 

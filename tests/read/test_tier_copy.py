@@ -155,7 +155,7 @@ def test_blocks_that_came_with_one_request_are_one_run() -> None:
             first : last + 1
         ]
         assert sum(served.run.frames.payload_bytes for served in runs) == sum(map(len, entries[first : last + 1]))
-    assert max(len(served.run.frames.joints) for served in world.source.scan(row, 0, 1_999)) > 5
+    assert max(len(served.run.frames.gaps) for served in world.source.scan(row, 0, 1_999)) > 5
     world.tiers.close()
 
 

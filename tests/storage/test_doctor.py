@@ -6,7 +6,7 @@ import pytest
 from tests.support.faults import Fault, FaultRule, FaultyStore
 
 from afterglow.errors import AccessDenied, StoreThrottled
-from afterglow.storage import LocalStore, MemoryStore, Outcome, check_store, open_store
+from afterglow.storage import LocalStore, MemoryStore, StepStatus, check_store, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _STEPS = ["put", "put if absent", "head", "ranged get", "list", "multipart", "abort", "delete"]
 
 
-def _outcomes(checks: list[StoreCheck]) -> dict[str, Outcome]:
+def _outcomes(checks: list[StoreCheck]) -> dict[str, StepStatus]:
     return {check.step: check.outcome for check in checks}
 
 
 def _check_good(store: ObjectStore) -> None:
     checks = check_store(store)
     assert [check.step for check in checks] == _STEPS
-    assert all(check.outcome is Outcome.OK and not check.cure and check.elapsed_ms > 0 for check in checks), checks
+    assert all(check.outcome is StepStatus.OK and not check.cure and check.elapsed_ms > 0 for check in checks), checks
     assert not list(store.list())
     assert not store.list_uploads()
 
@@ -51,15 +51,15 @@ def test_a_missing_bucket_is_told_once_with_its_cure(moto: S3Server, tmp_path: P
     missing = [open_store("s3://no-such-bucket", retry_deadline_s=0, **moto.options()), LocalStore(tmp_path / "none")]
     for store in missing:
         first, *rest = check_store(store)
-        assert first.outcome is Outcome.FAILED
+        assert first.outcome is StepStatus.FAILED
         assert "address" in first.cure
-        assert all(check.outcome is Outcome.SKIPPED and "failure of put" in check.detail for check in rest)
+        assert all(check.outcome is StepStatus.SKIPPED and "failure of put" in check.detail for check in rest)
 
 
 def test_an_endpoint_where_nobody_listens_is_told_once_with_its_cure() -> None:
     options = {"endpoint": "http://127.0.0.1:1", "access_key": "a", "secret_key": "b", "region": "us-east-1"}
     first, *rest = check_store(open_store("s3://bucket", retry_deadline_s=0, **options))
-    assert (first.outcome, {check.outcome for check in rest}) == (Outcome.FAILED, {Outcome.SKIPPED})
+    assert (first.outcome, {check.outcome for check in rest}) == (StepStatus.FAILED, {StepStatus.SKIPPED})
     assert "endpoint" in first.cure
 
 
@@ -70,7 +70,7 @@ def test_an_endpoint_where_nobody_listens_is_told_once_with_its_cure() -> None:
 def test_wrong_credentials_are_named(versitygw: S3Server, wrong: dict[str, str], named: str) -> None:
     store = open_store("s3://bucket", retry_deadline_s=0, **{**versitygw.options(), **wrong})
     put = check_store(store)[0]
-    assert put.outcome is Outcome.FAILED
+    assert put.outcome is StepStatus.FAILED
     assert named in put.detail + put.cure
 
 
@@ -90,27 +90,27 @@ def test_wrong_credentials_are_named(versitygw: S3Server, wrong: dict[str, str],
 def test_a_missing_right_fails_its_steps_and_is_named(operation: str, failed: set[str], right: str) -> None:
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({operation}), times=None, error=AccessDenied)
     checks = check_store(FaultyStore(MemoryStore(), [rule]))
-    assert {step for step, outcome in _outcomes(checks).items() if outcome is Outcome.FAILED} == failed
+    assert {step for step, outcome in _outcomes(checks).items() if outcome is StepStatus.FAILED} == failed
     assert any(right in check.cure for check in checks)
 
 
 def test_steps_that_need_the_object_are_skipped_when_it_could_not_be_put() -> None:
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"put"}), times=None, error=AccessDenied)
     outcomes = _outcomes(check_store(FaultyStore(MemoryStore(), [rule])))
-    skipped = {step for step, outcome in outcomes.items() if outcome is Outcome.SKIPPED}
+    skipped = {step for step, outcome in outcomes.items() if outcome is StepStatus.SKIPPED}
     assert skipped == {"put if absent", "head", "ranged get"}
 
 
 def test_throttling_fails_a_step_but_not_those_behind_it() -> None:
     rule = FaultRule(Fault.ERROR_BEFORE, frozenset({"head"}), error=StoreThrottled)
     outcomes = _outcomes(check_store(FaultyStore(MemoryStore(), [rule])))
-    assert [step for step, outcome in outcomes.items() if outcome is not Outcome.OK] == ["head"]
+    assert [step for step, outcome in outcomes.items() if outcome is not StepStatus.OK] == ["head"]
 
 
 @pytest.mark.parametrize("fault", [Fault.SHORT_READ, Fault.FLIPPED_BIT])
 def test_wrong_bytes_are_noticed(fault: Fault) -> None:
     outcomes = _outcomes(check_store(FaultyStore(MemoryStore(), [FaultRule(fault, skip=1)])))
-    assert outcomes["ranged get"] is Outcome.FAILED
+    assert outcomes["ranged get"] is StepStatus.FAILED
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore, Versioned
     from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.storage.store import ObjectStore
-    from afterglow.storage.wrapper import Call
+    from afterglow.storage.wrapper import StoreRequest
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class CrashingStore(StoreWrapper):
         super().__init__(inner)
         self._before = before
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
-        if call.operation in _CHANGES:
-            self._before(f"{call.operation} {call.key}")
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
+        if request.operation in _CHANGES:
+            self._before(f"{request.operation} {request.key}")
         return perform()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore, Versioned
     from afterglow.metadata.watches import Watch, WatchCallback
     from afterglow.storage.store import ObjectStore
-    from afterglow.storage.wrapper import Call
+    from afterglow.storage.wrapper import StoreRequest
 
 T = TypeVar("T")
 
@@ -205,8 +205,8 @@ class FaultyStore(StoreWrapper, _FaultInjector):
     def __repr__(self) -> str:
         return f"FaultyStore({self.inner!r}, seed={self.seed})"
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
-        rule, message = self._choose(call.operation, call.key)
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
+        rule, message = self._choose(request.operation, request.key)
         if rule is None:
             return perform()
         with self._lock:
@@ -218,7 +218,7 @@ class FaultyStore(StoreWrapper, _FaultInjector):
                 perform()
                 raise (rule.error or StoreTimeout)(message)
             case Fault.MISSING:
-                raise (UploadMissing if call.operation in _OF_UPLOADS else ObjectMissing)(message)
+                raise (UploadMissing if request.operation in _OF_UPLOADS else ObjectMissing)(message)
             case Fault.SLOW:
                 self._sleep(rule.delay_s)
                 return perform()

@@ -77,7 +77,7 @@ class Call:
         """All policies of the namespace in the path, as they are stored.
 
         Raises:
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
         """
         return await self.blocking(self.catalog.policies, self.namespace)
 

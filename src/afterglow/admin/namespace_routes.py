@@ -13,7 +13,7 @@ from afterglow.admin.namespace_policies import PROPERTIES
 from afterglow.admin.resource import Resources
 from afterglow.broker.authorization import AUTH
 from afterglow.broker.service import log_warnings
-from afterglow.errors import NotThere
+from afterglow.errors import NotFound
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
@@ -152,16 +152,16 @@ async def _delete_with_topics(service: BrokerService, namespace: NamespaceName) 
     4. Delete the namespace.
 
     Raises:
-        NotThere: There is no such namespace.
+        NotFound: There is no such namespace.
         NotEmpty: Another call is still deleting one of its topics.
     """
     await service.creation.end(namespace)
     for name in await service.blocking(service.catalog.topics, namespace):
-        with suppress(NotThere):
+        with suppress(NotFound):
             await service.delete_topic(name, force=True)
     for name in await service.blocking(service.catalog.partitioned_topics, namespace):
         await service.forget_topic(name)
-        with suppress(NotThere):
+        with suppress(NotFound):
             await service.blocking(service.catalog.delete_partitioned, name)
     await service.blocking(service.catalog.delete_namespace, namespace)
     service.policies_changed(namespace)

@@ -20,7 +20,7 @@ from afterglow.admin.resource import Resources
 from afterglow.broker.creation import most_partitions
 from afterglow.broker.requests import TRANSACTION_COORDINATOR, check_listener
 from afterglow.catalog.json_nodes import check_given
-from afterglow.errors import NotThere
+from afterglow.errors import NotFound
 from afterglow.ledger.properties import INDEX, TOPIC_EPOCH, set_text
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ async def delete_partitioned(call: Call) -> None:
     for index in range(count):
         try:
             await service.delete_topic(name.partition(index), force=force)
-        except NotThere:
+        except NotFound:
             continue  # never used, or deleted by itself
     await service.blocking(service.catalog.delete_partitioned, name)
     await service.forget_topic(name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.broker import replies
-from afterglow.errors import NotThere
+from afterglow.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,12 +126,12 @@ class Authorizer:
             return True
         try:
             return role in (self._catalog.tenant(tenant).get("adminRoles") or ())
-        except NotThere:
+        except NotFound:
             return False
 
     def forget_topic(self, topic: TopicName) -> None:
         """Remove the grants on a topic that was deleted, so that none counts for a new topic of the same name."""
-        with suppress(NotThere):
+        with suppress(NotFound):
             if str(topic) in _part(self._catalog.policies(topic.namespace), TOPIC_AUTH):
                 self._catalog.update_policies(topic.namespace, lambda old: _without_topic(old, topic))
 
@@ -141,7 +141,7 @@ class Authorizer:
             return RoleRights(role, is_admin=True, policies={})
         try:
             policies = self._catalog.policies(namespace)
-        except NotThere:
+        except NotFound:
             policies = {}
         return RoleRights(role, is_admin=False, policies=policies, wildcards=self._wildcards)
 

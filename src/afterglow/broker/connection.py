@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.message import DecodeError
 
 from afterglow.broker import replies
-from afterglow.errors import BadFrame
+from afterglow.errors import InvalidFrame
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, Refused, encode_command
 
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._take(command, payload)
                 if self._transport is None or self._transport.is_closing():
                     return
-        except (BadFrame, DecodeError) as error:
+        except (InvalidFrame, DecodeError) as error:
             self.fail(f"sent what is no command: {error}")
         except Exception:
             # asyncio takes an OSError for one of the socket, and does not log it; errors of hot log and tier are such.

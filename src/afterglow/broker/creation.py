@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from afterglow.config.choices import TopicType
-from afterglow.errors import NotThere
+from afterglow.errors import NotFound
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 from afterglow.policy.fields import DELETED
@@ -57,7 +57,7 @@ class Creation:
         """Make a topic, or a partition, whatever clients may; one that exists stays as it is.
 
         Raises:
-            NotThere: Its namespace does not exist.
+            NotFound: Its namespace does not exist.
             Refused: The namespace is being deleted.
         """
         service = self._service
@@ -71,8 +71,8 @@ class Creation:
         """Make a topic a partitioned one; its partitions are made by themselves.
 
         Raises:
-            NotThere: Its namespace does not exist.
-            AlreadyThere: It is one.
+            NotFound: Its namespace does not exist.
+            AlreadyExists: It is one.
             Refused: The namespace has no room for the partitions, or is being deleted.
         """
         service = self._service
@@ -84,7 +84,7 @@ class Creation:
         """Have no topic made in a namespace any more, since it is about to be deleted. There is no way back.
 
         Raises:
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
         """
         await self._service.update_policies(namespace, lambda old: {**old, DELETED: True})
         # Who has looked at the policies before makes what it came for; whoever comes now sees the mark.
@@ -104,7 +104,7 @@ class Creation:
         service = self._service
         try:
             policy = await service.blocking(self._policy_for, name.namespace)
-        except NotThere as error:
+        except NotFound as error:
             raise Refused(wire.TopicNotFound, f"{error}; create it first") from error
         if name.partition_index is None:
             if await service.blocking(service.catalog.partitions, name):
@@ -119,7 +119,7 @@ class Creation:
         """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
 
         Raises:
-            NotThere: Its namespace does not exist.
+            NotFound: Its namespace does not exist.
             Refused: A topic may not have as many, or the namespace has no room for them, or is being deleted.
         """
         service = self._service
@@ -145,7 +145,7 @@ class Creation:
         """Check that a namespace may have some topics more, each partition being one. Waits for the metadata store.
 
         Raises:
-            NotThere: The namespace does not exist.
+            NotFound: The namespace does not exist.
             Refused: It may not, or is being deleted.
         """
         limit = self._policy_for(namespace).max_topics_per_namespace
@@ -159,7 +159,7 @@ class Creation:
         """The effective policy of a namespace in which a topic is to be created. Waits for the metadata store.
 
         Raises:
-            NotThere: The namespace does not exist.
+            NotFound: The namespace does not exist.
             Refused: It is being deleted.
         """
         policy, is_deleted = self._service.policies.of_namespace(namespace)

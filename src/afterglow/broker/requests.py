@@ -22,7 +22,7 @@ from afterglow.broker.subscription import position_of
 from afterglow.broker.topic_list import choose_topics
 from afterglow.catalog.schema_compatibility import is_any
 from afterglow.catalog.schema_registry import NO_VERSION, SchemaPolicies
-from afterglow.errors import NotThere
+from afterglow.errors import NotFound
 from afterglow.format.position import EARLIEST, LATEST, parse_position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import INSTANCE_PROPERTY, OFFLOAD_PROPERTY, RAW_PROPERTY, START_PROPERTY, Refused
@@ -463,5 +463,5 @@ def _consumer(session: Session, consumer_id: int) -> Consumer:
 async def _namespace_exists(service: BrokerService, namespace: NamespaceName) -> None:
     try:
         await service.blocking(service.catalog.policies, namespace)
-    except NotThere as error:
+    except NotFound as error:
         raise Refused(wire.TopicNotFound, f"{error}; create it first") from error

@@ -15,7 +15,7 @@ from afterglow.broker.creation import Creation
 from afterglow.broker.policy_refresh import TOPICS_AT_ONCE, PolicyRefresher
 from afterglow.broker.raw_reads import OriginBytes
 from afterglow.broker.topic import Topic
-from afterglow.errors import AfterglowError, NotSupported, NotThere
+from afterglow.errors import AfterglowError, NotFound, NotSupported
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 from afterglow.policy.changes import PolicyChanges
@@ -225,7 +225,7 @@ class BrokerService:
         Raises:
             ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
             TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
         """
         async with self._changing_policies:
             warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change, allowed)
@@ -294,7 +294,7 @@ class BrokerService:
         """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
 
         Raises:
-            NotThere: Its namespace does not exist.
+            NotFound: Its namespace does not exist.
             Refused: A topic may not have as many, or the namespace has no room for them.
         """
         return await self.creation.partitions(name, create=create)
@@ -317,7 +317,7 @@ class BrokerService:
             Refused: It does not exist, or is in use and ``force`` is not given.
         """
         if name in self._deleting or not await self.blocking(self.store.exists, name.managed_ledger_name):
-            raise NotThere(f"topic {name} does not exist")
+            raise NotFound(f"topic {name} does not exist")
         topic = self.open_topic(name)
         if topic is not None and topic.in_use and not force:
             raise Refused(wire.NotAllowedError, f"topic {name} has producers or consumers connected; use force")

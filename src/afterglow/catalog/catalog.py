@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.catalog import json_nodes
 from afterglow.catalog.clusters import ClusterRecords
 from afterglow.catalog.json_nodes import JsonNodes, check_given
-from afterglow.errors import AlreadyThere, NotEmpty, VersionConflict, WouldLoseData
+from afterglow.errors import AlreadyExists, NotEmpty, VersionConflict, WouldLoseData
 from afterglow.metadata.names import Domain, NamespaceName, TopicName, check_entity, decode_name, encode_name
 from afterglow.metadata.paths import AfterglowPaths, topics_path
 from afterglow.metadata.store import MUST_NOT_EXIST
@@ -49,7 +49,7 @@ class Catalog:
         """A tenant's settings.
 
         Raises:
-            NotThere: There is no such tenant.
+            NotFound: There is no such tenant.
         """
         return self._nodes.read(f"{_POLICIES}/{check_entity('tenant', tenant)}", f"tenant {tenant}")[0]
 
@@ -57,7 +57,7 @@ class Catalog:
         """Create a tenant.
 
         Raises:
-            AlreadyThere: It exists.
+            AlreadyExists: It exists.
         """
         settings = {"adminRoles": [], "allowedClusters": [self._cluster], **(info or {})}
         self._nodes.create(f"{_POLICIES}/{check_entity('tenant', tenant)}", settings, f"tenant {tenant}")
@@ -66,7 +66,7 @@ class Catalog:
         """Change a tenant's settings.
 
         Raises:
-            NotThere: There is no such tenant.
+            NotFound: There is no such tenant.
         """
         self._nodes.update(f"{_POLICIES}/{check_entity('tenant', tenant)}", change, f"tenant {tenant}")
 
@@ -74,7 +74,7 @@ class Catalog:
         """Delete a tenant without namespaces.
 
         Raises:
-            NotThere: There is no such tenant.
+            NotFound: There is no such tenant.
             NotEmpty: It has namespaces.
         """
         path = f"{_POLICIES}/{check_entity('tenant', tenant)}"
@@ -88,7 +88,7 @@ class Catalog:
         """The namespaces of a tenant.
 
         Raises:
-            NotThere: There is no such tenant.
+            NotFound: There is no such tenant.
         """
         self.tenant(tenant)
         return tuple(NamespaceName(tenant, name) for name in self._metadata.children(f"{_POLICIES}/{tenant}"))
@@ -97,7 +97,7 @@ class Catalog:
         """A namespace's policies.
 
         Raises:
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
         """
         return self._nodes.read(f"{_POLICIES}/{namespace}", f"namespace {namespace}")[0]
 
@@ -105,8 +105,8 @@ class Catalog:
         """Create a namespace.
 
         Raises:
-            NotThere: Its tenant does not exist.
-            AlreadyThere: It exists.
+            NotFound: Its tenant does not exist.
+            AlreadyExists: It exists.
         """
         self.tenant(namespace.tenant)
         self._nodes.create(f"{_POLICIES}/{namespace}", dict(policies or {}), f"namespace {namespace}")
@@ -115,7 +115,7 @@ class Catalog:
         """Change a namespace's policies.
 
         Raises:
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
         """
         self._nodes.update(f"{_POLICIES}/{namespace}", change, f"namespace {namespace}")
 
@@ -123,7 +123,7 @@ class Catalog:
         """Delete a namespace without topics.
 
         Raises:
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
             NotEmpty: It has topics.
         """
         if self.topics(namespace) or self.partitioned_topics(namespace):
@@ -132,9 +132,9 @@ class Catalog:
 
     def ensure_defaults(self) -> None:
         """Create ``public/default`` where it is absent, as every client assumes it."""
-        with suppress(AlreadyThere):
+        with suppress(AlreadyExists):
             self.create_tenant("public")
-        with suppress(AlreadyThere):
+        with suppress(AlreadyExists):
             self.create_namespace(NamespaceName("public", "default"))
 
     # --- topics ---
@@ -160,8 +160,8 @@ class Catalog:
         """Make a topic a partitioned one.
 
         Raises:
-            NotThere: Its namespace does not exist.
-            AlreadyThere: It is one.
+            NotFound: Its namespace does not exist.
+            AlreadyExists: It is one.
         """
         self.policies(topic.namespace)
         value = {"partitions": partitions, **({"properties": dict(properties)} if properties else {})}
@@ -171,7 +171,7 @@ class Catalog:
         """Raise the number of partitions; the one that it has changes nothing.
 
         Raises:
-            NotThere: It is not partitioned.
+            NotFound: It is not partitioned.
             WouldLoseData: It has more: nobody would look for what is in those above.
         """
 
@@ -187,7 +187,7 @@ class Catalog:
         """The properties that a partitioned topic was given.
 
         Raises:
-            NotThere: It is not partitioned.
+            NotFound: It is not partitioned.
         """
         return _properties(self._nodes.read(_partitioned_path(topic), f"partitioned topic {topic}")[0])
 
@@ -195,7 +195,7 @@ class Catalog:
         """Set properties of a partitioned topic, or remove those whose value is None.
 
         Raises:
-            NotThere: It is not partitioned.
+            NotFound: It is not partitioned.
             ValueTooLarge: With those that it has, they are too large to keep.
         """
 
@@ -212,7 +212,7 @@ class Catalog:
         """Forget that a topic is partitioned; its partitions are topics of their own.
 
         Raises:
-            NotThere: It is not partitioned.
+            NotFound: It is not partitioned.
         """
         self._nodes.delete(_partitioned_path(topic), f"partitioned topic {topic}")
 

@@ -38,7 +38,7 @@ class ClusterRecords:
         """The record of a cluster; empty for the broker's own where it has none.
 
         Raises:
-            NotThere: The cluster is not known.
+            NotFound: The cluster is not known.
         """
         path = _path(cluster)
         if cluster == self._own and not self._has(path):
@@ -49,7 +49,7 @@ class ClusterRecords:
         """Add the record of a cluster.
 
         Raises:
-            AlreadyThere: It has one.
+            AlreadyExists: It has one.
         """
         self._nodes.create(_path(cluster), data, f"cluster {cluster}")
 
@@ -57,7 +57,7 @@ class ClusterRecords:
         """Change the record of a cluster.
 
         Raises:
-            NotThere: It has none.
+            NotFound: It has none.
         """
         self._nodes.update(_path(cluster), change, f"cluster {cluster}")
 
@@ -65,7 +65,7 @@ class ClusterRecords:
         """Delete the record of a cluster.
 
         Raises:
-            NotThere: It has none.
+            NotFound: It has none.
         """
         self._nodes.delete(_path(cluster), f"cluster {cluster}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.errors import AlreadyThere, CorruptMetadata, NotThere, ValueTooLarge, VersionConflict
+from afterglow.errors import AlreadyExists, CorruptMetadata, NotFound, ValueTooLarge, VersionConflict
 from afterglow.metadata.store import MUST_NOT_EXIST
 
 if TYPE_CHECKING:
@@ -45,34 +45,34 @@ class JsonNodes:
         """A node's object and its version.
 
         Raises:
-            NotThere: There is no such node.
+            NotFound: There is no such node.
             CorruptMetadata: It does not parse.
         """
         stored = self._metadata.get(path)
         if stored is None or not stored.value:
             # An empty value is a parent that some child brought into being.
-            raise NotThere(f"{what} does not exist")
+            raise NotFound(f"{what} does not exist")
         return parse(stored.value, what), stored.version
 
     def create(self, path: str, value: Json, what: str) -> None:
         """Make a node.
 
         Raises:
-            AlreadyThere: There is one.
+            AlreadyExists: There is one.
         """
         stored = self._metadata.get(path)
         if stored is not None and stored.value:
-            raise AlreadyThere(f"{what} exists already")
+            raise AlreadyExists(f"{what} exists already")
         try:
             self._metadata.put(path, dump(value), MUST_NOT_EXIST if stored is None else stored.version)
         except VersionConflict as error:
-            raise AlreadyThere(f"{what} exists already") from error
+            raise AlreadyExists(f"{what} exists already") from error
 
     def update(self, path: str, change: Callable[[Json], Json], what: str) -> None:
         """Change a node's object; changes at the same time are made in turn.
 
         Raises:
-            NotThere: There is no such node.
+            NotFound: There is no such node.
             CorruptMetadata: It does not parse.
         """
         while True:
@@ -87,7 +87,7 @@ class JsonNodes:
         """Remove a node.
 
         Raises:
-            NotThere: There is no such node.
+            NotFound: There is no such node.
         """
         while True:
             _, version = self.read(path, what)

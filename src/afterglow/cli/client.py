@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from afterglow.errors import AfterglowError, ConfigError, MetadataUnavailable
-from afterglow.metadata.admin_rest import AdminLink, Answer, parse_admin_url
-from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.admin_client import AdminHttp, Answer, parse_admin_url
+from afterglow.metadata.cluster_credentials import ClusterCredentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ class AdminClient:
             ) from error
         self._told_by = told_by
         self._at = f"{base.scheme}://{base.netloc}"
-        self._link = AdminLink(base, ClusterProof(connection.token, connection.ca_file))
+        self._link = AdminHttp(base, ClusterCredentials(connection.token, connection.ca_file))
 
     def get(self, path: str, **query: str) -> Any:
         """The value at a path; None where nothing is set.

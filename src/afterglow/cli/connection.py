@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from afterglow.metadata.cluster_proof import read_token
+from afterglow.metadata.cluster_credentials import read_token
 
 DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:8080"
 

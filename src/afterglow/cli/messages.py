@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from afterglow.cli.client import AdminClient
     from afterglow.cli.output import Output
-    from afterglow.metadata.admin_rest import Answer
+    from afterglow.metadata.admin_client import Answer
     from afterglow.metadata.names import TopicName
 
 _REPORT_EVERY: Final = 1000

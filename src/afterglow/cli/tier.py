@@ -54,7 +54,7 @@ def doctor(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from afterglow.storage import Outcome, check_store, open_store  # noqa: PLC0415
+    from afterglow.storage import StepStatus, check_store, open_store  # noqa: PLC0415
 
     options = tier_options(option)
     if tier.startswith("s3://"):
@@ -62,13 +62,13 @@ def doctor(
         options.setdefault("retry_deadline_s", "0")
     with Output(as_json=as_json).working(f"trying {tier}"):
         checks = check_store(open_store(tier, **options))
-    failed = any(check.outcome is Outcome.FAILED for check in checks)
+    failed = any(check.outcome is StepStatus.FAILED for check in checks)
     if as_json:
         for check in checks:
             row = {"step": check.step, "outcome": check.outcome.value, "elapsed_ms": round(check.elapsed_ms, 1)}
             typer.echo(json.dumps({**row, "detail": check.detail, "cure": check.cure}))
         return FAILED if failed else DONE
-    colours = {Outcome.OK: "green", Outcome.FAILED: "bold red", Outcome.SKIPPED: "yellow"}
+    colours = {StepStatus.OK: "green", StepStatus.FAILED: "bold red", StepStatus.SKIPPED: "yellow"}
     table = Table("step", "result", "ms", "detail")
     for check in checks:
         # Text, not str: what a store says is no mark-up.

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from afterglow.demo.screen import TopicSnapshot
 from afterglow.errors import AfterglowError, MissingDependency
 from afterglow.format.position import Position
-from afterglow.metadata.admin_rest import AdminLink, parse_admin_url
-from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.admin_client import AdminHttp, parse_admin_url
+from afterglow.metadata.cluster_credentials import ClusterCredentials
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.store import wall_clock_ms
 from afterglow.read.copies import Tier
@@ -138,7 +138,7 @@ def _stream(pulsar: Any, home: Path, topic: TopicName, messages: int, screen: Sc
 
 
 @contextmanager
-def _serving(home: Path, settings: Mapping[str, int]) -> Iterator[tuple[str, AdminLink, str]]:
+def _serving(home: Path, settings: Mapping[str, int]) -> Iterator[tuple[str, AdminHttp, str]]:
     """Run a server on free ports; yields its address for clients, its admin API and what it says of itself."""
     conf, log_file = home / "demo.conf", home / _SERVER_LOG
     conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
@@ -160,7 +160,7 @@ def _serving(home: Path, settings: Mapping[str, int]) -> Iterator[tuple[str, Adm
         if ready is None:
             lines = log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise AfterglowError(f"afterglow serve did not start: {lines[-1] if lines else f'see {log_file}'}")
-        yield ready[1], AdminLink(parse_admin_url(ready[2]), ClusterProof()), process.stdout.readline().strip()
+        yield ready[1], AdminHttp(parse_admin_url(ready[2]), ClusterCredentials()), process.stdout.readline().strip()
     except (KeyboardInterrupt, SystemExit):
         stop_s = 1.0
         raise
@@ -181,7 +181,7 @@ class _TopicView(NamedTuple):
 
     source: SourceTopic
     name: TopicName
-    admin: AdminLink
+    admin: AdminHttp
     screen: Screen
     entries: int
     """Entries that the log is expected to have in the end."""

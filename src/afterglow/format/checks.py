@@ -38,7 +38,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ParsedBlock:
     """A block with its frames found."""
 
     header: BlockHeader
@@ -84,7 +84,7 @@ def index_problems(index: ObjectIndex, data_bytes: int | None = None, ledger_id:
         yield Damage(ledger_id, index.groups[0].blocks[0].first_entry_id, "the ledger's first block lacks entry 0")
 
 
-def open_block(data: Buffer, first_entry_id: int | None = None, ledger_id: int | None = None) -> Block:
+def open_block(data: Buffer, first_entry_id: int | None = None, ledger_id: int | None = None) -> ParsedBlock:
     """Read a block's header and find its frames.
 
     Args:
@@ -103,11 +103,11 @@ def open_block(data: Buffer, first_entry_id: int | None = None, ledger_id: int |
         raise CorruptBlock(f"its block begins with entry {header.first_entry_id}")
     if ledger_id is not None and header.ledger_id not in {None, ledger_id}:
         raise CorruptBlock(f"its block belongs to ledger {header.ledger_id}")
-    return Block(header, scan_frames(view, header.first_entry_id, header.header_bytes))
+    return ParsedBlock(header, scan_frames(view, header.first_entry_id, header.header_bytes))
 
 
 def block_problems(
-    data: Buffer, block: Block, group: LedgerGroup, number: int, *, whole_ledger: bool
+    data: Buffer, block: ParsedBlock, group: LedgerGroup, number: int, *, whole_ledger: bool
 ) -> Iterator[Damage]:
     """What is wrong with a block, given the group of the index that names it.
 

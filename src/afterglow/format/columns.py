@@ -95,7 +95,7 @@ _TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class BadEntry:
+class UnreadableEntry:
     """An entry that gave no rows."""
 
     entry_id: int
@@ -108,7 +108,7 @@ class Messages:
     """The messages of consecutive entries."""
 
     batch: pa.RecordBatch
-    bad: tuple[BadEntry, ...]
+    bad: tuple[UnreadableEntry, ...]
     """Entries of this range that could not be read, in order."""
 
     first_entry_id: int
@@ -384,9 +384,9 @@ def _texts(kind: pa.DataType, n: int, validity: pa.Buffer | None, offsets: pa.Bu
     return pa.Array.from_buffers(kind, n, [validity, offsets, text])
 
 
-def _bad_entries(rows: NDArray[np.int64], first_id: int) -> tuple[BadEntry, ...]:
+def _bad_entries(rows: NDArray[np.int64], first_id: int) -> tuple[UnreadableEntry, ...]:
     status = rows[:, layout.STATUS]
-    return tuple(BadEntry(first_id + int(i), REASONS[int(status[i])]) for i in np.flatnonzero(status))
+    return tuple(UnreadableEntry(first_id + int(i), REASONS[int(status[i])]) for i in np.flatnonzero(status))
 
 
 def entry_column(data: Buffer, frames: Frames, low: int, high: int) -> pa.Array:

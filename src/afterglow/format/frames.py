@@ -49,7 +49,7 @@ class Frames:
     damage: str | None
     """What ends the frames before the end of the buffer, or None. Entries before it are whole."""
 
-    joints: tuple[tuple[int, int], ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ()
     """Where blocks meet: the number of a frame, from 0, and how many other bytes stand right before it."""
 
     def __len__(self) -> int:
@@ -68,28 +68,28 @@ class Frames:
     @property
     def payload_bytes(self) -> int:
         """Bytes of all entries without their frames."""
-        gaps = sum(gap for _, gap in self.joints)
+        gaps = sum(gap for _, gap in self.gaps)
         return self.end - int(self.offsets[0]) - gaps - FRAME_BYTES * len(self)
 
     @property
     def ends(self) -> NDArray[np.int64]:
         """Offset behind each entry."""
-        if not self.joints:
+        if not self.gaps:
             return self.offsets[1:]
         ends = self.offsets[1:].copy()
-        for number, gap in self.joints:
+        for number, gap in self.gaps:
             ends[number - 1] -= gap
         return ends
 
     def part(self, low: int, high: int) -> Frames:
         """The frames from number ``low`` on, before number ``high``."""
-        joints = tuple((number - low, gap) for number, gap in self.joints if low < number < high)
+        gaps = tuple((number - low, gap) for number, gap in self.gaps if low < number < high)
         offsets = self.offsets[low : high + 1]
-        cut = next((gap for number, gap in self.joints if number == high), 0)
+        cut = next((gap for number, gap in self.gaps if number == high), 0)
         if cut:
             offsets = offsets.copy()
             offsets[-1] -= cut
-        return Frames(self.first_entry_id + low, offsets, None, joints)
+        return Frames(self.first_entry_id + low, offsets, None, gaps)
 
 
 def as_bytes_array(data: Buffer) -> NDArray[np.uint8]:

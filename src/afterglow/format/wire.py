@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 
-from afterglow.errors import AfterglowError, BadFrame
+from afterglow.errors import AfterglowError, InvalidFrame
 from afterglow.format._kernels import calls, layout
 
 if TYPE_CHECKING:
@@ -94,20 +94,20 @@ class FrameBuffer:
         The views are valid until the next frame is asked for.
 
         Raises:
-            BadFrame: A size contradicts itself or passes the limit.
+            InvalidFrame: A size contradicts itself or passes the limit.
         """
         self._end += count
         view = memoryview(self._data)
         while self._end - self._start >= SIZE_BYTES:
             (total,) = struct.unpack_from(">I", view, self._start)
             if not SIZE_BYTES <= total <= self.max_frame_bytes:
-                raise BadFrame(f"a frame of {total} bytes; the limit is {self.max_frame_bytes}")
+                raise InvalidFrame(f"a frame of {total} bytes; the limit is {self.max_frame_bytes}")
             frame = self._start + SIZE_BYTES
             if self._end - frame < SIZE_BYTES:
                 return
             (size,) = struct.unpack_from(">I", view, frame)
             if size > total - SIZE_BYTES:
-                raise BadFrame(f"a command of {size} bytes in a frame of {total}")
+                raise InvalidFrame(f"a command of {size} bytes in a frame of {total}")
             if self._end - frame < total:
                 return
             self._start = frame + total
@@ -186,7 +186,7 @@ class EntryBuffer:
         Stops at the first frame that is none of them, or not whole yet.
 
         Raises:
-            BadFrame: A size contradicts itself or passes the limit.
+            InvalidFrame: A size contradicts itself or passes the limit.
         """
         found = np.array([self._taken, first, 0, 0, self._start], np.int64)
         code = calls.take_messages(
@@ -211,7 +211,7 @@ class EntryBuffer:
         The views are valid until the next bytes are received.
 
         Raises:
-            BadFrame: A size contradicts itself or passes the limit.
+            InvalidFrame: A size contradicts itself or passes the limit.
         """
         held = self._end - self._start
         if held < HEAD.size:
@@ -258,7 +258,7 @@ class EntryBuffer:
 
     def _refuse(self) -> NoReturn:
         total, size = HEAD.unpack_from(self._view, self._start)
-        raise BadFrame(
+        raise InvalidFrame(
             f"a frame of {total} bytes with a command of {size}; the limit is {self.max_frame_bytes}, which follows "
             "from the broker's maxMessageSize"
         )

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import Versioned
     from afterglow.spark.verify_jobs import ByteProgress
     from afterglow.storage import ObjectStore
-    from afterglow.storage.wrapper import Call
+    from afterglow.storage.wrapper import StoreRequest
     from afterglow.verify import CommittedObject, Finding, ObjectVerifier, ParsedLocation, Swept
     from afterglow.verify.objects import DriverCopies
 
@@ -384,8 +384,8 @@ class _ControlledStore(StoreWrapper):
     def __reduce__(self) -> tuple[object, ...]:
         return _itself, (self.inner,)
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
-        self._control.step(call.key or f"{call.operation} of {self.url}")
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
+        self._control.step(request.key or f"{request.operation} of {self.url}")
         return perform()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from afterglow.errors import ConfigError, CorruptMetadata, NotThere
+from afterglow.errors import ConfigError, CorruptMetadata, NotFound
 from afterglow.policy import validation
 from afterglow.policy.allowed_tiers import Levels
 from afterglow.policy.fields import namespace_settings, topic_settings
@@ -91,7 +91,7 @@ class PolicyChanges:
         Raises:
             ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
             TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
-            NotThere: There is no such namespace.
+            NotFound: There is no such namespace.
         """
         warnings: tuple[str, ...] = ()
 
@@ -126,7 +126,7 @@ class PolicyChanges:
         warnings: tuple[str, ...] = ()
         try:
             namespace = self._catalog.policies(topic.namespace)
-        except NotThere:  # deleted meanwhile: the broker's settings are left
+        except NotFound:  # deleted meanwhile: the broker's settings are left
             namespace = {}
 
         def checked(old: Json) -> Json:

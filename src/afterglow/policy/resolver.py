@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from afterglow.config import Origin, OriginKind
-from afterglow.errors import ConfigError, NotThere
+from afterglow.errors import ConfigError, NotFound
 from afterglow.metadata.names import Domain, TopicName
 from afterglow.policy import validation
 from afterglow.policy.fields import DELETED, namespace_settings, topic_settings
@@ -143,7 +143,7 @@ class Policies:
         """The effective policy of a namespace, and whether it is being deleted. Always read from metadata.
 
         Raises:
-            NotThere: The namespace does not exist.
+            NotFound: The namespace does not exist.
             MetadataError: The policies cannot be read.
         """
         stored = self._catalog.policies(namespace)
@@ -167,7 +167,7 @@ class Policies:
     def _read_namespace(self, namespace: NamespaceName) -> tuple[EffectivePolicy, tuple[str, ...]]:
         try:
             stored = self._catalog.policies(namespace)
-        except NotThere:  # deleted meanwhile, or never created: the broker's settings are left
+        except NotFound:  # deleted meanwhile, or never created: the broker's settings are left
             stored = {}
         return _with_level(self._config, namespace_settings(stored), NAMESPACE)
 

@@ -19,7 +19,7 @@ from afterglow.hot.local.shared import open_shared, read_instance
 from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.hot.pulsar.ledgers import RemoteLedgers
 from afterglow.hot.pulsar.runs import LedgerRange
-from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.cluster_credentials import ClusterCredentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -233,7 +233,7 @@ class HotLocation:
     """The brokers that serve it; empty where none is known."""
     instance: str = ""
     """Id of the hot log: another machine may have another server's home at the same path. Empty: not known."""
-    proof: ClusterProof | None = field(default=None, repr=False, compare=False)
+    credentials: ClusterCredentials | None = field(default=None, repr=False, compare=False)
     """What these brokers are shown. Stays in this process; others take theirs from their environment."""
 
     def __reduce__(self) -> tuple[type[HotLocation], tuple[str, str, str, str]]:
@@ -272,5 +272,5 @@ class HotLocation:
         Raises:
             ConfigError: The service URL is not well-formed, or the token's file cannot be read.
         """
-        proof = self.proof or ClusterProof.of()
-        return PulsarAddress(self.service_url, token=proof.token, trust_certs=proof.ca_file)
+        credentials = self.credentials or ClusterCredentials.of()
+        return PulsarAddress(self.service_url, token=credentials.token, trust_certs=credentials.ca_file)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from afterglow.format.checks import Block
+    from afterglow.format.checks import ParsedBlock
     from afterglow.format.index import ObjectIndex
     from afterglow.format.statistics import BlockStatistics
     from afterglow.storage.store import ObjectInfo, ObjectStore
@@ -38,7 +38,7 @@ class InspectedBlock:
     offset: int
     """Of its header in the object."""
     data: memoryview
-    block: Block
+    block: ParsedBlock
     statistics: BlockStatistics
     """From the index, or measured."""
 
@@ -111,7 +111,7 @@ class Inspection:
 
     @staticmethod
     def _inspected(
-        ledger_id: int | None, offset: int, data: memoryview, block: Block, known: BlockStatistics | None
+        ledger_id: int | None, offset: int, data: memoryview, block: ParsedBlock, known: BlockStatistics | None
     ) -> InspectedBlock:
         statistics = known or measure_block(data, data, block.frames.offsets)
         return InspectedBlock(ledger_id, offset, data, block, statistics)

@@ -352,11 +352,11 @@ def _join(runs: list[tuple[FrameRun, int]], data: memoryview) -> Iterator[FrameR
         yield from (run for run, _ in runs)
         return
     parts = [run.frames.offsets + origin for run, origin in runs]
-    joints: list[tuple[int, int]] = []
+    gaps: list[tuple[int, int]] = []
     number = 0
     for before, behind in pairwise(parts):
         number += before.size - 1
-        joints.append((number, int(behind[0] - before[-1])))
+        gaps.append((number, int(behind[0] - before[-1])))
     offsets = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
     first = runs[0][0]
-    yield FrameRun(first.ledger_id, data, Frames(first.frames.first_entry_id, offsets, None, tuple(joints)))
+    yield FrameRun(first.ledger_id, data, Frames(first.frames.first_entry_id, offsets, None, tuple(gaps)))

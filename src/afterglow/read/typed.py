@@ -24,7 +24,7 @@ from afterglow.errors import CorruptMetadata
 from afterglow.format.schema import MESSAGES, SchemaVersion, choose
 from afterglow.format.typed.columns import NOTHING, Values, decode, reason
 from afterglow.format.typed.definitions import read_definition
-from afterglow.format.typed.nodes import BYTES, PLAIN, Kind, Leaf, Undecodable, arrow_type, column_form, merge
+from afterglow.format.typed.nodes import BYTES, PLAIN, Leaf, Undecodable, ValueKind, arrow_type, column_form, merge
 from afterglow.format.typed.programs import Compiler
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Side:
         if target is None:
             target = BYTES
         compiler = Compiler(target)
-        raw = compiler.avro(BYTES) if isinstance(target, Leaf) and target.kind is Kind.BYTES else None
+        raw = compiler.avro(BYTES) if isinstance(target, Leaf) and target.kind is ValueKind.BYTES else None
         begun = {
             key: raw if found.node is None else compiler.avro(found.node)
             for key, found in read.items()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from afterglow.errors import ConfigError
 from afterglow.metadata.address import open_metadata
-from afterglow.metadata.admin_rest import AdminRest
-from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.metadata.admin_client import AdminClient
+from afterglow.metadata.cluster_credentials import ClusterCredentials
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.pulsar_cluster import PulsarCluster
 from afterglow.read.ranges import Locator
@@ -95,9 +95,9 @@ def _open_home(
     held.callback(metadata.close)
     paths = AfterglowPaths(config.cluster_name)
     own = TierLocation(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
-    proof = ClusterProof.of(address.token, address.ca_file)
+    credentials = ClusterCredentials.of(address.token, address.ca_file)
     directory = HomeDirectory(
-        address.source, home, metadata, paths, config, proof=proof, service_url=address.service_url
+        address.source, home, metadata, paths, config, credentials=credentials, service_url=address.service_url
     )
     return directory, Locator(metadata, paths, own=own, explicit=explicit)
 
@@ -105,21 +105,21 @@ def _open_home(
 def _open_admin(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
-    proof = ClusterProof.of(address.token, address.ca_file)
-    api = AdminRest(address.source, proof)
-    directory = AdminDirectory(api, proof, config, address.service_url)
+    credentials = ClusterCredentials.of(address.token, address.ca_file)
+    api = AdminClient(address.source, credentials)
+    directory = AdminDirectory(api, credentials, config, address.service_url)
     return _attached(directory, api.clusters, address, config=config, explicit=explicit, held=held)
 
 
 def _open_cluster(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
 ) -> tuple[TopicDirectory, Locator]:
-    proof = ClusterProof.of(address.token, address.ca_file)
+    credentials = ClusterCredentials.of(address.token, address.ca_file)
     store = open_metadata(address.source, config)
     held.callback(store.close)
     cluster = PulsarCluster(store)
-    brokers = ClusterBrokers(cluster, proof, address.service_url)
-    directory = ClusterDirectory(address.source, cluster, brokers, proof, config)
+    brokers = ClusterBrokers(cluster, credentials, address.service_url)
+    directory = ClusterDirectory(address.source, cluster, brokers, credentials, config)
     return _attached(directory, cluster.clusters, address, config=config, explicit=explicit, held=held)
 
 

@@ -19,7 +19,7 @@ from afterglow.errors import (
     TopicMissing,
 )
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.metadata.pulsar_views import last_confirmed, ledger_list, schema_versions
+from afterglow.metadata.admin_responses import last_confirmed, ledger_list, schema_versions
 from afterglow.policy import offload_json
 from afterglow.policy.fields import TOPIC_OFFLOAD
 from afterglow.policy.resolver import resolve_stored
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.format.schema import SchemaVersion
-    from afterglow.metadata.admin_rest import AdminRest
-    from afterglow.metadata.cluster_proof import ClusterProof
+    from afterglow.metadata.admin_client import AdminClient
+    from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
 
     Json = Mapping[str, Any]
@@ -49,16 +49,16 @@ class AdminDirectory:
 
     Args:
         api: The admin API.
-        proof: What brokers are shown.
+        credentials: Credentials for the brokers.
         config: The settings of this process: they hold where the cluster says nothing.
         service_url: The brokers, where the admin API is not to be asked for them.
     """
 
     def __init__(
-        self, api: AdminRest, proof: ClusterProof, config: BrokerConfig, service_url: str | None = None
+        self, api: AdminClient, credentials: ClusterCredentials, config: BrokerConfig, service_url: str | None = None
     ) -> None:
         self._api = api
-        self._proof = proof
+        self._credentials = credentials
         self._config = config
         self._service_url = service_url
         self._lock = Lock()
@@ -159,7 +159,7 @@ class AdminDirectory:
         if service_url is None:
             reason = f"{self.source} names no broker that serves {topic}; give service_url, or hot=skip"
             return Look(info, NoHot(reason), None)
-        location = HotLocation(topic=str(topic), service_url=service_url, proof=self._proof)
+        location = HotLocation(topic=str(topic), service_url=service_url, credentials=self._credentials)
         known = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
         newest = max(written, default=None)
         return Look(info, RemoteHot(location.address(), str(topic), {**known, **written}, newest), location)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from afterglow.config import Origin, OriginKind
 from afterglow.errors import AfterglowError, ConfigError, NotSupported, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.metadata.admin_rest import AdminRest
-from afterglow.metadata.pulsar_views import last_confirmed, schema_versions
+from afterglow.metadata.admin_client import AdminClient
+from afterglow.metadata.admin_responses import last_confirmed, schema_versions
 from afterglow.policy import offload_json
 from afterglow.policy.resolver import resolve_stored
 from afterglow.read.hot_readers import HotLocation, NoHot, RemoteHot
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.format.schema import SchemaVersion
-    from afterglow.metadata.cluster_proof import ClusterProof
+    from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.pulsar_cluster import PulsarCluster
     from afterglow.source.directory import SourceSegment
@@ -36,13 +36,13 @@ class ClusterBrokers:
 
     Args:
         cluster: Its metadata.
-        proof: What brokers are shown.
+        credentials: Credentials for the brokers.
         service_url: Where they are reached, if not where they say.
     """
 
-    def __init__(self, cluster: PulsarCluster, proof: ClusterProof, service_url: str | None) -> None:
+    def __init__(self, cluster: PulsarCluster, credentials: ClusterCredentials, service_url: str | None) -> None:
         self._cluster = cluster
-        self._proof = proof
+        self._credentials = credentials
         self._service_url = service_url
 
     def service_url(self) -> str | None:
@@ -51,12 +51,12 @@ class ClusterBrokers:
             return self._service_url
         return next((url for broker in self._cluster.brokers() if (url := _url(broker, "pulsarServiceUrl"))), None)
 
-    def admin(self) -> AdminRest | None:
+    def admin(self) -> AdminClient | None:
         """The admin API of one of them; None where none runs."""
         for broker in self._cluster.brokers():
             url = _url(broker, "webServiceUrl")
             if url is not None:
-                return AdminRest(url, self._proof)
+                return AdminClient(url, self._credentials)
         return None
 
     def last_confirmed(self, topic: TopicName) -> Position | None:
@@ -89,7 +89,7 @@ class ClusterDirectory:
         source: Its address, as it was given.
         cluster: The metadata.
         brokers: Asked for the end of the ledger that is written, and for what no tier has, where any run.
-        proof: What brokers are shown.
+        credentials: Credentials for the brokers.
         config: The settings of this process: they hold where the cluster says nothing.
     """
 
@@ -98,13 +98,13 @@ class ClusterDirectory:
         source: str,
         cluster: PulsarCluster,
         brokers: ClusterBrokers,
-        proof: ClusterProof,
+        credentials: ClusterCredentials,
         config: BrokerConfig,
     ) -> None:
         self._source = source
         self._cluster = cluster
         self._brokers = brokers
-        self._proof = proof
+        self._credentials = credentials
         self._config = config
         self._lock = Lock()
         self._policies: dict[TopicName, BrokerConfig] = {}
@@ -156,7 +156,7 @@ class ClusterDirectory:
             return Look(
                 info, NoHot(f"no broker of {self._source} runs; start one, or leave it out with hot=skip"), None
             )
-        location = HotLocation(topic=str(topic), service_url=service_url, proof=self._proof)
+        location = HotLocation(topic=str(topic), service_url=service_url, credentials=self._credentials)
         entries, written = _extents(info, end)
         return Look(info, RemoteHot(location.address(), str(topic), entries, written), location)
 

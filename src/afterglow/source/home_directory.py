@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.config import BrokerConfig
-    from afterglow.metadata.cluster_proof import ClusterProof
+    from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
@@ -131,7 +131,7 @@ class HomeDirectory:
         metadata: Its metadata; closed by whoever opened it.
         paths: Where records of ours are in it.
         config: The settings of this process.
-        proof: What the server's broker is shown by those who do not find the home on their disk.
+        credentials: Credentials for the broker, for readers that cannot open the home directory.
         service_url: Where that broker is reached, if not where it says.
     """
 
@@ -143,7 +143,7 @@ class HomeDirectory:
         paths: AfterglowPaths,
         config: BrokerConfig,
         *,
-        proof: ClusterProof,
+        credentials: ClusterCredentials,
         service_url: str | None = None,
     ) -> None:
         self._source = source
@@ -153,7 +153,7 @@ class HomeDirectory:
         self._policies = Policies(config, self._catalog)
         self._home = home
         self._hot = SharedHot(home)
-        self._proof = proof
+        self._credentials = credentials
         self._service_url = service_url
 
     @property
@@ -200,7 +200,7 @@ class HomeDirectory:
             str(topic),
             self._service_url or announced(self._home),
             read_instance(self._home) or "",
-            self._proof,
+            self._credentials,
         )
         return Look(parse_managed_ledger(value), self._hot, location)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from afterglow.storage.address import open_store
-from afterglow.storage.doctor import Outcome, StoreCheck, check_store
+from afterglow.storage.doctor import StepStatus, StoreCheck, check_store
 from afterglow.storage.local import LocalStore
 from afterglow.storage.memory import MemoryStore
 from afterglow.storage.retry import RetryingStore, RetryPolicy
@@ -21,13 +21,13 @@ __all__ = [
     "ObjectPage",
     "ObjectStore",
     "OperationCount",
-    "Outcome",
     "Part",
     "PrefixedStore",
     "RetryPolicy",
     "RetryingStore",
     "S3Options",
     "S3Store",
+    "StepStatus",
     "StoreCheck",
     "StoreLimits",
     "Upload",

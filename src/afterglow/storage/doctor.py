@@ -63,7 +63,7 @@ def cure_for(error: Exception, rights: str) -> str:
 _METADATA = {"afterglowprobe": "doctor"}
 
 
-class Outcome(enum.Enum):
+class StepStatus(enum.Enum):
     """How a step of the trial ended."""
 
     OK = "ok"
@@ -76,7 +76,7 @@ class StoreCheck:
     """One step of the trial."""
 
     step: str
-    outcome: Outcome
+    outcome: StepStatus
     elapsed_ms: float
     detail: str
     """What was done, or what went wrong, or why it was not tried."""
@@ -106,18 +106,18 @@ def check_store(store: ObjectStore) -> list[StoreCheck]:
     hopeless = ""
     for name, (step, rights) in _STEPS.items():
         if hopeless:
-            checks.append(StoreCheck(name, Outcome.SKIPPED, 0.0, hopeless))
+            checks.append(StoreCheck(name, StepStatus.SKIPPED, 0.0, hopeless))
             continue
         began = time.perf_counter()
-        outcome, cure = Outcome.OK, ""
+        outcome, cure = StepStatus.OK, ""
         try:
             detail = step(trial)
         except _Untried as reason:
-            outcome, detail = Outcome.SKIPPED, str(reason)
+            outcome, detail = StepStatus.SKIPPED, str(reason)
         except _Wrong as wrong:
-            outcome, detail, cure = Outcome.FAILED, str(wrong), "this store cannot serve as a tier; choose another"
+            outcome, detail, cure = StepStatus.FAILED, str(wrong), "this store cannot serve as a tier; choose another"
         except (AfterglowError, OSError) as error:
-            outcome, detail, cure = Outcome.FAILED, str(error), cure_for(error, rights)
+            outcome, detail, cure = StepStatus.FAILED, str(error), cure_for(error, rights)
             if isinstance(error, BucketMissing | StoreUnavailable) and not isinstance(error, StoreThrottled):
                 hopeless = f"not tried after the failure of {name}"
         checks.append(StoreCheck(name, outcome, (time.perf_counter() - began) * 1_000, detail, cure))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.storage.wrapper import Call
+    from afterglow.storage.wrapper import StoreRequest
 
     Spawn: TypeAlias = Callable[[Callable[[], None]], None]
     """Runs a probe on a thread that may wait."""
@@ -331,7 +331,7 @@ class MonitoredStore(StoreWrapper):
     def __reduce__(self) -> tuple[object, ...]:
         return _itself, (self.inner,)
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:  # noqa: ARG002 - all requests are alike
+    def _call(self, call: StoreRequest, perform: Callable[[], T]) -> T:  # noqa: ARG002 - all requests are alike
         request = object()
         self._health.began(self._location, request)
         try:

@@ -30,7 +30,7 @@ from afterglow.errors import (
 )
 from afterglow.pacing import Backoff
 from afterglow.storage.store import as_view, normal_metadata
-from afterglow.storage.wrapper import Call, StoreWrapper
+from afterglow.storage.wrapper import StoreRequest, StoreWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,8 +89,8 @@ class RetryingStore(StoreWrapper):
             if not isinstance(error, ObjectExists) or not self._holds(key, data, metadata):
                 raise error
 
-        call = Call("put", key, as_view(data).nbytes)
-        self._attempt(call, lambda: self.inner.put(key, data, metadata=metadata, if_absent=if_absent), settle)
+        request = StoreRequest("put", key, as_view(data).nbytes)
+        self._attempt(request, lambda: self.inner.put(key, data, metadata=metadata, if_absent=if_absent), settle)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
         """Read a range, and again if less of it arrived than was asked for."""
@@ -101,7 +101,7 @@ class RetryingStore(StoreWrapper):
                 raise StoreUnavailable(f"{self.url}: {data.nbytes} bytes of [{start}, {end}) of {key!r} arrived")
             return data
 
-        return self._call(Call("get", key), whole)
+        return self._call(StoreRequest("get", key), whole)
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
         """Complete an upload; see the module."""
@@ -110,12 +110,14 @@ class RetryingStore(StoreWrapper):
             if not isinstance(error, UploadMissing) or not self._has_length_of(upload.key, parts):
                 raise error
 
-        self._attempt(Call("complete_upload", upload.key), lambda: self.inner.complete_upload(upload, parts), settle)
+        self._attempt(
+            StoreRequest("complete_upload", upload.key), lambda: self.inner.complete_upload(upload, parts), settle
+        )
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
-        return self._attempt(call, perform, _give_up)
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
+        return self._attempt(request, perform, _give_up)
 
-    def _attempt(self, call: Call, perform: Callable[[], T], settle: Callable[[StorageError], T]) -> T:
+    def _attempt(self, request: StoreRequest, perform: Callable[[], T], settle: Callable[[StorageError], T]) -> T:
         """Perform a request until it ends; ``settle`` judges a refusal that follows an unknown outcome."""
         began = self._clock()
         unknown = False
@@ -124,7 +126,7 @@ class RetryingStore(StoreWrapper):
                 return perform()
             except (StoreUnavailable, ChecksumMismatch) as error:
                 unknown = unknown or not isinstance(error, StoreThrottled | ChecksumMismatch)
-                if unknown and call.operation == "create_upload":
+                if unknown and request.operation == "create_upload":
                     raise
                 throttled = isinstance(error, StoreThrottled)
                 longest_s = self.policy.max_throttled_delay_s if throttled else self.policy.max_delay_s
@@ -134,8 +136,8 @@ class RetryingStore(StoreWrapper):
                     if not unknown:
                         raise
                     raise StoreTimeout(
-                        f"{self.url}: {call.operation} of {call.key!r} failed {number + 1} times in {elapsed:.1f} s, "
-                        f"whether it had an effect is unknown; last: {error}"
+                        f"{self.url}: {request.operation} of {request.key!r} failed {number + 1} times in "
+                        f"{elapsed:.1f} s, and may have taken effect; last error: {error}"
                     ) from error
                 self._sleep(pause)
             except StorageError as error:

@@ -40,7 +40,7 @@ OPERATIONS: frozenset[str] = frozenset(get_args(Operation))
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StoreRequest:
     """One request on its way to the inner store."""
 
     operation: Operation
@@ -69,56 +69,56 @@ class StoreWrapper(ObjectStore):
         """The inner store's limits."""
         return self.inner.limits
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:  # noqa: ARG002 - for those who override it
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:  # noqa: ARG002 - for those who override it
         return perform()
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Pass ``put`` on."""
-        call = Call("put", key, as_view(data).nbytes)
-        self._call(call, lambda: self.inner.put(key, data, metadata=metadata, if_absent=if_absent))
+        request = StoreRequest("put", key, as_view(data).nbytes)
+        self._call(request, lambda: self.inner.put(key, data, metadata=metadata, if_absent=if_absent))
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
         """Pass ``get`` on."""
-        return self._call(Call("get", key), lambda: self.inner.get(key, start, end))
+        return self._call(StoreRequest("get", key), lambda: self.inner.get(key, start, end))
 
     def head(self, key: str) -> ObjectInfo:
         """Pass ``head`` on."""
-        return self._call(Call("head", key), lambda: self.inner.head(key))
+        return self._call(StoreRequest("head", key), lambda: self.inner.head(key))
 
     def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
         """Pass ``list_page`` on."""
-        return self._call(Call("list_page", prefix), lambda: self.inner.list_page(prefix, start_after, limit))
+        return self._call(StoreRequest("list_page", prefix), lambda: self.inner.list_page(prefix, start_after, limit))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Pass ``delete`` on."""
         listed = tuple(keys)
         if listed:
-            self._call(Call("delete", listed[0]), lambda: self.inner.delete(listed))
+            self._call(StoreRequest("delete", listed[0]), lambda: self.inner.delete(listed))
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """Pass ``create_upload`` on."""
-        return self._call(Call("create_upload", key), lambda: self.inner.create_upload(key, metadata=metadata))
+        return self._call(StoreRequest("create_upload", key), lambda: self.inner.create_upload(key, metadata=metadata))
 
     def upload_part(self, upload: Upload, number: int, data: Data) -> Part:
         """Pass ``upload_part`` on."""
-        call = Call("upload_part", upload.key, as_view(data).nbytes)
-        return self._call(call, lambda: self.inner.upload_part(upload, number, data))
+        request = StoreRequest("upload_part", upload.key, as_view(data).nbytes)
+        return self._call(request, lambda: self.inner.upload_part(upload, number, data))
 
     def list_parts(self, upload: Upload) -> tuple[Part, ...]:
         """Pass ``list_parts`` on."""
-        return self._call(Call("list_parts", upload.key), lambda: self.inner.list_parts(upload))
+        return self._call(StoreRequest("list_parts", upload.key), lambda: self.inner.list_parts(upload))
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
         """Pass ``complete_upload`` on."""
-        self._call(Call("complete_upload", upload.key), lambda: self.inner.complete_upload(upload, parts))
+        self._call(StoreRequest("complete_upload", upload.key), lambda: self.inner.complete_upload(upload, parts))
 
     def abort_upload(self, upload: Upload) -> None:
         """Pass ``abort_upload`` on."""
-        self._call(Call("abort_upload", upload.key), lambda: self.inner.abort_upload(upload))
+        self._call(StoreRequest("abort_upload", upload.key), lambda: self.inner.abort_upload(upload))
 
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
         """Pass ``list_uploads`` on."""
-        return self._call(Call("list_uploads", prefix), lambda: self.inner.list_uploads(prefix))
+        return self._call(StoreRequest("list_uploads", prefix), lambda: self.inner.list_uploads(prefix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +144,15 @@ class RequestCounters:
         self._seconds: dict[str, float] = {}
         self._errors: Counter[tuple[str, str]] = Counter()
 
-    def add(self, call: Call, *, received_bytes: int, seconds: float, error: str) -> None:
+    def add(self, request: StoreRequest, *, received_bytes: int, seconds: float, error: str) -> None:
         """Count a request that has ended; ``error`` is empty where it succeeded."""
         with self._lock:
-            self._sums[call.operation, "requests"] += 1
-            self._sums[call.operation, "sent"] += call.sent_bytes
-            self._sums[call.operation, "received"] += received_bytes
-            self._seconds[call.operation] = self._seconds.get(call.operation, 0.0) + seconds
+            self._sums[request.operation, "requests"] += 1
+            self._sums[request.operation, "sent"] += request.sent_bytes
+            self._sums[request.operation, "received"] += received_bytes
+            self._seconds[request.operation] = self._seconds.get(request.operation, 0.0) + seconds
             if error:
-                self._errors[call.operation, error] += 1
+                self._errors[request.operation, error] += 1
 
     def counts(self) -> dict[str, OperationCount]:
         """Tell the counts of every operation that was asked for so far."""
@@ -196,7 +196,7 @@ class CountingStore(StoreWrapper):
         """Tell the counts of every operation that was asked for so far."""
         return self._counters.counts()
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
         began = self._clock()
         received_bytes = 0
         error = ""
@@ -208,7 +208,7 @@ class CountingStore(StoreWrapper):
             error = type(raised).__name__
             raise
         finally:
-            self._counters.add(call, received_bytes=received_bytes, seconds=self._clock() - began, error=error)
+            self._counters.add(request, received_bytes=received_bytes, seconds=self._clock() - began, error=error)
         return result
 
 

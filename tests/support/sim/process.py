@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from afterglow.offload.offloader import LedgerOffloader
     from afterglow.offload.task import PartResult, Task
     from afterglow.storage.store import ObjectStore
-    from afterglow.storage.wrapper import Call
+    from afterglow.storage.wrapper import StoreRequest
     from afterglow.testing.memory_hot import MemoryLedger
 
     Done: TypeAlias = Callable[[Task, PartResult], None]
@@ -289,15 +289,15 @@ class ProcessStore(StoreWrapper):
         """The tier, with the faults of today."""
         return self._world.tier_fronts[self._url]
 
-    def _call(self, call: Call, perform: Callable[[], T]) -> T:
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
         world, process = self._world, self._process
-        if call.operation in _READS:
-            world.pause(process, call.operation, call.key)
+        if request.operation in _READS:
+            world.pause(process, request.operation, request.key)
             return perform()
-        dies = world.effect(process, call.operation, call.key)
+        dies = world.effect(process, request.operation, request.key)
         result = perform()
         if dies:
-            world.end_after(process, call.operation, call.key)
+            world.end_after(process, request.operation, request.key)
         return result
 
 

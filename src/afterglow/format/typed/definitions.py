@@ -10,7 +10,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.format.typed.nodes import Branches, Items, Kind, Leaf, Nothing, Pairs, Record, Undecodable, Wire
+from afterglow.format.typed.nodes import (
+    ArrayType,
+    Leaf,
+    MapType,
+    NullType,
+    RecordType,
+    Undecodable,
+    UnionType,
+    ValueKind,
+    Wire,
+)
 
 if TYPE_CHECKING:
     from afterglow.format.typed.nodes import Node
@@ -20,24 +30,24 @@ MOST_NODES: Final = 4_000
 MOST_LEVELS: Final = 64
 
 _PLAIN: Final = {
-    "boolean": Leaf(Kind.BOOLEAN, Wire.BOOLEAN),
-    "int": Leaf(Kind.INT, Wire.INT),
-    "long": Leaf(Kind.LONG, Wire.LONG),
-    "float": Leaf(Kind.FLOAT, Wire.FLOAT),
-    "double": Leaf(Kind.DOUBLE, Wire.DOUBLE),
-    "bytes": Leaf(Kind.BYTES, Wire.BYTES),
-    "string": Leaf(Kind.STRING, Wire.STRING),
+    "boolean": Leaf(ValueKind.BOOLEAN, Wire.BOOLEAN),
+    "int": Leaf(ValueKind.INT, Wire.INT),
+    "long": Leaf(ValueKind.LONG, Wire.LONG),
+    "float": Leaf(ValueKind.FLOAT, Wire.FLOAT),
+    "double": Leaf(ValueKind.DOUBLE, Wire.DOUBLE),
+    "bytes": Leaf(ValueKind.BYTES, Wire.BYTES),
+    "string": Leaf(ValueKind.STRING, Wire.STRING),
 }
 _LOGICAL: Final = {
-    ("int", "date"): Leaf(Kind.DATE, Wire.INT),
-    ("int", "time-millis"): Leaf(Kind.TIME, Wire.INT, times=1_000_000),
-    ("long", "time-micros"): Leaf(Kind.TIME, Wire.LONG, times=1_000),
-    ("long", "timestamp-millis"): Leaf(Kind.MOMENT, Wire.LONG, times=1_000),
-    ("long", "timestamp-micros"): Leaf(Kind.MOMENT, Wire.LONG),
-    ("long", "timestamp-nanos"): Leaf(Kind.MOMENT, Wire.LONG, divided=1_000),
-    ("long", "local-timestamp-millis"): Leaf(Kind.LOCAL, Wire.LONG, times=1_000),
-    ("long", "local-timestamp-micros"): Leaf(Kind.LOCAL, Wire.LONG),
-    ("long", "local-timestamp-nanos"): Leaf(Kind.LOCAL, Wire.LONG, divided=1_000),
+    ("int", "date"): Leaf(ValueKind.DATE, Wire.INT),
+    ("int", "time-millis"): Leaf(ValueKind.TIME, Wire.INT, times=1_000_000),
+    ("long", "time-micros"): Leaf(ValueKind.TIME, Wire.LONG, times=1_000),
+    ("long", "timestamp-millis"): Leaf(ValueKind.MOMENT, Wire.LONG, times=1_000),
+    ("long", "timestamp-micros"): Leaf(ValueKind.MOMENT, Wire.LONG),
+    ("long", "timestamp-nanos"): Leaf(ValueKind.MOMENT, Wire.LONG, divided=1_000),
+    ("long", "local-timestamp-millis"): Leaf(ValueKind.LOCAL, Wire.LONG, times=1_000),
+    ("long", "local-timestamp-micros"): Leaf(ValueKind.LOCAL, Wire.LONG),
+    ("long", "local-timestamp-nanos"): Leaf(ValueKind.LOCAL, Wire.LONG, divided=1_000),
 }
 _WIDEST_DECIMAL: Final = 38
 """Digits that Arrow's and Spark's decimals have."""
@@ -93,19 +103,19 @@ class _Reader:
                 symbols = given.get("symbols")
                 if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
                     raise Undecodable("an enum of its definition has no symbols")
-                return Leaf(Kind.STRING, Wire.ENUM, symbols=tuple(symbols), loose=True)
+                return Leaf(ValueKind.STRING, Wire.ENUM, symbols=tuple(symbols), loose=True)
             case "fixed":
                 self._remember(given, space)
                 size = given.get("size")
                 if not isinstance(size, int) or size < 0:
                     raise Undecodable("a fixed of its definition has no size")
-                return self._bytes(given, Leaf(Kind.BYTES, Wire.FIXED, size=size, base64=self._base64))
+                return self._bytes(given, Leaf(ValueKind.BYTES, Wire.FIXED, size=size, base64=self._base64))
             case "array":
-                return Items(self.read(given.get("items"), space, level + 1))
+                return ArrayType(self.read(given.get("items"), space, level + 1))
             case "map":
-                return Pairs(self.read(given.get("values"), space, level + 1))
+                return MapType(self.read(given.get("values"), space, level + 1))
             case "bytes":
-                return self._bytes(given, Leaf(Kind.BYTES, Wire.BYTES, base64=self._base64))
+                return self._bytes(given, Leaf(ValueKind.BYTES, Wire.BYTES, base64=self._base64))
         logical = given.get("logicalType")
         if isinstance(logical, str) and (kind, logical) in _LOGICAL:
             return _LOGICAL[kind, logical]
@@ -113,9 +123,9 @@ class _Reader:
 
     def _name(self, name: Any, space: str, level: int) -> Node:
         if name == "null":
-            return Nothing()
+            return NullType()
         if name == "bytes":
-            return Leaf(Kind.BYTES, Wire.BYTES, base64=self._base64)
+            return Leaf(ValueKind.BYTES, Wire.BYTES, base64=self._base64)
         if name in _PLAIN:
             return _PLAIN[name]
         full = name if "." in str(name) or not space else f"{space}.{name}"
@@ -140,7 +150,7 @@ class _Reader:
         self._named[full] = {**given, "name": name, "namespace": space}
         return full, space
 
-    def _record(self, given: dict[str, Any], space: str, level: int) -> Record:
+    def _record(self, given: dict[str, Any], space: str, level: int) -> RecordType:
         full, space = self._remember(given, space)
         fields = given.get("fields")
         if not isinstance(fields, list):
@@ -158,14 +168,14 @@ class _Reader:
                 kind = {**field, "type": kind}
             found[field["name"]] = self.read(kind, space, level + 1)
         self._open.discard(full)
-        return Record(tuple(found.items()))
+        return RecordType(tuple(found.items()))
 
     def _union(self, given: list[Any], space: str, level: int) -> Node:
         branches: list[tuple[str, Node] | None] = []
         names: set[str] = set()
         for part in given:
             node = self.read(part, space, level + 1)
-            if isinstance(node, Nothing):
+            if isinstance(node, NullType):
                 branches.append(None)
                 continue
             name = f"member_{_type_name(part)}"
@@ -173,23 +183,23 @@ class _Reader:
                 name += "_"
             names.add(name)
             branches.append((name, node))
-        return Branches(tuple(branches))
+        return UnionType(tuple(branches))
 
     def _bytes(self, given: dict[str, Any], plain: Leaf) -> Leaf:
         """Bytes, or what their logical type makes of them."""
         logical = given.get("logicalType")
         if logical == "uuid" and plain.size == 16 and not self._as_json:
-            return Leaf(Kind.STRING, Wire.FIXED, size=16)
+            return Leaf(ValueKind.STRING, Wire.FIXED, size=16)
         if logical != "decimal":
             return plain
         if self._as_json:
-            return Leaf(Kind.STRING, Wire.STRING, loose=True)
+            return Leaf(ValueKind.STRING, Wire.STRING, loose=True)
         precision, scale = given.get("precision"), given.get("scale", 0)
         if not isinstance(precision, int) or not isinstance(scale, int):
             return plain
         if not 0 < precision <= _WIDEST_DECIMAL or not 0 <= scale <= precision:
             return plain
-        return Leaf(Kind.DECIMAL, plain.wire, size=plain.size, precision=precision, scale=scale)
+        return Leaf(ValueKind.DECIMAL, plain.wire, size=plain.size, precision=precision, scale=scale)
 
 
 def _type_name(part: Any) -> str:

@@ -21,7 +21,7 @@ class Undecodable(AfterglowError, ValueError):
     """Values of a schema version cannot become columns; the message says why, as the end of a sentence."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What a single value means."""
 
     BOOLEAN = auto()
@@ -69,7 +69,7 @@ class Wire(Enum):
 class Leaf:
     """A single value."""
 
-    kind: Kind
+    kind: ValueKind
     wire: Wire
     size: int = 0
     """Bytes of a fixed or plain one."""
@@ -88,64 +88,64 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordType:
     """Fields by name."""
 
     fields: tuple[tuple[str, Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ArrayType:
     """An array."""
 
     item: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class MapType:
     """A map, whose keys are text."""
 
     item: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Branches:
+class UnionType:
     """A union as it is written: the number of a branch comes first. None is null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class UnionColumn:
     """A union as a column: a struct of which one member is there."""
 
     members: tuple[tuple[str, Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NullType:
     """The type null, which takes no bytes and no column."""
 
 
-Node: TypeAlias = Leaf | Nothing | Record | Items | Pairs | Branches | Choice
+Node: TypeAlias = Leaf | NullType | RecordType | ArrayType | MapType | UnionType | UnionColumn
 
-KEY = Leaf(Kind.STRING, Wire.STRING)
+KEY = Leaf(ValueKind.STRING, Wire.STRING)
 """The key of a map."""
 
 _TYPES = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.INT8: pa.int8(),
-    Kind.INT16: pa.int16(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BYTES: pa.binary(),
-    Kind.STRING: pa.string(),
-    Kind.DATE: pa.date32(),
-    Kind.TIME: pa.time64("ns"),  # what Pulsar's plain type has
-    Kind.MOMENT: TIME,
-    Kind.LOCAL: pa.timestamp("us"),
+    ValueKind.BOOLEAN: pa.bool_(),
+    ValueKind.INT8: pa.int8(),
+    ValueKind.INT16: pa.int16(),
+    ValueKind.INT: pa.int32(),
+    ValueKind.LONG: pa.int64(),
+    ValueKind.FLOAT: pa.float32(),
+    ValueKind.DOUBLE: pa.float64(),
+    ValueKind.BYTES: pa.binary(),
+    ValueKind.STRING: pa.string(),
+    ValueKind.DATE: pa.date32(),
+    ValueKind.TIME: pa.time64("ns"),  # what Pulsar's plain type has
+    ValueKind.MOMENT: TIME,
+    ValueKind.LOCAL: pa.timestamp("us"),
 }
 
 
@@ -156,19 +156,19 @@ def column_form(node: Node) -> Node | None:
         Undecodable: There is no such column.
     """
     match node:
-        case Nothing():
+        case NullType():
             return None
-        case Branches():
+        case UnionType():
             members = [branch for branch in node.branches if branch is not None]
             if len(members) > 1:
-                return Choice(_formed(members))
+                return UnionColumn(_formed(members))
             return column_form(members[0][1]) if members else None
-        case Record():
-            return Record(_formed(list(node.fields)))
-        case Items():
-            return Items(_item(node.item))
-        case Pairs():
-            return Pairs(_item(node.item))
+        case RecordType():
+            return RecordType(_formed(list(node.fields)))
+        case ArrayType():
+            return ArrayType(_item(node.item))
+        case MapType():
+            return MapType(_item(node.item))
     return node
 
 
@@ -187,62 +187,62 @@ def _formed(fields: list[tuple[str, Node]]) -> tuple[tuple[str, Node], ...]:
 def arrow_type(node: Node) -> pa.DataType:
     """The Arrow type of a node in its column form."""
     match node:
-        case Leaf(kind=Kind.DECIMAL):
+        case Leaf(kind=ValueKind.DECIMAL):
             return pa.decimal128(node.precision, node.scale)
         case Leaf():
             return _TYPES[node.kind]
-        case Record():
+        case RecordType():
             return pa.struct([pa.field(name, arrow_type(child)) for name, child in node.fields])
-        case Choice():
+        case UnionColumn():
             return pa.struct([pa.field(name, arrow_type(child)) for name, child in node.members])
-        case Items():
+        case ArrayType():
             return pa.list_(arrow_type(node.item))
-        case Pairs():
+        case MapType():
             return pa.map_(pa.string(), arrow_type(node.item))
     raise AssertionError("neither null nor a union as it is written is a column")
 
 
-_MOMENT: Final = Leaf(Kind.MOMENT, Wire.PLAIN_TIME, size=8, times=1_000)
+_MOMENT: Final = Leaf(ValueKind.MOMENT, Wire.PLAIN_TIME, size=8, times=1_000)
 
-BYTES: Final = Leaf(Kind.BYTES, Wire.PLAIN_BYTES)
+BYTES: Final = Leaf(ValueKind.BYTES, Wire.PLAIN_BYTES)
 """Bytes as they are: also of types that are not decoded."""
 
 PLAIN: Final = {
     "BYTES": BYTES,
     "NONE": BYTES,
-    "STRING": Leaf(Kind.STRING, Wire.PLAIN_STRING),
-    "BOOLEAN": Leaf(Kind.BOOLEAN, Wire.PLAIN_BOOLEAN, size=1),
-    "INT8": Leaf(Kind.INT8, Wire.PLAIN_NUMBER, size=1),
-    "INT16": Leaf(Kind.INT16, Wire.PLAIN_NUMBER, size=2),
-    "INT32": Leaf(Kind.INT, Wire.PLAIN_NUMBER, size=4),
-    "INT64": Leaf(Kind.LONG, Wire.PLAIN_NUMBER, size=8),
-    "FLOAT": Leaf(Kind.FLOAT, Wire.PLAIN_FLOAT, size=4),
-    "DOUBLE": Leaf(Kind.DOUBLE, Wire.PLAIN_DOUBLE, size=8),
+    "STRING": Leaf(ValueKind.STRING, Wire.PLAIN_STRING),
+    "BOOLEAN": Leaf(ValueKind.BOOLEAN, Wire.PLAIN_BOOLEAN, size=1),
+    "INT8": Leaf(ValueKind.INT8, Wire.PLAIN_NUMBER, size=1),
+    "INT16": Leaf(ValueKind.INT16, Wire.PLAIN_NUMBER, size=2),
+    "INT32": Leaf(ValueKind.INT, Wire.PLAIN_NUMBER, size=4),
+    "INT64": Leaf(ValueKind.LONG, Wire.PLAIN_NUMBER, size=8),
+    "FLOAT": Leaf(ValueKind.FLOAT, Wire.PLAIN_FLOAT, size=4),
+    "DOUBLE": Leaf(ValueKind.DOUBLE, Wire.PLAIN_DOUBLE, size=8),
     "DATE": _MOMENT,
     "TIME": _MOMENT,
     "TIMESTAMP": _MOMENT,
-    "INSTANT": Leaf(Kind.MOMENT, Wire.PLAIN_INSTANT, size=12),
-    "LOCAL_DATE": Leaf(Kind.DATE, Wire.PLAIN_DATE, size=8),
-    "LOCAL_TIME": Leaf(Kind.TIME, Wire.PLAIN_TIME, size=8),
-    "LOCAL_DATE_TIME": Leaf(Kind.LOCAL, Wire.PLAIN_LOCAL, size=16),
+    "INSTANT": Leaf(ValueKind.MOMENT, Wire.PLAIN_INSTANT, size=12),
+    "LOCAL_DATE": Leaf(ValueKind.DATE, Wire.PLAIN_DATE, size=8),
+    "LOCAL_TIME": Leaf(ValueKind.TIME, Wire.PLAIN_TIME, size=8),
+    "LOCAL_DATE_TIME": Leaf(ValueKind.LOCAL, Wire.PLAIN_LOCAL, size=16),
 }
 """By the type's name."""
 
 
-_WIDTHS: Final = (Kind.INT8, Kind.INT16, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE)
+_WIDTHS: Final = (ValueKind.INT8, ValueKind.INT16, ValueKind.INT, ValueKind.LONG, ValueKind.FLOAT, ValueKind.DOUBLE)
 
 
 def merge(older: Node, newer: Node) -> Node:
     """The column form that takes both, as far as there is one; else the newer."""
     match older, newer:
-        case Record(), Record():
-            return Record(_by_name(older.fields, newer.fields))
-        case Items(), Items():
-            return Items(merge(older.item, newer.item))
-        case Pairs(), Pairs():
-            return Pairs(merge(older.item, newer.item))
-        case Choice(), Choice():
-            return Choice(_by_name(older.members, newer.members))
+        case RecordType(), RecordType():
+            return RecordType(_by_name(older.fields, newer.fields))
+        case ArrayType(), ArrayType():
+            return ArrayType(merge(older.item, newer.item))
+        case MapType(), MapType():
+            return MapType(merge(older.item, newer.item))
+        case UnionColumn(), UnionColumn():
+            return UnionColumn(_by_name(older.members, newer.members))
         case Leaf(), Leaf():
             return _merge_leaves(older, newer)
     return newer
@@ -258,6 +258,6 @@ def _merge_leaves(older: Leaf, newer: Leaf) -> Leaf:
     if older.kind not in _WIDTHS or newer.kind not in _WIDTHS or older.kind is newer.kind:
         return newer
     low, high = sorted((older, newer), key=lambda leaf: _WIDTHS.index(leaf.kind))
-    if low.kind is Kind.LONG and high.kind is Kind.FLOAT:
-        return Leaf(Kind.DOUBLE, high.wire, size=high.size)
+    if low.kind is ValueKind.LONG and high.kind is ValueKind.FLOAT:
+        return Leaf(ValueKind.DOUBLE, high.wire, size=high.size)
     return high

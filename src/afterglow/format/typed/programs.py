@@ -13,20 +13,31 @@ import numpy as np
 
 from afterglow.format._kernels import typed_layout as v
 from afterglow.format.typed.columns import Program, lay_out
-from afterglow.format.typed.nodes import Branches, Choice, Items, Kind, Leaf, Nothing, Pairs, Record, Wire, arrow_type
+from afterglow.format.typed.nodes import (
+    ArrayType,
+    Leaf,
+    MapType,
+    NullType,
+    RecordType,
+    UnionColumn,
+    UnionType,
+    ValueKind,
+    Wire,
+    arrow_type,
+)
 
 if TYPE_CHECKING:
     from afterglow.format.typed.columns import Column
     from afterglow.format.typed.nodes import Node
 
 
-_TIMES: Final = frozenset({Kind.TIME, Kind.MOMENT, Kind.LOCAL})
-_WHOLE: Final = (Kind.INT8, Kind.INT16, Kind.INT, Kind.LONG)
+_TIMES: Final = frozenset({ValueKind.TIME, ValueKind.MOMENT, ValueKind.LOCAL})
+_WHOLE: Final = (ValueKind.INT8, ValueKind.INT16, ValueKind.INT, ValueKind.LONG)
 _PLAIN_TEXTS: Final = {
-    (Wire.PLAIN_BYTES, Kind.BYTES): v.PLAIN_BYTES,
-    (Wire.PLAIN_BYTES, Kind.STRING): v.PLAIN_STRING,
-    (Wire.PLAIN_STRING, Kind.BYTES): v.PLAIN_BYTES,
-    (Wire.PLAIN_STRING, Kind.STRING): v.PLAIN_STRING,
+    (Wire.PLAIN_BYTES, ValueKind.BYTES): v.PLAIN_BYTES,
+    (Wire.PLAIN_BYTES, ValueKind.STRING): v.PLAIN_STRING,
+    (Wire.PLAIN_STRING, ValueKind.BYTES): v.PLAIN_BYTES,
+    (Wire.PLAIN_STRING, ValueKind.STRING): v.PLAIN_STRING,
 }
 _PLAIN_TIMES: Final = {
     Wire.PLAIN_TIME: v.PLAIN_TIME,
@@ -45,11 +56,11 @@ def instruction(writer: Leaf, target: Leaf) -> Line | None:
         case Wire.INT | Wire.LONG:
             return _integer(writer, target)
         case Wire.FLOAT:
-            return {Kind.FLOAT: (v.FLOAT, 0, 0), Kind.DOUBLE: (v.FLOAT_AS_DOUBLE, 0, 0)}.get(target.kind)
+            return {ValueKind.FLOAT: (v.FLOAT, 0, 0), ValueKind.DOUBLE: (v.FLOAT_AS_DOUBLE, 0, 0)}.get(target.kind)
         case Wire.DOUBLE:
-            return (v.DOUBLE, 0, 0) if target.kind is Kind.DOUBLE else None
+            return (v.DOUBLE, 0, 0) if target.kind is ValueKind.DOUBLE else None
         case Wire.BOOLEAN:
-            return (v.BOOLEAN, 0, 0) if target.kind is Kind.BOOLEAN else None
+            return (v.BOOLEAN, 0, 0) if target.kind is ValueKind.BOOLEAN else None
         case Wire.BYTES | Wire.STRING | Wire.FIXED | Wire.ENUM:
             return _text(writer, target)
     return _plain(writer, target)
@@ -59,13 +70,15 @@ def _integer(writer: Leaf, target: Leaf) -> Line | None:
     if target.kind is writer.kind and writer.kind in _TIMES:
         # Each version by its own unit.
         return _time(writer.kind), writer.times, writer.divided
-    if target.kind is Kind.LONG:
+    if target.kind is ValueKind.LONG:
         return v.LONG, 1, 1
-    if target.kind is Kind.DOUBLE:
+    if target.kind is ValueKind.DOUBLE:
         return v.LONG_AS_DOUBLE, 0, 0
-    if target.kind is Kind.FLOAT:
+    if target.kind is ValueKind.FLOAT:
         return v.LONG_AS_FLOAT, 0, 0
-    if target.kind is Kind.INT or (target.kind is Kind.DATE and writer.kind in {Kind.INT, Kind.DATE}):
+    if target.kind is ValueKind.INT or (
+        target.kind is ValueKind.DATE and writer.kind in {ValueKind.INT, ValueKind.DATE}
+    ):
         return (v.INT, 0, 0) if writer.wire is Wire.INT else None
     if target.kind in _TIMES and target.wire is writer.wire and writer.kind in _WHOLE:
         # The number was given its meaning later.
@@ -73,23 +86,23 @@ def _integer(writer: Leaf, target: Leaf) -> Line | None:
     return None
 
 
-def _time(kind: Kind) -> int:
-    return v.CLOCK if kind is Kind.TIME else v.LONG
+def _time(kind: ValueKind) -> int:
+    return v.CLOCK if kind is ValueKind.TIME else v.LONG
 
 
 def _text(writer: Leaf, target: Leaf) -> Line | None:
-    if target.kind is Kind.DECIMAL:
+    if target.kind is ValueKind.DECIMAL:
         same = (writer.kind, writer.precision, writer.scale) == (target.kind, target.precision, target.scale)
         return (v.DECIMAL, 0, writer.size if writer.wire is Wire.FIXED else -1) if same else None
-    if target.kind not in {Kind.BYTES, Kind.STRING}:
+    if target.kind not in {ValueKind.BYTES, ValueKind.STRING}:
         return None
     if writer.wire is Wire.ENUM:
         return v.ENUM, 0, 0
     if writer.wire is Wire.FIXED:
-        if target.kind is Kind.BYTES:
+        if target.kind is ValueKind.BYTES:
             return v.FIXED, writer.size, 0
-        return (v.UUID, 0, 0) if writer.kind is Kind.STRING else None
-    return v.STRING if target.kind is Kind.STRING else v.BYTES, 0, 0
+        return (v.UUID, 0, 0) if writer.kind is ValueKind.STRING else None
+    return v.STRING if target.kind is ValueKind.STRING else v.BYTES, 0, 0
 
 
 def _plain(writer: Leaf, target: Leaf) -> Line | None:
@@ -98,17 +111,21 @@ def _plain(writer: Leaf, target: Leaf) -> Line | None:
     if writer.wire in _PLAIN_TIMES:
         if writer.kind is not target.kind:
             return None
-        return v.PLAIN_CLOCK if writer.kind is Kind.TIME else _PLAIN_TIMES[writer.wire], writer.times, writer.divided
+        return (
+            v.PLAIN_CLOCK if writer.kind is ValueKind.TIME else _PLAIN_TIMES[writer.wire],
+            writer.times,
+            writer.divided,
+        )
     if writer.wire is Wire.PLAIN_NUMBER:
         if target.kind in _WHOLE and _WHOLE.index(target.kind) >= _WHOLE.index(writer.kind):
             return v.PLAIN_NUMBER, writer.size, 0
-        wide = {Kind.FLOAT: v.LONG_AS_FLOAT, Kind.DOUBLE: v.LONG_AS_DOUBLE}.get(target.kind)
+        wide = {ValueKind.FLOAT: v.LONG_AS_FLOAT, ValueKind.DOUBLE: v.LONG_AS_DOUBLE}.get(target.kind)
         return None if wide is None else (v.PLAIN_NUMBER, writer.size, wide)
-    if writer.wire is Wire.PLAIN_FLOAT and target.kind in {Kind.FLOAT, Kind.DOUBLE}:
-        return v.PLAIN_FLOAT, 0, v.FLOAT_AS_DOUBLE if target.kind is Kind.DOUBLE else 0
-    if writer.wire is Wire.PLAIN_DOUBLE and target.kind is Kind.DOUBLE:
+    if writer.wire is Wire.PLAIN_FLOAT and target.kind in {ValueKind.FLOAT, ValueKind.DOUBLE}:
+        return v.PLAIN_FLOAT, 0, v.FLOAT_AS_DOUBLE if target.kind is ValueKind.DOUBLE else 0
+    if writer.wire is Wire.PLAIN_DOUBLE and target.kind is ValueKind.DOUBLE:
         return v.PLAIN_DOUBLE, 0, 0
-    if writer.wire is Wire.PLAIN_BOOLEAN and target.kind is Kind.BOOLEAN:
+    if writer.wire is Wire.PLAIN_BOOLEAN and target.kind is ValueKind.BOOLEAN:
         return v.PLAIN_BOOLEAN, 0, 0
     return None
 
@@ -116,24 +133,24 @@ def _plain(writer: Leaf, target: Leaf) -> Line | None:
 _TEXT_KEY: Final = (v.STRING, 1, 1)
 
 _JSON: Final = {
-    Kind.BOOLEAN: v.J_BOOLEAN,
-    Kind.INT: v.J_INT,
-    Kind.DATE: v.J_INT,
-    Kind.LONG: v.J_LONG,
-    Kind.TIME: v.J_CLOCK,
-    Kind.MOMENT: v.J_LONG,
-    Kind.LOCAL: v.J_LONG,
-    Kind.FLOAT: v.J_FLOAT,
-    Kind.DOUBLE: v.J_DOUBLE,
-    Kind.STRING: v.J_STRING,
-    Kind.BYTES: v.J_TEXT_BYTES,
+    ValueKind.BOOLEAN: v.J_BOOLEAN,
+    ValueKind.INT: v.J_INT,
+    ValueKind.DATE: v.J_INT,
+    ValueKind.LONG: v.J_LONG,
+    ValueKind.TIME: v.J_CLOCK,
+    ValueKind.MOMENT: v.J_LONG,
+    ValueKind.LOCAL: v.J_LONG,
+    ValueKind.FLOAT: v.J_FLOAT,
+    ValueKind.DOUBLE: v.J_DOUBLE,
+    ValueKind.STRING: v.J_STRING,
+    ValueKind.BYTES: v.J_TEXT_BYTES,
 }
 _FITS: Final = {
-    Kind.BOOLEAN: v.FITS_BOOLEAN,
-    Kind.STRING: v.FITS_STRING,
-    Kind.BYTES: v.FITS_STRING,
-    Kind.FLOAT: v.FITS_INTEGER | v.FITS_FRACTION,
-    Kind.DOUBLE: v.FITS_INTEGER | v.FITS_FRACTION,
+    ValueKind.BOOLEAN: v.FITS_BOOLEAN,
+    ValueKind.STRING: v.FITS_STRING,
+    ValueKind.BYTES: v.FITS_STRING,
+    ValueKind.FLOAT: v.FITS_INTEGER | v.FITS_FRACTION,
+    ValueKind.DOUBLE: v.FITS_INTEGER | v.FITS_FRACTION,
 }
 
 
@@ -183,16 +200,16 @@ class Compiler:
     def _emit(self, writer: Node, target: Node | None, column: Column | None, path: str) -> None:
         """Add what reads one value as ``writer`` wrote it."""
         match writer:
-            case Nothing():
+            case NullType():
                 self._emit_nulls(column, path)
-            case Branches():
+            case UnionType():
                 self._emit_union(writer, target, column, path)
             case _:
                 assert target is not None
                 assert column is not None
                 self._emit_value(writer, target, column, path)
 
-    def _emit_union(self, writer: Branches, target: Node | None, column: Column | None, path: str) -> None:
+    def _emit_union(self, writer: UnionType, target: Node | None, column: Column | None, path: str) -> None:
         table = self._table([0] * len(writer.branches))
         self._add(v.UNION, 0, table, len(writer.branches), path, refers=True)
         jumps = []
@@ -210,7 +227,7 @@ class Compiler:
 
     def _emit_branch(self, branch: tuple[str, Node], target: Node, column: Column, path: str) -> None:
         name, writer = branch
-        if isinstance(target, Choice) and any(name == member for member, _ in target.members):
+        if isinstance(target, UnionColumn) and any(name == member for member, _ in target.members):
             chosen = next(number for number, (member, _) in enumerate(target.members) if member == name)
             self._emit_member(writer, chosen, target, column, path)
         else:
@@ -218,7 +235,7 @@ class Compiler:
 
     def _emit_value(self, writer: Node, target: Node, column: Column, path: str) -> None:
         match writer, target:
-            case Record(), Record():
+            case RecordType(), RecordType():
                 self._add(v.STRUCT_BEGIN, column.number, 0, 0, path)
                 places = {name: (node, column.children[i]) for i, (name, node) in enumerate(target.fields)}
                 for name, node in writer.fields:
@@ -226,9 +243,9 @@ class Compiler:
                     self._emit(node, fitting, child, _below(path, name))
                 for _, left in places.values():
                     self._emit_nulls(left, path)
-            case Items(), Items():
+            case ArrayType(), ArrayType():
                 self._emit_items(writer.item, target.item, column, 0, path)
-            case Pairs(), Pairs():
+            case MapType(), MapType():
                 self._emit_items(writer.item, target.item, column, 1, path)
             case Leaf(), Leaf():
                 line = instruction(writer, target)
@@ -243,7 +260,7 @@ class Compiler:
                     self._add(op, column.number, self._table(_bounds(target.precision)), y, path, refers=True)
                 else:
                     self._add(op, column.number, x, y, path)
-            case _, Choice():
+            case _, UnionColumn():
                 chosen = next((n for n, (_, member) in enumerate(target.members) if _accepts(member, writer)), None)
                 if chosen is None:
                     self._add(v.FAIL, 0, 0, 0, path)
@@ -252,7 +269,7 @@ class Compiler:
             case _:
                 self._add(v.FAIL, 0, 0, 0, path)
 
-    def _emit_member(self, writer: Node, chosen: int, target: Choice, column: Column, path: str) -> None:
+    def _emit_member(self, writer: Node, chosen: int, target: UnionColumn, column: Column, path: str) -> None:
         self._add(v.STRUCT_BEGIN, column.number, 0, 0, path)
         for number, (name, member) in enumerate(target.members):
             if number == chosen:
@@ -291,22 +308,22 @@ class Compiler:
         nulls, count = self._nulls(column)
         op, x, y = v.J_FAIL, 1, 1
         match target:
-            case Record():
+            case RecordType():
                 op, y = v.J_RECORD, len(target.fields)
                 fields = self._table([0] * (v.FIELD * y))
                 x = fields
                 for number, (name, node) in enumerate(target.fields):
                     self._set_field(fields + v.FIELD * number, self._text(name), node, column.children[number],
                                     _below(path, name))  # fmt: skip
-            case Choice():
+            case UnionColumn():
                 op, y = v.J_UNION, len(target.members)
                 x = self._table([0] * (v.FIELD * y))
                 for number, (name, node) in enumerate(target.members):
                     self._set_field(x + v.FIELD * number, (_fits(node), 0), node, column.children[number],
                                     _below(path, name))  # fmt: skip
-            case Items():
+            case ArrayType():
                 op, x = v.J_ARRAY, self._node(target.item, column.children[0], _below(path, "[]"))
-            case Pairs():
+            case MapType():
                 op, x = v.J_MAP, self._node(target.item, column.children[1], _below(path, "[]"))
             case Leaf():
                 op, x, y = _JSON.get(target.kind, v.J_FAIL), target.times, target.divided
@@ -351,9 +368,9 @@ def _accepts(target: Node, writer: Node) -> bool:
 def _fits(node: Node) -> int:
     """What JSON a member of a union may be."""
     match node:
-        case Record() | Pairs():
+        case RecordType() | MapType():
             return v.FITS_OBJECT
-        case Items():
+        case ArrayType():
             return v.FITS_ARRAY
         case Leaf():
             return _FITS.get(node.kind, v.FITS_INTEGER)

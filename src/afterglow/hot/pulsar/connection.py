@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError
 
 from afterglow.errors import (
     AccessDenied,
-    BadFrame,
     ConfigError,
     HotLogTimeout,
     HotLogUnavailable,
+    InvalidFrame,
     InvalidName,
     NotSupported,
     TopicMissing,
@@ -219,13 +219,13 @@ class Connection:
         Raises:
             HotLogUnavailable: The connection is lost, or the broker ends it.
             AccessDenied: The broker does not accept the token any more.
-            BadFrame: It sent what is no command.
+            InvalidFrame: It sent what is no command.
         """
         while (frame := self.buffer.frame()) is not None:
             try:
                 command = Kind.FromString(bytes(frame[0]))
             except DecodeError as error:
-                raise BadFrame(f"{self} sent what is no command: {error}") from error
+                raise InvalidFrame(f"{self} sent what is no command: {error}") from error
             if command.type == Kind.PING:
                 self._write(_PONG)
             elif command.type == Kind.AUTH_CHALLENGE:

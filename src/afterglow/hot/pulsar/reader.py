@@ -130,7 +130,7 @@ class RawReader:
             EntriesMissing: The broker does not have the entry that must come next.
             HotLogTimeout: No entry came within ``deadline_s``, whatever was tried.
             TopicMissing, AccessDenied, ConfigError, NotSupported: The broker refuses for good, or is not trusted.
-            BadFrame: It does not speak the protocol.
+            InvalidFrame: It does not speak the protocol.
         """
         return self._runs(Course(str(self.topic), plan_ranges(begin, end, expected)))
 

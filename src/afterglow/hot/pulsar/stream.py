@@ -128,7 +128,7 @@ class Stream:
         Raises:
             HotLogUnavailable: The broker has closed the consumer, or the connection is lost.
             EntriesMissing: The broker goes on with other entries, or has none.
-            BadFrame: It sent what is no command.
+            InvalidFrame: It sent what is no command.
         """
         heard = time.monotonic()
         while not self._collect():

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.recorded_admin import recorded_admin
 
-from afterglow.errors import ConfigError, CorruptMetadata, NotThere
-from afterglow.metadata.admin_rest import AdminRest
-from afterglow.metadata.cluster_proof import ClusterProof
+from afterglow.errors import ConfigError, CorruptMetadata, NotFound
+from afterglow.metadata.admin_client import AdminClient
+from afterglow.metadata.cluster_credentials import ClusterCredentials
 from afterglow.metadata.names import Domain, NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def admin() -> Iterator[RecordedAdmin]:
 
 
 @pytest.fixture
-def api(admin: RecordedAdmin) -> AdminRest:
-    return AdminRest(f"{admin.url}/", ClusterProof())
+def api(admin: RecordedAdmin) -> AdminClient:
+    return AdminClient(f"{admin.url}/", ClusterCredentials())
 
 
-def test_names_are_encoded_once_and_what_is_not_there_is_none(admin: RecordedAdmin, api: AdminRest) -> None:
+def test_names_are_encoded_once_and_what_is_not_there_is_none(admin: RecordedAdmin, api: AdminClient) -> None:
     admin.answers["persistent/a/b/c+d%25%C3%A9/internalStats"] = {"ledgers": []}
     assert api.internal_stats(TOPIC) == {"ledgers": []}
     assert api.internal_info(TOPIC) is None
@@ -47,24 +47,24 @@ def test_names_are_encoded_once_and_what_is_not_there_is_none(admin: RecordedAdm
     ]
 
 
-def test_lists_of_names_are_given(admin: RecordedAdmin, api: AdminRest) -> None:
+def test_lists_of_names_are_given(admin: RecordedAdmin, api: AdminClient) -> None:
     admin.answers |= {"tenants": ["a"], "namespaces/a": ["a/b"], "persistent/a/b": ["persistent://a/b/t"]}
     assert api.tenants() == ("a",)
     assert api.namespaces("a") == (NamespaceName("a", "b"),)
     assert api.topics(NamespaceName("a", "b")) == ("persistent://a/b/t",)
-    with pytest.raises(NotThere, match="nothing is recorded of clusters"):
+    with pytest.raises(NotFound, match="nothing is recorded of clusters"):
         api.clusters()
 
 
 @pytest.mark.parametrize("answer", [[1], {"a": 1}, "a", 7])
-def test_an_answer_that_is_no_list_of_names_is_told(admin: RecordedAdmin, api: AdminRest, answer: Any) -> None:
+def test_an_answer_that_is_no_list_of_names_is_told(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
     admin.answers["tenants"] = answer
     with pytest.raises(CorruptMetadata, match=r"source http.*tenants is .*is it the admin API of a Pulsar cluster\?"):
         api.tenants()
 
 
 @pytest.mark.parametrize("answer", [[1], "a", 7, {"partitions": "two"}])
-def test_an_answer_that_is_no_object_is_told(admin: RecordedAdmin, api: AdminRest, answer: Any) -> None:
+def test_an_answer_that_is_no_object_is_told(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
     admin.answers["persistent/public/default/t/partitions"] = answer
     with pytest.raises(CorruptMetadata, match="is it the admin API"):
         api.partitions(TopicName.parse("t"))
@@ -73,4 +73,4 @@ def test_an_answer_that_is_no_object_is_told(admin: RecordedAdmin, api: AdminRes
 @pytest.mark.parametrize("url", ["pulsar://h:6650", "http://", "http://h:0", "http://h:port"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="http://HOST:PORT"):
-        AdminRest(url, ClusterProof())
+        AdminClient(url, ClusterCredentials())

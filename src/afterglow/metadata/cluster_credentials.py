@@ -14,7 +14,7 @@ from afterglow.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterProof:
+class ClusterCredentials:
     """Credentials for the admin API and the brokers of one cluster, and the authorities to trust there."""
 
     token: str | None = field(default=None, repr=False)

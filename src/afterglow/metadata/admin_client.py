@@ -2,7 +2,7 @@
 
 A call is made once, over the standard library and on a connection of its own: what fails may have happened, and the
 caller decides whether to retry. Answers are given as they come, as JSON that was checked for its outline alone; their
-meaning is in :mod:`afterglow.metadata.pulsar_views`.
+meaning is in :mod:`afterglow.metadata.admin_responses`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from afterglow.errors import AccessDenied, ConfigError, CorruptMetadata, MetadataUnavailable, NotThere
+from afterglow.errors import AccessDenied, ConfigError, CorruptMetadata, MetadataUnavailable, NotFound
 from afterglow.metadata.names import NamespaceName, encode_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from email.message import Message
     from urllib.parse import SplitResult
 
-    from afterglow.metadata.cluster_proof import ClusterProof
+    from afterglow.metadata.cluster_credentials import ClusterCredentials
     from afterglow.metadata.names import TopicName
 
     Json = dict[str, Any]
@@ -57,21 +57,21 @@ def parse_admin_url(url: str) -> SplitResult:
     return parts
 
 
-class AdminLink:
+class AdminHttp:
     """Calls to one admin API. Thread-safe.
 
     Args:
         base: Its address.
-        proof: What it is shown.
+        credentials: Token and trusted certificate authorities.
 
     Raises:
         ConfigError: The authorities to trust cannot be read.
     """
 
-    def __init__(self, base: SplitResult, proof: ClusterProof) -> None:
+    def __init__(self, base: SplitResult, credentials: ClusterCredentials) -> None:
         self._base = base
-        self._token = proof.token
-        self._tls = _context(proof.ca_file) if base.scheme == "https" else None
+        self._token = credentials.token
+        self._tls = _context(credentials.ca_file) if base.scheme == "https" else None
 
     def exchange(self, method: str, target: str, data: bytes | None, timeout_s: float) -> Answer:
         """Make a call, wherever the cluster sends it on to, and read the whole answer.
@@ -153,7 +153,7 @@ _TIMEOUT_S: Final = 60.0
 _LONGEST_TEXT: Final = 300
 
 
-class AdminRest:
+class AdminClient:
     """One admin API. Thread-safe.
 
     Every method raises ``MetadataUnavailable`` where it does not answer or is not trusted, ``AccessDenied`` where it
@@ -161,13 +161,13 @@ class AdminRest:
 
     Args:
         url: Its address, ``http://host:8080``.
-        proof: What it is shown.
+        credentials: Token and trusted certificate authorities.
 
     Raises:
         ConfigError: The address is none, or the authorities to trust cannot be read.
     """
 
-    def __init__(self, url: str, proof: ClusterProof) -> None:
+    def __init__(self, url: str, credentials: ClusterCredentials) -> None:
         try:
             base = parse_admin_url(url)
         except ValueError as error:
@@ -176,7 +176,7 @@ class AdminRest:
         """Its address."""
         self.secure = base.scheme == "https"
         """Whether it is reached by TLS."""
-        self._link = AdminLink(base, proof)
+        self._link = AdminHttp(base, credentials)
 
     # --- names ---
 
@@ -251,7 +251,7 @@ class AdminRest:
     def _checked(self, target: str) -> Json | None:
         try:
             found = self._get(target)
-        except NotThere:
+        except NotFound:
             return None
         if found is not None and not isinstance(found, dict):
             raise self._unexpected(target, found)
@@ -289,7 +289,7 @@ class AdminRest:
                 "to one whose role may administer the tenant"
             )
         if answer.status == 404:
-            raise NotThere(f"{answer.call}: {_reason(text)}")
+            raise NotFound(f"{answer.call}: {_reason(text)}")
         if answer.status >= 300:
             raise MetadataUnavailable(f"{answer.call} was answered with status {answer.status}: {_reason(text)}")
         if not text:

@@ -10,7 +10,7 @@ import pytest
 from afterglow.errors import CorruptMetadata
 from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
-from afterglow.metadata.pulsar_views import last_confirmed, ledger_list, schema_versions
+from afterglow.metadata.admin_responses import last_confirmed, ledger_list, schema_versions
 
 UUIDS = [f"0e03dee9-c718-4bb5-bc44-4e761a41380{n}" for n in range(3)]
 
