@@ -45,7 +45,7 @@ _PATHS = (
             ("spark.offload_jobs", "runs the job, and returns results as tasks end"),
             ("offload.task", "in a worker: reads the hot log, uploads a part"),
             ("offload.segments.upload_record", "parts and their checksums, by compare-and-set"),
-            ("ledger.update", "the commit: one compare-and-set of the topic's ledger list"),
+            ("ledger.topic_metadata", "the commit: one compare-and-set of the topic's ledger list"),
         ),
     ),
     (

@@ -233,7 +233,7 @@ def test_what_must_be_refused_is_refused_before_anything_is_changed(admin: Admin
     assert "streaming=true" in admin.refused(400, "POST", path)
     stream(admin, base, on=False)
     last = admin.service.store.open("public/default/persistent/p-partition-1", create=False)
-    admin.run(admin.service.blocking(last.free, [row.ledger_id for row in last.ledgers]))
+    admin.run(admin.service.blocking(last.trimmer.free, [row.ledger_id for row in last.ledgers]))
     before = admin.state()
     assert "--lose-data" in admin.refused(412, "POST", f"{path}?streaming=true&dryRun=false")
     assert admin.state() == before
@@ -322,7 +322,7 @@ def test_one_topic_that_streams_keeps_all_as_they_are(admin: Admin, topics: list
 
 def test_entries_of_one_topic_that_would_be_lost_keep_all_as_they_are(admin: Admin, topics: list[str]) -> None:
     ledger = admin.service.store.open("public/default/persistent/t", create=False)
-    admin.run(admin.service.blocking(ledger.free, [row.ledger_id for row in ledger.ledgers]))
+    admin.run(admin.service.blocking(ledger.trimmer.free, [row.ledger_id for row in ledger.ledgers]))
     before = admin.state()
     [refused] = [row for row in delete(admin, "streaming=true", NAMESPACE) if row["state"] == "refused"]
     assert (refused["topic"], "--lose-data" in refused["error"]) == (topics[2], True)

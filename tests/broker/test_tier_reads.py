@@ -64,7 +64,7 @@ def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Pa
     copies = MemoryLog()
     while (ledger := copies.create()).ledger_id != ledger_id:
         pass
-    for entry in topic.ledger.read(EARLIEST, FULL * 2, 1 << 30):
+    for entry in topic.ledger.reader.read(EARLIEST, FULL * 2, 1 << 30):
         if entry.position.ledger_id == ledger_id:
             ledger.append((entry.data,), lambda _: None)
     extra = extra_metadata(TOPIC.managed_ledger_name, cluster="standalone", instance="i")
@@ -80,7 +80,7 @@ def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Pa
             row.offloadContext.driverMetadata.properties.add(key=key, value=value)
 
     topic.ledger.update(name_it)
-    topic.ledger.free([ledger_id])
+    topic.ledger.trimmer.free([ledger_id])
     return home / "tier" / str(ObjectKey(uuid, ledger_id))
 
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_counts_as_acknowledged(tmp_path: Path, kind: pulsar
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
-        await asyncio.to_thread(topic.ledger.create_cursor, "s", EARLIEST)
+        await asyncio.to_thread(topic.ledger.cursors.create, "s", EARLIEST)
         positions = await append(topic, FULL)
         first = positions[0].ledger_id
         while positions[-1].ledger_id == first:  # it is full, and the next one is being made
@@ -120,13 +120,13 @@ def test_what_cannot_be_read_counts_as_acknowledged(tmp_path: Path, kind: pulsar
         data[{"first": 1_000, "middle": (1 << 20) + 1_000, "last": len(data) - 1_000}[where]] ^= 1
         file.write_bytes(data)
 
-        reading = await asyncio.to_thread(topic.ledger.read_over, EARLIEST, len(positions), 1 << 30)
-        lost = {Position(first, at) for span in reading.left_out for at in range(span.first, span.last + 1)}
+        reading = await asyncio.to_thread(topic.ledger.reader.read_with_gaps, EARLIEST, len(positions), 1 << 30)
+        lost = {Position(first, at) for span in reading.skipped for at in range(span.first, span.last + 1)}
         assert 0 < len(lost) <= (1 << 20) // 1_000 + 2
 
         kept = [position for position in positions if position not in lost]
         assert await asyncio.to_thread(consume, server.service.service_url, kind, len(kept)) == kept
-        assert topic.ledger.cursor("s").backlog == 0
+        assert topic.ledger.cursors.get("s").backlog == 0
         await server.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))

@@ -161,7 +161,7 @@ def test_what_is_older_than_the_time_to_live_counts_as_acknowledged(tmp_path: Pa
         server = await Server.start(tmp_path, CONFIG)
         service = server.service
         topic = await service.topic(TOPIC, create=True)
-        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        cursor = await service.blocking(topic.ledger.cursors.create, "s", EARLIEST)
         positions = await append(topic, 5)
         await service.expire_messages()
         assert cursor.backlog == 5
@@ -184,7 +184,7 @@ def test_a_topic_without_backlog_is_not_searched_for_what_has_expired(
         server = await Server.start(tmp_path, CONFIG)
         service = server.service
         topic = await service.topic(TOPIC, create=True)
-        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        cursor = await service.blocking(topic.ledger.cursors.create, "s", EARLIEST)
         (position,) = await append(topic, 1)
         await service.update_policies(TOPIC.namespace, set_policy("message_ttl_in_seconds", 1))
         searched: list[int] = []
@@ -229,7 +229,7 @@ def test_policies_of_a_topic_reach_its_partitions_and_survive_a_restart(tmp_path
         service = server.service
         await service.blocking(service.catalog.create_partitioned, TOPIC, 2)
         topic = await service.topic(partition, create=False)
-        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        cursor = await service.blocking(topic.ledger.cursors.create, "s", EARLIEST)
         await append(topic, 3)
         await service.update_topic_policies(TOPIC, set_policy("messageTTLInSeconds", 1))
         assert topic.policy.ttl_duration_default_in_seconds == 1
@@ -239,7 +239,7 @@ def test_policies_of_a_topic_reach_its_partitions_and_survive_a_restart(tmp_path
         # Broker time is the wall clock's: these entries are younger than a second until it has passed.
         await asyncio.sleep(1.1)
         await server.service.expire_messages()
-        (cursor,) = topic.ledger.cursors()
+        (cursor,) = topic.ledger.cursors.durable.values()
         assert cursor.backlog == 0
         await server.stop()
 
@@ -252,7 +252,7 @@ def test_the_oldest_open_message_is_told_by_its_broker_time(tmp_path: Path) -> N
         service = server.service
         topic = await service.topic(TOPIC, create=True)
         assert await topic.oldest_backlog() is None
-        cursor = await service.blocking(topic.ledger.create_cursor, "s", EARLIEST)
+        cursor = await service.blocking(topic.ledger.cursors.create, "s", EARLIEST)
         before = service.store.clock.now_ms()
         positions = await append(topic, 3)
         after = service.store.clock.now_ms()

@@ -58,7 +58,7 @@ def test_a_line_is_logged_per_producer_and_minute(tmp_path: Path, caplog: pytest
                     subscription.acknowledge(consumer, unreadable(await append(topic, producer)))
             clock.advance(59 if minute else 60)
         subscription.acknowledge(consumer, unreadable(await append(topic, "first")))
-        assert topic.ledger.cursor("s").backlog == 0
+        assert topic.ledger.cursors.get("s").backlog == 0
         await server.stop()
 
     with caplog.at_level(logging.WARNING, "afterglow.broker.subscription"):

@@ -22,10 +22,10 @@ from tests.support.serving import serving, start
 from afterglow.errors import AccessDenied, ConfigError, EntriesMissing, HotLogError, NotSupported, TopicMissing
 from afterglow.format.entry import encode_batch, encode_entry
 from afterglow.format.frames import scan_frames
-from afterglow.format.position import Position
+from afterglow.format.position import LedgerRange, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.local import open_shared
-from afterglow.hot.pulsar import LedgerRange, PulsarAddress, RawReader, partitions
+from afterglow.hot.pulsar import PulsarAddress, RawReader, partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -160,7 +160,7 @@ def opened(home: Path, topic: str) -> Iterator[ManagedLedger]:
 
 
 def entries_of(ledger: ManagedLedger) -> list[Stored]:
-    return [as_stored(entry.position, bytes(entry.data)) for entry in ledger.read(EARLIEST, 1 << 20, 1 << 30)]
+    return [as_stored(entry.position, bytes(entry.data)) for entry in ledger.reader.read(EARLIEST, 1 << 20, 1 << 30)]
 
 
 def moments(rng: random.Random, entries: list[Stored], count: int) -> list[int]:
@@ -193,8 +193,8 @@ def test_seek_and_expiry_by_time_land_where_a_plain_scan_does(home: Path, topic:
         for moment in moments(rng, entries, RANDOM_MOMENTS[topic]):
             older = next((at for at, entry in enumerate(entries) if entry.time_ms >= moment), len(entries))
             expected = entries[older].position if older < len(entries) else None
-            assert ledger.first_at_or_after(moment).position == expected, moment
-            assert ledger.last_before(moment) == (entries[older - 1].position if older else None), moment
+            assert ledger.reader.first_at_or_after(moment).position == expected, moment
+            assert ledger.reader.last_before(moment) == (entries[older - 1].position if older else None), moment
 
 
 def test_a_seek_parses_a_tenth_of_what_a_search_by_publish_time_parses(home: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_seek_parses_a_tenth_of_what_a_search_by_publish_time_parses(home: Pat
     with opened(home, STAMPED) as ledger:
         entries = entries_of(ledger)
         for moment in moments(rng, entries, 500):
-            cost = ledger.first_at_or_after(moment).cost
+            cost = ledger.reader.first_at_or_after(moment).cost
             new_entries += cost.entries
             new_bytes += cost.parsed_bytes
             probed: list[Stored] = []

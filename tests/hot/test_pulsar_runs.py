@@ -4,8 +4,8 @@ import pytest
 
 from afterglow.errors import InvalidPosition
 from afterglow.format.frames import frame_entries, iter_entries
-from afterglow.format.position import EARLIEST, LATEST, Position
-from afterglow.hot.pulsar.runs import Course, LedgerRange, RawRun, plan_ranges
+from afterglow.format.position import EARLIEST, LATEST, LedgerRange, Position
+from afterglow.hot.pulsar.runs import Course, RawRun, plan_ranges
 
 LEDGERS = [LedgerRange(3, 0, 9), LedgerRange(5, 0, 4), LedgerRange(8, 0, 99)]
 

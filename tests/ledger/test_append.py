@@ -37,7 +37,7 @@ PUT = frozenset({"put"})
 def stamps(ledger: ManagedLedger) -> list[tuple[int, int]]:
     """Broker time and index of every entry."""
     found = []
-    for entry in ledger.read(EARLIEST, 10_000, 1 << 30):
+    for entry in ledger.reader.read(EARLIEST, 10_000, 1 << 30):
         metadata, _ = split_broker_metadata(entry.data)
         assert metadata is not None
         found.append((metadata.broker_timestamp, metadata.index))
@@ -45,15 +45,15 @@ def stamps(ledger: ManagedLedger) -> list[tuple[int, int]]:
 
 
 def payloads(ledger: ManagedLedger) -> list[bytes]:
-    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.read(EARLIEST, 10_000, 1 << 30)]
+    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.reader.read(EARLIEST, 10_000, 1 << 30)]
 
 
 def test_opening_a_topic_to_read_it_writes_no_ledger() -> None:
     world = World()
     ledger = world.open()
-    assert ledger.read(EARLIEST, 10, 1000) == []
+    assert ledger.reader.read(EARLIEST, 10, 1000) == []
     assert world.hot.ledgers() == ()
-    assert ledger.number_of_entries == 0
+    assert ledger.layout.total_entries == 0
 
 
 def test_entries_come_back_as_they_were_sent_behind_the_brokers_stamp() -> None:
@@ -61,7 +61,7 @@ def test_entries_come_back_as_they_were_sent_behind_the_brokers_stamp() -> None:
     ledger = world.open()
     assert world.append(ledger, b"one", b"two", b"") == [Position(1, 0), Position(1, 1), Position(1, 2)]
     assert payloads(ledger) == [b"one", b"two", b""]
-    assert ledger.size_bytes == sum(len(entry.data) for entry in ledger.read(EARLIEST, 10, 1000))
+    assert ledger.size_bytes == sum(len(entry.data) for entry in ledger.reader.read(EARLIEST, 10, 1000))
 
 
 def test_a_piece_by_piece_entry_is_joined() -> None:
@@ -79,7 +79,7 @@ def test_the_index_counts_messages_and_an_entry_has_that_of_its_last() -> None:
     for messages in (1, 3, 0, 2):
         world.append(ledger, b"x", messages=messages)
     assert [index for _, index in stamps(ledger)] == [0, 3, 3, 5]
-    assert ledger.progress.index == 5
+    assert ledger.last_stamp.index == 5
 
 
 def test_broker_time_never_goes_back_whatever_the_clock_does() -> None:
@@ -101,8 +101,8 @@ def test_without_interceptors_entries_are_stored_bare() -> None:
     world = World(settings(broker_entry_metadata_interceptors=()))
     ledger = world.open()
     world.append(ledger, b"bare")
-    assert ledger.read(EARLIEST, 1, 1)[0].data == b"bare"
-    assert ledger.progress.index is None
+    assert ledger.reader.read(EARLIEST, 1, 1)[0].data == b"bare"
+    assert ledger.last_stamp.index is None
 
 
 def test_index_and_time_go_on_after_a_spell_without_interceptors() -> None:
@@ -116,7 +116,7 @@ def test_index_and_time_go_on_after_a_spell_without_interceptors() -> None:
     world.crash()
     ledger = world.open()
     world.append(ledger, b"d")
-    metadata, _ = split_broker_metadata(ledger.read(ledger.last_confirmed, 1, 1)[0].data)
+    metadata, _ = split_broker_metadata(ledger.reader.read(ledger.layout.last, 1, 1)[0].data)
     assert metadata is not None
     assert metadata.index == 2
 
@@ -130,10 +130,10 @@ def test_receipts_come_in_order_and_only_when_durable() -> None:
     for number in range(5):
         ledger.append((b"%d" % number,), 1, receipts)
     assert receipts.outcomes == []
-    assert ledger.last_confirmed == Position(1, 0)
+    assert ledger.layout.last == Position(1, 0)
     world.hot.complete(2)
     assert receipts.positions == [Position(1, 1), Position(1, 2)]
-    assert ledger.last_confirmed == Position(1, 2)
+    assert ledger.layout.last == Position(1, 2)
     world.hot.complete()
     assert receipts.positions == [Position(1, entry_id) for entry_id in range(1, 6)]
 
@@ -540,13 +540,13 @@ def test_many_threads_append_at_once_and_nothing_is_lost_or_reordered() -> None:
         )
         ledger = store.open(TOPIC)
         lock = threading.Lock()
-        told: list[Position] = []
+        recorded_removal: list[Position] = []
         finished = threading.Semaphore(0)
 
         def done(outcome: object) -> None:
             assert isinstance(outcome, Position), (outcome, seed)
             with lock:
-                told.append(outcome)
+                recorded_removal.append(outcome)
             finished.release()
 
         def produce(number: int) -> None:
@@ -560,7 +560,7 @@ def test_many_threads_append_at_once_and_nothing_is_lost_or_reordered() -> None:
             thread.join()
         for _ in range(400):
             assert finished.acquire(timeout=30)
-        assert told == sorted(told), seed
+        assert recorded_removal == sorted(recorded_removal), seed
         found = payloads(ledger)
         for number in range(4):
             mine = [payload for payload in found if payload.startswith(b"%d:" % number)]

@@ -14,9 +14,9 @@ def test_a_run_is_given_as_far_as_it_is_held() -> None:
     cache = TailCache(10_000)
     for entry_id in (3, 4, 6):
         cache.put(1, entry_id, b"%d" % entry_id)
-    assert cache.get_run(1, 3, 9, 100) == [b"3", b"4"]
-    assert cache.get_run(1, 5, 9, 100) == []
-    assert cache.get_run(2, 3, 9, 100) == []
+    assert cache.get_range(1, 3, 9, 100) == [b"3", b"4"]
+    assert cache.get_range(1, 5, 9, 100) == []
+    assert cache.get_range(2, 3, 9, 100) == []
     assert (cache.statistics.hits, cache.statistics.hit_bytes, cache.statistics.misses) == (2, 2, 2)
 
 
@@ -24,17 +24,17 @@ def test_one_entry_is_given_however_few_bytes_are_asked_for() -> None:
     cache = TailCache(10_000)
     cache.put(1, 0, b"x" * 50)
     cache.put(1, 1, b"y" * 50)
-    assert len(cache.get_run(1, 0, 1, 1)) == 1
-    assert len(cache.get_run(1, 0, 1, 99)) == 1
-    assert len(cache.get_run(1, 0, 1, 100)) == 2
+    assert len(cache.get_range(1, 0, 1, 1)) == 1
+    assert len(cache.get_range(1, 0, 1, 99)) == 1
+    assert len(cache.get_range(1, 0, 1, 100)) == 2
 
 
 def test_the_oldest_entry_of_all_topics_goes_first() -> None:
     cache = TailCache(3 * COST)
     for ledger_id, entry_id in ((1, 0), (2, 0), (1, 1), (2, 1)):
         cache.put(ledger_id, entry_id, b"0123456789")
-    assert cache.get_run(1, 0, 0, 100) == []
-    assert all(cache.get_run(*key, key[1], 100) for key in ((2, 0), (1, 1), (2, 1)))
+    assert cache.get_range(1, 0, 0, 100) == []
+    assert all(cache.get_range(*key, key[1], 100) for key in ((2, 0), (1, 1), (2, 1)))
     assert cache.statistics.evictions == 1
 
 
@@ -42,7 +42,7 @@ def test_what_passes_the_budget_alone_is_not_held_and_drives_nothing_out() -> No
     cache = TailCache(2 * COST)
     cache.put(1, 0, b"0123456789")
     cache.put(1, 1, b"x" * 2 * COST)
-    assert cache.get_run(1, 0, 1, 10_000) == [b"0123456789"]
+    assert cache.get_range(1, 0, 1, 10_000) == [b"0123456789"]
     TailCache(0).put(1, 0, b"")
 
 
@@ -61,11 +61,13 @@ def test_the_sum_is_right_and_within_the_budget_whatever_comes_and_goes(steps: l
     for ledger_id, size in steps:
         if size < 0:
             cache.drop_ledger(ledger_id)
-            assert cache.get_run(ledger_id, 0, following[ledger_id], 10_000) == []
+            assert cache.get_range(ledger_id, 0, following[ledger_id], 10_000) == []
         else:
             cache.put(ledger_id, following[ledger_id], bytes(size))
             following[ledger_id] += 1
-        held = [data for id_ in range(4) for at in range(following[id_]) for data in cache.get_run(id_, at, at, 10_000)]
+        held = [
+            data for id_ in range(4) for at in range(following[id_]) for data in cache.get_range(id_, at, at, 10_000)
+        ]
         assert cache.statistics.entries == len(held)
         assert cache.statistics.bytes_held == sum(len(data) + ENTRY_OVERHEAD_BYTES for data in held) <= 2_000
 
@@ -76,7 +78,7 @@ def test_threads_do_not_spoil_the_sum() -> None:
     def fill(ledger_id: int) -> None:
         for entry_id in range(500):
             cache.put(ledger_id, entry_id, b"0123456789")
-            cache.get_run(ledger_id, max(entry_id - 5, 0), entry_id, 100)
+            cache.get_range(ledger_id, max(entry_id - 5, 0), entry_id, 100)
         cache.drop_ledger(ledger_id)
 
     with ThreadPoolExecutor(4) as pool:

@@ -13,7 +13,7 @@ from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.position import EARLIEST
-from afterglow.ledger.properties import get_trash
+from afterglow.ledger.properties import get_pending_deletes
 from afterglow.ledger.retention import Retention
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import managed_ledger_path
@@ -38,7 +38,7 @@ class Life:
 
     def _prepare(self) -> None:
         ledger = self.world.open()
-        ledger.create_cursor("s", EARLIEST)
+        ledger.cursors.create("s", EARLIEST)
         self.send(ledger, 3)
 
     def send(self, ledger: ManagedLedger, count: int) -> None:
@@ -60,12 +60,12 @@ class Life:
 
 
 def payloads(ledger: ManagedLedger) -> list[bytes]:
-    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.read(EARLIEST, 1000, 1 << 20)]
+    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.reader.read(EARLIEST, 1000, 1 << 20)]
 
 
 def indexes(ledger: ManagedLedger) -> list[int]:
     found = []
-    for entry in ledger.read(EARLIEST, 1000, 1 << 20):
+    for entry in ledger.reader.read(EARLIEST, 1000, 1 << 20):
         metadata, _ = split_broker_metadata(entry.data)
         assert metadata is not None
         found.append(metadata.index)
@@ -96,7 +96,7 @@ def acknowledge(life: Life) -> None:
     ledger = life.world.store.open(TOPIC)
     ledger.roll()
     life.send(ledger, 1)
-    ledger.cursor("s").clear_backlog()
+    ledger.cursors.get("s").clear_backlog()
 
 
 SCENARIOS = [roll, roll_after_failure, close_and_open, acknowledge]
@@ -157,14 +157,14 @@ def trim(life: Life) -> None:
     ledger = life.world.store.open(TOPIC)
     ledger.roll()
     life.send(ledger, 1)
-    ledger.cursor("s").clear_backlog()
-    ledger.cursor("s").flush()
+    ledger.cursors.get("s").clear_backlog()
+    ledger.cursors.get("s").flush()
     ledger.retention = Retention(0, 0)
     assert ledger.trim()
 
 
 def truncate(life: Life) -> None:
-    life.world.store.open(TOPIC).truncate()
+    life.world.store.open(TOPIC).trimmer.truncate()
 
 
 @pytest.mark.parametrize("scenario", [trim, truncate])
@@ -177,7 +177,7 @@ def test_a_crash_while_letting_go_leaves_all_of_a_ledger_or_nothing(scenario: Ca
             scenario(life)
         world = life.crash()
         ledger = world.open()
-        assert payloads(ledger) == life.acknowledged[len(life.acknowledged) - ledger.number_of_entries :]
+        assert payloads(ledger) == life.acknowledged[len(life.acknowledged) - ledger.layout.total_entries :]
         world.append(ledger, b"after")
         first, *rest = indexes(ledger)
         assert rest == list(range(first + 1, first + 1 + len(rest)))
@@ -213,7 +213,7 @@ def test_opening_a_topic_whose_deletion_crashed_finishes_that_first() -> None:
         life.world.store.delete(TOPIC)
     world = life.crash()
     ledger = world.open()
-    assert (ledger.number_of_entries, ledger.cursors()) == (0, ())
+    assert (ledger.layout.total_entries, ledger.cursors.durable) == (0, {})
     assert world.append(ledger, b"new life")[0].ledger_id > 1
 
 
@@ -256,7 +256,7 @@ def check_hot_log(world: World, at: int) -> None:
     found = world.metadata.get(managed_ledger_path(TOPIC))
     assert found is not None
     info = parse_managed_ledger(found.value)
-    assert get_trash(info) == (), at
+    assert get_pending_deletes(info) == (), at
     assert {ledger.ledgerId for ledger in info.ledgerInfo} == set(world.hot.ledgers()), at
 
 
@@ -275,7 +275,7 @@ def test_a_hot_copy_that_could_not_be_deleted_stays_noted_and_goes_later(monkeyp
         ledger.trim()
     assert [row.ledgerId for row in ledger.info.ledgerInfo] == [2]
     assert world.hot.ledgers() == (1, 2)
-    assert list(get_trash(ledger.info)) == [1]
+    assert list(get_pending_deletes(ledger.info)) == [1]
     ledger.trim()
     assert world.hot.ledgers() == (2,)
-    assert list(get_trash(ledger.info)) == []
+    assert list(get_pending_deletes(ledger.info)) == []

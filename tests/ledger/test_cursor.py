@@ -13,7 +13,7 @@ from tests.support.ledgers import TOPIC, World, settings
 from afterglow.errors import CursorMissing, InvalidName, InvalidPosition, MetadataUnavailable
 from afterglow.format.compression import Codec
 from afterglow.format.metadata_envelope import parse_managed_cursor, serialize_managed_cursor
-from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.format.position import EARLIEST, LATEST, LedgerRange, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedCursorInfo
 from afterglow.ledger.acks import to_words
 from afterglow.ledger.cursor_codec import (
@@ -23,7 +23,6 @@ from afterglow.ledger.cursor_codec import (
     encode_snapshot,
     encode_state,
 )
-from afterglow.ledger.layout import Span
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import cursor_path
 
@@ -49,7 +48,7 @@ def topic(*ledgers: int, **changes: object) -> tuple[World, ManagedLedger]:
 
 
 def positions(ledger: ManagedLedger) -> list[Position]:
-    return [entry.position for entry in ledger.read(EARLIEST, 1000, 1 << 20)]
+    return [entry.position for entry in ledger.reader.read(EARLIEST, 1000, 1 << 20)]
 
 
 def unread(cursor: Cursor) -> list[Position]:
@@ -58,16 +57,16 @@ def unread(cursor: Cursor) -> list[Position]:
 
 
 def readers(ledger: ManagedLedger) -> int:
-    return len(ledger._cursors.readers)
+    return len(ledger.cursors.readers)
 
 
 def test_a_cursor_begins_at_either_end_or_between() -> None:
     _, ledger = topic(3, 2)
-    assert unread(ledger.create_cursor("first", EARLIEST)) == positions(ledger)
-    assert unread(ledger.create_cursor("last", LATEST)) == []
-    assert unread(ledger.create_cursor("between", Position(1, 2))) == positions(ledger)[2:]
-    assert unread(ledger.create_cursor("behind", Position(1, 99))) == positions(ledger)[3:]
-    assert unread(ledger.create_reader("r", Position(2, 1))) == positions(ledger)[4:]
+    assert unread(ledger.cursors.create("first", EARLIEST)) == positions(ledger)
+    assert unread(ledger.cursors.create("last", LATEST)) == []
+    assert unread(ledger.cursors.create("between", Position(1, 2))) == positions(ledger)[2:]
+    assert unread(ledger.cursors.create("behind", Position(1, 99))) == positions(ledger)[3:]
+    assert unread(ledger.cursors.create_reader("r", Position(2, 1))) == positions(ledger)[4:]
 
 
 @given(
@@ -78,10 +77,10 @@ def test_a_stretch_is_acknowledged_as_its_entries_are(
     singles: list[tuple[int, int]], spans: list[tuple[int, int, int]]
 ) -> None:
     _, ledger = topic(4, 5, 3)
-    one, other = ledger.create_cursor("one", EARLIEST), ledger.create_cursor("other", EARLIEST)
+    one, other = ledger.cursors.create("one", EARLIEST), ledger.cursors.create("other", EARLIEST)
     for cursor in (one, other):
         cursor.ack([(Position(*at), None) for at in singles])
-    one.ack_spans(Span(id_, first, last) for id_, first, last in spans)
+    one.ack_ranges(LedgerRange(id_, first, last) for id_, first, last in spans)
     other.ack([(Position(id_, at), None) for id_, first, last in spans for at in range(first, last + 1)])
     assert unread(one) == unread(other)
     assert (one.mark_delete, one.backlog) == (other.mark_delete, other.backlog)
@@ -90,7 +89,7 @@ def test_a_stretch_is_acknowledged_as_its_entries_are(
 
 def test_a_cursor_at_the_end_of_an_empty_topic_reads_all_that_comes() -> None:
     world, ledger = topic()
-    first, last = ledger.create_cursor("first", EARLIEST), ledger.create_cursor("last", LATEST)
+    first, last = ledger.cursors.create("first", EARLIEST), ledger.cursors.create("last", LATEST)
     world.append(ledger, b"a", b"b")
     assert unread(first) == unread(last) == positions(ledger)
     assert first.backlog == last.backlog == 2
@@ -98,7 +97,7 @@ def test_a_cursor_at_the_end_of_an_empty_topic_reads_all_that_comes() -> None:
 
 def test_mark_delete_runs_over_acknowledged_entries_and_across_ledgers() -> None:
     _, ledger = topic(2, 3)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     for position in (Position(2, 0), Position(1, 1), Position(2, 2)):
         cursor.ack([(position, None)])
     assert cursor.mark_delete < Position(1, 0)
@@ -114,7 +113,7 @@ def test_mark_delete_runs_over_acknowledged_entries_and_across_ledgers() -> None
 
 def test_what_is_not_in_the_topic_is_not_acknowledged() -> None:
     world, ledger = topic(2)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     for position in (Position(1, 2), Position(7, 0), Position(1, -1), EARLIEST, LATEST):
         assert cursor.ack([(position, None)]) == 0
     with pytest.raises(InvalidPosition):
@@ -126,7 +125,7 @@ def test_what_is_not_in_the_topic_is_not_acknowledged() -> None:
 
 def test_a_cumulative_ack_does_not_reach_what_a_ledger_may_hold_later() -> None:
     world, ledger = topic(2, 1)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack_through(Position(1, 77))
     assert cursor.mark_delete == Position(1, 1)
     cursor.ack_through(Position(1, 0))  # never back
@@ -137,7 +136,7 @@ def test_a_cumulative_ack_does_not_reach_what_a_ledger_may_hold_later() -> None:
 
 def test_a_batch_is_acknowledged_message_by_message() -> None:
     _, ledger = topic(2)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     position = Position(1, 0)
     without_first = to_words((1 << BATCH) - 2)
     assert cursor.ack([(position, without_first)]) == 0
@@ -151,7 +150,7 @@ def test_a_batch_is_acknowledged_message_by_message() -> None:
 
 def test_a_cumulative_ack_within_a_batch_leaves_the_rest_of_it() -> None:
     _, ledger = topic(3)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(1, 0), to_words(0b110))])
     cursor.ack_through(Position(1, 1), to_words(0b100))
     assert cursor.mark_delete == Position(1, 0)
@@ -163,7 +162,7 @@ def test_a_cumulative_ack_within_a_batch_leaves_the_rest_of_it() -> None:
 
 def test_reading_goes_on_where_it_stopped_and_skips_what_is_acknowledged() -> None:
     world, ledger = topic(3, 3)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     everything = positions(ledger)
     cursor.ack([(everything[1], None), (everything[2], None)])
     assert [entry.position for entry in cursor.read(2, 1 << 20)] == [everything[0]]
@@ -191,7 +190,7 @@ def test_reading_goes_on_where_it_stopped_and_skips_what_is_acknowledged() -> No
 )
 def test_a_reset_makes_an_entry_the_next_one_and_forgets_later_acks(to: Position, lands: Position) -> None:
     world, ledger = topic(2, 2)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(2, 1), None)])
     cursor.ack_through(Position(1, 0))
     assert cursor.reset(to) == lands == cursor.read_position
@@ -199,12 +198,12 @@ def test_a_reset_makes_an_entry_the_next_one_and_forgets_later_acks(to: Position
     assert unread(cursor) == remaining
     assert cursor.backlog == len(remaining)
     world.crash()
-    assert unread(world.open().cursor("s")) == remaining
+    assert unread(world.open().cursors.get("s")) == remaining
 
 
 def test_a_reset_into_a_batch_keeps_which_of_its_messages_are_left() -> None:
     _, ledger = topic(2)
-    cursor = ledger.create_cursor("s", LATEST)
+    cursor = ledger.cursors.create("s", LATEST)
     cursor.reset(Position(1, 1), (0b100,))
     assert cursor.ack_set(Position(1, 1)) == (0b100,)
     cursor.reset(Position(1, 1))
@@ -225,7 +224,7 @@ ACKS = st.lists(
 def test_a_cursor_is_a_set_of_acknowledged_messages(steps: list[tuple[str, int, set[int]]]) -> None:
     """The model: which messages of which entries are not acknowledged. Everything is persisted at once."""
     world, ledger = topic(2, 2)
-    cursor: Cursor = ledger.create_cursor("s", EARLIEST)
+    cursor: Cursor = ledger.cursors.create("s", EARLIEST)
     left = {position: set(range(BATCH)) for position in positions(ledger)}
     for kind, number, messages in steps:
         entries = sorted(left)
@@ -249,7 +248,7 @@ def test_a_cursor_is_a_set_of_acknowledged_messages(steps: list[tuple[str, int, 
         else:
             world.crash()
             ledger = world.open()
-            cursor = ledger.cursor("s")
+            cursor = ledger.cursors.get("s")
         for position, remaining in left.items():
             assert cursor.is_acked(position) == (not remaining)
             words = cursor.ack_set(position)
@@ -268,19 +267,19 @@ def test_a_cursor_is_a_set_of_acknowledged_messages(steps: list[tuple[str, int, 
 
 def test_acks_that_were_not_persisted_come_back_and_no_others() -> None:
     world, ledger = topic(4)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(1, 0), None), (Position(1, 2), None)])
     world.hot.held = True
     cursor.ack([(Position(1, 3), None)])
     world.crash()
-    assert unread(world.open().cursor("s")) == [Position(1, 1), Position(1, 3)]
+    assert unread(world.open().cursors.get("s")) == [Position(1, 1), Position(1, 3)]
 
 
 def test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_tick() -> None:
     world = World(settings(managed_ledger_default_mark_delete_rate_limit=1.0))
     ledger = world.open()
     world.append(ledger, *[b"x"] * 10)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     written: list[str] = []
     world.hot.before = written.append
     for entry_id in range(10):
@@ -293,7 +292,7 @@ def test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_ti
     ledger.tick()
     assert len(written) == 2
     world.crash()
-    assert world.open().cursor("s").backlog == 0
+    assert world.open().cursors.get("s").backlog == 0
 
 
 def test_a_seek_back_is_durable_at_once_whatever_the_rate() -> None:
@@ -301,16 +300,16 @@ def test_a_seek_back_is_durable_at_once_whatever_the_rate() -> None:
     world = World(settings(managed_ledger_default_mark_delete_rate_limit=1.0))
     ledger = world.open()
     world.append(ledger, *[b"x"] * 10)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack_through(Position(1, 8))  # takes the second's one state
     assert cursor.reset(Position(1, 3)) == Position(1, 3)
     world.crash()
-    assert unread(world.open().cursor("s")) == [Position(1, entry_id) for entry_id in range(3, 10)]
+    assert unread(world.open().cursors.get("s")) == [Position(1, entry_id) for entry_id in range(3, 10)]
 
 
 def test_one_state_at_a_time_is_on_its_way_and_waiters_hear_of_theirs() -> None:
     world, ledger = topic(5)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     world.hot.held = True
     heard: list[int] = []
     for entry_id in range(5):
@@ -326,7 +325,7 @@ def test_one_state_at_a_time_is_on_its_way_and_waiters_hear_of_theirs() -> None:
 
 def test_a_state_that_failed_is_told_and_tried_again() -> None:
     world, ledger = topic(1)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     world.hot.full = True
     heard: list[object] = []
     cursor.ack([(Position(1, 0), None)])
@@ -336,12 +335,12 @@ def test_a_state_that_failed_is_told_and_tried_again() -> None:
     world.clock.advance(1)
     ledger.tick()
     world.crash()
-    assert world.open().cursor("s").backlog == 0
+    assert world.open().cursors.get("s").backlog == 0
 
 
 def test_a_snapshot_is_taken_now_and_then_and_at_closing() -> None:
     world, ledger = topic(3)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     path = cursor_path(TOPIC, "s")
 
     def stored() -> Position:
@@ -362,45 +361,45 @@ def test_a_snapshot_is_taken_now_and_then_and_at_closing() -> None:
     assert stored() == Position(1, 1)
     world.hot.values.clear()  # the log of states is lost: the snapshot remains
     world.crash()
-    assert world.open().cursor("s").mark_delete == Position(1, 1)
+    assert world.open().cursors.get("s").mark_delete == Position(1, 1)
 
 
 def test_the_newer_of_state_and_snapshot_counts() -> None:
     world, ledger = topic(3)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack_through(Position(1, 0))
     old = dict(world.hot.values)
     cursor.ack_through(Position(1, 1))
     cursor.snapshot()
     world.hot.values = old
     world.crash()
-    assert world.open().cursor("s").mark_delete == Position(1, 1)
+    assert world.open().cursors.get("s").mark_delete == Position(1, 1)
 
 
 def test_a_deleted_cursor_is_gone_and_a_new_one_of_its_name_begins_anew() -> None:
     world, ledger = topic(3)
-    ledger.create_cursor("s", EARLIEST).clear_backlog()
+    ledger.cursors.create("s", EARLIEST).clear_backlog()
     left_behind = dict(world.hot.values)
-    ledger.delete_cursor("s")
+    ledger.cursors.delete("s")
     with pytest.raises(CursorMissing):
-        ledger.cursor("s")
+        ledger.cursors.get("s")
     with pytest.raises(CursorMissing):
-        ledger.delete_cursor("s")
+        ledger.cursors.delete("s")
     assert world.metadata.get(cursor_path(TOPIC, "s")) is None
     world.hot.values = left_behind  # as after a crash before the state was forgotten
     world.crash()
     ledger = world.open()
-    assert ledger.cursors() == ()
-    assert ledger.create_cursor("s", EARLIEST).backlog == 3
+    assert ledger.cursors.durable == {}
+    assert ledger.cursors.create("s", EARLIEST).backlog == 3
     world.crash()
-    assert world.open().cursor("s").backlog == 3
+    assert world.open().cursors.get("s").backlog == 3
 
 
 def test_states_of_no_cursor_are_swept_at_the_start() -> None:
     world, ledger = topic(1)
-    ledger.create_cursor("s", EARLIEST).clear_backlog()
+    ledger.cursors.create("s", EARLIEST).clear_backlog()
     left_behind = dict(world.hot.values)
-    ledger.delete_cursor("s")
+    ledger.cursors.delete("s")
     world.hot.values = left_behind
     world.crash()
     world.store.start()
@@ -409,8 +408,8 @@ def test_states_of_no_cursor_are_swept_at_the_start() -> None:
 
 def test_creating_a_cursor_that_is_there_returns_it_as_it_is() -> None:
     _, ledger = topic(3)
-    cursor = ledger.create_cursor("s", EARLIEST, {"a": "b"})
-    assert ledger.create_cursor("s", LATEST, {"c": "d"}) is cursor
+    cursor = ledger.cursors.create("s", EARLIEST, {"a": "b"})
+    assert ledger.cursors.create("s", LATEST, {"c": "d"}) is cursor
     assert cursor.properties == {"a": "b"}
 
 
@@ -423,9 +422,9 @@ def test_a_creation_that_was_not_heard_of_is_found_again() -> None:
     world = World(metadata=FaultyMetadataStore(inner, rules))
     ledger = world.open()
     with pytest.raises(MetadataUnavailable):
-        ledger.create_cursor("s", EARLIEST)
-    assert ledger.cursors() == ()
-    assert ledger.create_cursor("s", EARLIEST) in ledger.cursors()
+        ledger.cursors.create("s", EARLIEST)
+    assert ledger.cursors.durable == {}
+    assert ledger.cursors.create("s", EARLIEST) in ledger.cursors.durable.values()
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LOST, Fault.CONFLICT])
@@ -436,37 +435,37 @@ def test_snapshots_and_deletions_get_through_whatever_happens_to_them(fault: Fau
     )
     world = World(metadata=store)
     ledger = world.open()
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.set_properties({"k": "v"})
     world.crash()
     ledger = world.open()
-    assert ledger.cursor("s").properties == {"k": "v"}
-    ledger.delete_cursor("s")
+    assert ledger.cursors.get("s").properties == {"k": "v"}
+    ledger.cursors.delete("s")
     assert len(store.injected) == 2
     world.crash()
-    assert world.open().cursors() == ()
+    assert world.open().cursors.durable == {}
 
 
 def test_a_name_that_needs_encoding_comes_back() -> None:
     world, ledger = topic()
-    ledger.create_cursor("a b/ü", EARLIEST)
+    ledger.cursors.create("a b/ü", EARLIEST)
     with pytest.raises(InvalidName):
-        ledger.create_cursor("", EARLIEST)
+        ledger.cursors.create("", EARLIEST)
     world.crash()
-    assert [cursor.name for cursor in world.open().cursors()] == ["a b/ü"]
+    assert [cursor.name for cursor in world.open().cursors.durable.values()] == ["a b/ü"]
 
 
 def test_a_reader_is_in_memory_only_and_forgotten_with_its_last_holder() -> None:
     world, ledger = topic(2)
-    reader = ledger.create_reader("r", EARLIEST)
+    reader = ledger.cursors.create_reader("r", EARLIEST)
     reader.ack_through(Position(1, 0))
     assert unread(reader) == [Position(1, 1)]
-    assert ledger.cursors() == ()
+    assert ledger.cursors.durable == {}
     assert readers(ledger) == 1
     del reader
     assert readers(ledger) == 0
     world.crash()
-    assert world.open().cursors() == ()
+    assert world.open().cursors.durable == {}
 
 
 def test_a_cursor_that_is_being_made_holds_nobody_up() -> None:
@@ -483,15 +482,15 @@ def test_a_cursor_that_is_being_made_holds_nobody_up() -> None:
 
     metadata = Held()
     ledger = World(settings(), metadata).open()
-    ledger.create_cursor("old", EARLIEST)
+    ledger.cursors.create("old", EARLIEST)
 
     def look() -> list[str]:
-        ledger.limit_mark_deletes(3.0)
-        ledger.create_reader("r", EARLIEST)
-        return [cursor.name for cursor in ledger.cursors()]
+        ledger.cursors.limit_rate(3.0)
+        ledger.cursors.create_reader("r", EARLIEST)
+        return [cursor.name for cursor in ledger.cursors.durable.values()]
 
     with ThreadPoolExecutor(2) as pool:
-        making = pool.submit(ledger.create_cursor, "new", EARLIEST)
+        making = pool.submit(ledger.cursors.create, "new", EARLIEST)
         assert metadata.reached.wait(30)
         looking = pool.submit(look)
         done, _ = wait([looking], 5)
@@ -499,15 +498,15 @@ def test_a_cursor_that_is_being_made_holds_nobody_up() -> None:
         assert done
         assert looking.result() == ["old"]
         assert making.result().name == "new"
-    assert {cursor._interval_s for cursor in ledger.cursors()} == {1 / 3}
+    assert {cursor._interval_s for cursor in ledger.cursors.durable.values()} == {1 / 3}
 
 
 def test_only_so_many_ranges_survive_as_configured() -> None:
     world, ledger = topic(20, managed_ledger_max_unacked_ranges_to_persist=3)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(1, entry_id), None) for entry_id in range(1, 20, 2)])
     world.crash()
-    assert world.open().cursor("s").individually_acked == ((1, 1, 1), (1, 3, 3), (1, 5, 5))
+    assert world.open().cursors.get("s").individually_acked == ((1, 1, 1), (1, 3, 3), (1, 5, 5))
 
 
 def test_a_snapshot_that_is_too_large_leaves_the_last_ranges_to_the_state() -> None:
@@ -516,23 +515,23 @@ def test_a_snapshot_that_is_too_large_leaves_the_last_ranges_to_the_state() -> N
     )
     ledger = world.open()
     world.append(ledger, *[b"x"] * 400)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack([(Position(1, entry_id), None) for entry_id in range(1, 400, 2)])
     ledger.close()
     found = world.metadata.get(cursor_path(TOPIC, "s"))
     assert found is not None
     assert 0 < len(parse_managed_cursor(found.value).individualDeletedMessages) < 200
     world.crash()
-    assert world.open().cursor("s").backlog == 200
+    assert world.open().cursors.get("s").backlog == 200
 
 
 def test_numbers_of_the_last_acknowledgement_survive() -> None:
     world, ledger = topic(2)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     cursor.ack_through(Position(1, 0), positions={"n": 5})
     cursor.ack_through(Position(1, 1))
     world.crash()
-    assert world.open().cursor("s").positions == {"n": 5}
+    assert world.open().cursors.get("s").positions == {"n": 5}
 
 
 POSITION = st.builds(Position, st.integers(-1, 2**40), st.integers(-1, 2**40))

@@ -24,7 +24,7 @@ def test_arithmetic_of_positions_is_that_of_a_plain_list(
     assert layout.entries_between(one, other) == sum(one < entry <= other for entry in entries)
     spans = [
         Position(span.ledger_id, entry_id)
-        for span in layout.spans(one)
+        for span in layout.ranges(one)
         for entry_id in range(span.first, span.last + 1)
     ]
     assert spans == [entry for entry in entries if entry >= one]

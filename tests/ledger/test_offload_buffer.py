@@ -45,7 +45,7 @@ def offer(buffer: OffloadBuffer, ledger_id: int, *numbers: int) -> None:
 
 
 def held(buffer: OffloadBuffer, ledger_id: int = 1, count: int = 100) -> list[int]:
-    return [at for at in range(count) if buffer.get_run(ledger_id, at, at, 1)]
+    return [at for at in range(count) if buffer.get_range(ledger_id, at, at, 1)]
 
 
 # --- behind the tail cache --------------------------------------------------------------------------------------------
@@ -57,9 +57,9 @@ def test_entries_that_the_cache_evicts_wait_in_the_buffer() -> None:
     for number in range(5):
         cache.put(1, number, entry(number))
     assert held(buffer) == [0, 1, 2]
-    assert buffer.get_run(1, 1, 9, 1 << 20) == [entry(1), entry(2)]
-    assert buffer.get_run(1, 0, 9, 19) == [entry(0)]
-    assert buffer.get_run(1, 3, 9, 1 << 20) == []
+    assert buffer.get_range(1, 1, 9, 1 << 20) == [entry(1), entry(2)]
+    assert buffer.get_range(1, 0, 9, 19) == [entry(0)]
+    assert buffer.get_range(1, 3, 9, 1 << 20) == []
 
 
 def test_without_a_cache_everything_goes_to_the_buffer() -> None:
@@ -385,7 +385,7 @@ class BufferAgainstModel(RuleBasedStateMachine):
             found = {
                 each.position: data
                 for each in topic.log
-                for data in self.buffer.get_run(each.position.ledger_id, each.position.entry_id, 1 << 40, 0)
+                for data in self.buffer.get_range(each.position.ledger_id, each.position.entry_id, 1 << 40, 0)
             }
             assert found == expected
             assert topic.bytes_held <= self.budget / 2
@@ -412,7 +412,7 @@ class BufferAgainstModel(RuleBasedStateMachine):
             for ledger_id in topic.ledgers:
                 expected = [each for each in topic.held if each.position.ledger_id == ledger_id]
                 if expected:
-                    run = self.buffer.get_run(ledger_id, expected[0].position.entry_id, 1 << 40, 1 << 40)
+                    run = self.buffer.get_range(ledger_id, expected[0].position.entry_id, 1 << 40, 1 << 40)
                     assert run == [each.data for each in expected]
 
 
@@ -429,7 +429,7 @@ def test_threads_do_not_disturb_each_other() -> None:
             if number % 7 == 0:
                 buffer.want(str(ledger_id), Position(ledger_id, max(number - 15, 0)), (ledger_id,))
             cache.put(ledger_id, number, entry(number))
-            for data in buffer.get_run(ledger_id, number - 12, number - 12, 1):
+            for data in buffer.get_range(ledger_id, number - 12, number - 12, 1):
                 assert data == entry(number - 12)
 
     threads = [threading.Thread(target=work, args=(id_,)) for id_ in range(4)]
@@ -460,16 +460,16 @@ def test_a_topic_is_read_from_the_buffer_where_the_cache_has_it_no_more() -> Non
     begin, *_ = world.append(ledger, b"before")
     world.buffer.want(ledger.name, begin.next(), ledger.layout.ids)
     world.append(ledger, b"a", b"b", b"c")
-    assert ledger.read_memory(begin, 9, 1 << 20) is None
-    found = ledger.read_memory(begin.next(), 2, 1 << 20)
+    assert ledger.reader.read_memory(begin, 9, 1 << 20) is None
+    found = ledger.reader.read_memory(begin.next(), 2, 1 << 20)
     assert found is not None
-    assert found.entries == ledger.read(begin.next(), 2, 1 << 20)
+    assert found.entries == ledger.reader.read(begin.next(), 2, 1 << 20)
     assert found.origins == [(ReadOrigin.BUFFER, 2)]
-    reading = ledger.read_over(begin, 9, 1 << 20)
+    reading = ledger.reader.read_with_gaps(begin, 9, 1 << 20)
     assert [bytes(each.data)[-1:] for each in reading.entries] == [b"e", b"a", b"b", b"c"]
     assert reading.origins == [(ReadOrigin.HOT, 1), (ReadOrigin.BUFFER, 3)], "the log is read up to what is in memory"
     world.hot.open(begin.ledger_id).entries[1] = b"not this one"
-    found_data = [bytes(each.data) for each in ledger.read(begin.next(), 9, 1 << 20)]
+    found_data = [bytes(each.data) for each in ledger.reader.read(begin.next(), 9, 1 << 20)]
     assert [data[-1:] for data in found_data] == [b"a", b"b", b"c"]
 
 
@@ -485,12 +485,12 @@ def test_a_read_over_several_ledgers_says_where_each_entry_was() -> None:
     ledger.roll()
     world.settle()
     world.append(ledger, b"d", b"e")
-    assert ledger.read_over(first, 9, 1 << 20).origins == [
+    assert ledger.reader.read_with_gaps(first, 9, 1 << 20).origins == [
         (ReadOrigin.HOT, 2),
         (ReadOrigin.BUFFER, 1),
         (ReadOrigin.BUFFER, 2),
     ]
-    assert ledger.read_over(first, 4, 1 << 20).origins[-1] == (ReadOrigin.BUFFER, 1)
+    assert ledger.reader.read_with_gaps(first, 4, 1 << 20).origins[-1] == (ReadOrigin.BUFFER, 1)
 
 
 def test_each_entry_is_read_from_the_nearest_of_log_buffer_and_cache() -> None:
@@ -505,7 +505,7 @@ def test_each_entry_is_read_from_the_nearest_of_log_buffer_and_cache() -> None:
     world.append(ledger, *entries[12:])
     held_entries = world.buffer.statistics.entries
     assert held_entries == 5, "half of the budget"
-    reading = ledger.read_over(first, 99, 1 << 30)
+    reading = ledger.reader.read_with_gaps(first, 99, 1 << 30)
     assert [bytes(each.data)[-1:] for each in reading.entries] == [entry[-1:] for entry in entries]
     assert reading.origins == [
         (ReadOrigin.HOT, 12 - cached),

@@ -66,7 +66,7 @@ def test_topics_on_disk_keep_everything_in_order_over_restarts(tmp_path: Path) -
         with server(tmp_path) as store, ThreadPoolExecutor(len(TOPICS)) as pool:
             ledgers = [store.open(name) for name in TOPICS]
             for ledger in ledgers:
-                cursor = ledger.create_cursor("s", EARLIEST)
+                cursor = ledger.cursors.create("s", EARLIEST)
                 assert cursor.backlog == EACH * life - (len(sent[ledger.name]) // 2 if life else 0)
             for ledger, positions in zip(ledgers, pool.map(lambda it: Producer(it).send(), ledgers), strict=True):
                 assert positions == sorted(positions)
@@ -75,15 +75,15 @@ def test_topics_on_disk_keep_everything_in_order_over_restarts(tmp_path: Path) -
             for ledger in ledgers:
                 # Every second entry is acknowledged, from the end on.
                 acked = sent[ledger.name][1::2]
-                ledger.cursor("s").ack([(position, None) for position in reversed(acked)])
-                entries = ledger.read(EARLIEST, 10_000, 1 << 30)
+                ledger.cursors.get("s").ack([(position, None) for position in reversed(acked)])
+                entries = ledger.reader.read(EARLIEST, 10_000, 1 << 30)
                 assert [entry.position for entry in entries] == sent[ledger.name]
                 stamps = [split_broker_metadata(entry.data)[0] for entry in entries]
                 assert [stamp.index for stamp in stamps if stamp] == list(range(EACH * (life + 1)))
                 times = [stamp.broker_timestamp for stamp in stamps if stamp]
                 assert times == sorted(times)
                 moment = times[len(times) // 3]
-                assert ledger.find_by_time(moment) == sent[ledger.name][times.index(moment)]
+                assert ledger.reader.find_by_time(moment) == sent[ledger.name][times.index(moment)]
                 ledger.roll()
                 assert len(ledger.ledgers) > life + 1
 
@@ -92,7 +92,7 @@ def test_a_deleted_topic_leaves_no_ledger_on_the_disk(tmp_path: Path) -> None:
     with server(tmp_path) as store:
         ledger = store.open(TOPICS[0])
         Producer(ledger).send()
-        ledger.create_cursor("s", EARLIEST).clear_backlog()
+        ledger.cursors.create("s", EARLIEST).clear_backlog()
         store.delete(TOPICS[0])
     with LocalLog(tmp_path) as hot:
         assert (hot.ledgers(), hot.state()) == ((), {})

@@ -4,7 +4,7 @@ import pytest
 
 from afterglow.format.position import Position
 from afterglow.ledger.ledger_list import LedgerRecord
-from afterglow.ledger.retention import Retention, consumed_before, to_trim, to_truncate
+from afterglow.ledger.retention import Retention, consumed_before, ledgers_to_trim, ledgers_to_truncate
 
 MIB = 1024 * 1024
 NOW = 1_000_000_000
@@ -21,7 +21,7 @@ LIST = [ledger(1, age_minutes=40), ledger(2, age_minutes=30), ledger(3, age_minu
 
 
 def trimmed(minutes: int, megabytes: int, below: int | None = None, used: frozenset[int] = frozenset()) -> list[int]:
-    return to_trim(LIST, below, Retention.of(minutes, megabytes), NOW, used.__contains__)
+    return ledgers_to_trim(LIST, below, Retention.of(minutes, megabytes), NOW, used.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -52,18 +52,18 @@ def test_what_is_not_consumed_stays_and_keeps_what_follows() -> None:
 def test_a_ledger_that_retention_holds_keeps_older_ones_behind_it() -> None:
     """As after a clock that went back: a topic must not get a hole."""
     ledgers = [ledger(1, age_minutes=20), ledger(2, age_minutes=40), OPEN]
-    assert to_trim(ledgers, None, Retention.of(30, -1), NOW, lambda _: False) == []
+    assert ledgers_to_trim(ledgers, None, Retention.of(30, -1), NOW, lambda _: False) == []
 
 
 def test_a_ledger_in_use_stays_and_keeps_what_follows() -> None:
     assert trimmed(0, 0, used=frozenset({2})) == [1]
-    assert to_truncate(LIST, {2}.__contains__) == [1]
+    assert ledgers_to_truncate(LIST, {2}.__contains__) == [1]
 
 
 def test_the_last_ledger_stays_also_when_all_are_closed() -> None:
-    assert to_trim(LIST[:3], None, Retention(0, 0), NOW, lambda _: False) == [1, 2]
-    assert to_truncate(LIST[:3], lambda _: False) == [1, 2]
-    assert to_trim([], None, Retention(0, 0), NOW, lambda _: False) == []
+    assert ledgers_to_trim(LIST[:3], None, Retention(0, 0), NOW, lambda _: False) == [1, 2]
+    assert ledgers_to_truncate(LIST[:3], lambda _: False) == [1, 2]
+    assert ledgers_to_trim([], None, Retention(0, 0), NOW, lambda _: False) == []
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class TopicMachine(RuleBasedStateMachine):
         )
         self.ledger = self._open()
         for name in CURSORS:
-            self._insist(lambda name=name: self.ledger.create_cursor(name, EARLIEST))  # type: ignore[misc]
+            self._insist(lambda name=name: self.ledger.cursors.create(name, EARLIEST))  # type: ignore[misc]
             self.left[name] = set()
             self.acked[name] = set()
 
@@ -106,13 +106,13 @@ class TopicMachine(RuleBasedStateMachine):
 
     def _entries(self) -> list[tuple[Position, int]]:
         found = []
-        for entry in self.ledger.read(EARLIEST, 10_000, 1 << 30):
+        for entry in self.ledger.reader.read(EARLIEST, 10_000, 1 << 30):
             _, bare = split_broker_metadata(entry.data)
             found.append((entry.position, int(bytes(bare).rpartition(b"\x00")[2])))
         return found
 
     def _cursor(self, name: str) -> DurableCursor:
-        return self.ledger.cursor(name)
+        return self.ledger.cursors.get(name)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.world.hot.held = False
         self.world.settle()
         with suppress(MetadataError):
-            self.ledger.truncate()
+            self.ledger.trimmer.truncate()
         self._look_again()
         for name in CURSORS:
             if not self._cursor(name).backlog:
@@ -294,7 +294,7 @@ class TopicMachine(RuleBasedStateMachine):
             self._insist(self._terminate)
             last = self._terminate()
         assert last == self.ledger.terminated
-        assert self.terminated or not self.known or last == self.ledger.last_confirmed
+        assert self.terminated or not self.known or last == self.ledger.layout.last
         self.terminated = True
         refused: list[object] = []
         self.ledger.append((message(b"no"),), 1, refused.append)
@@ -308,13 +308,13 @@ class TopicMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 100), off=st.integers(-1, 1))
     def seek_by_time(self, at: int, off: int) -> None:
         times: list[tuple[Position, int]] = []
-        for entry in self.ledger.read(EARLIEST, 10_000, 1 << 30):
+        for entry in self.ledger.reader.read(EARLIEST, 10_000, 1 << 30):
             metadata, _ = split_broker_metadata(entry.data)
             assert metadata is not None
             times.append((entry.position, metadata.broker_timestamp))
         moment = times[at % len(times)][1] + off
         expected = next((position for position, time in times if time >= moment), None)
-        assert self.ledger.first_at_or_after(moment).position == expected
+        assert self.ledger.reader.first_at_or_after(moment).position == expected
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
@@ -325,8 +325,10 @@ class TopicMachine(RuleBasedStateMachine):
         entries = self._entries()
         assert [number for _, number in entries] == self.known
         assert [position for position, _ in entries] == sorted({position for position, _ in entries})
-        assert self.ledger.number_of_entries == len(entries)
-        assert self.ledger.size_bytes == sum(len(entry.data) for entry in self.ledger.read(EARLIEST, 10_000, 1 << 30))
+        assert self.ledger.layout.total_entries == len(entries)
+        assert self.ledger.size_bytes == sum(
+            len(entry.data) for entry in self.ledger.reader.read(EARLIEST, 10_000, 1 << 30)
+        )
 
     @invariant()
     def index_and_time_are_unbroken(self) -> None:
@@ -334,7 +336,7 @@ class TopicMachine(RuleBasedStateMachine):
             return
         index: int | None = None
         time = 0
-        for entry in self.ledger.read(EARLIEST, 10_000, 1 << 30):
+        for entry in self.ledger.reader.read(EARLIEST, 10_000, 1 << 30):
             metadata, _ = split_broker_metadata(entry.data)
             assert metadata is not None
             assert metadata.broker_timestamp >= time
@@ -342,9 +344,9 @@ class TopicMachine(RuleBasedStateMachine):
             if metadata.HasField("index"):
                 assert index is None or index <= metadata.index <= index + 3
                 index = metadata.index
-        assert time == 0 or time >= self.last_time or self.ledger.number_of_entries
+        assert time == 0 or time >= self.last_time or self.ledger.layout.total_entries
         self.last_time = max(self.last_time, time)
-        reached = self.ledger.progress
+        reached = self.ledger.last_stamp
         assert (reached.broker_time_ms or 0) >= self.last_time
         assert index is None or reached.index == index
 

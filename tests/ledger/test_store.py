@@ -22,11 +22,11 @@ from afterglow.format.entry import split_broker_metadata
 from afterglow.format.metadata_envelope import serialize_managed_ledger
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, ManagedLedgerInfo
+from afterglow.ledger.entry_source import EntrySlice
 from afterglow.ledger.ledger_list import LedgerEnd, finish_ledger
-from afterglow.ledger.offloading import NoOffloading
-from afterglow.ledger.reader import Reading, ReadOrigin
+from afterglow.ledger.offload_hooks import NoOffloadHooks
+from afterglow.ledger.reader import ReadOrigin, ReadResult
 from afterglow.ledger.retention import Retention
-from afterglow.ledger.source import EntryRun
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.names import NamespaceName
 from afterglow.metadata.paths import cursor_path, managed_ledger_path
@@ -43,7 +43,7 @@ PATH = managed_ledger_path(TOPIC)
 
 
 def payloads(ledger: ManagedLedger) -> list[bytes]:
-    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.read(EARLIEST, 1000, 1 << 20)]
+    return [bytes(split_broker_metadata(entry.data)[1]) for entry in ledger.reader.read(EARLIEST, 1000, 1 << 20)]
 
 
 def topic(world: World, *ledgers: int) -> ManagedLedger:
@@ -112,7 +112,7 @@ def test_a_list_that_pulsar_wrote_is_taken_over() -> None:
     ledger = world.open()
     assert payloads(ledger) == [b"1", b"2"]
     world.append(ledger, b"3")
-    assert ledger.progress.index == 42
+    assert ledger.last_stamp.index == 42
     assert KeyValue(key="theirs", value="kept") in ledger.info.properties
     assert [row.ledger_id for row in ledger.ledgers] == [1, 2, 4], "the empty ledger has left"
 
@@ -153,20 +153,20 @@ def test_metadata_that_cannot_be_reached_keeps_a_topic_closed_until_it_can() -> 
 def test_reading_crosses_ledgers_and_stops_at_either_limit() -> None:
     world = World(settings(managed_ledger_cache_size_mb=0))
     ledger = topic(world, 3, 0, 2)
-    everything = ledger.read(EARLIEST, 100, 1 << 20)
+    everything = ledger.reader.read(EARLIEST, 100, 1 << 20)
     assert [entry.position for entry in everything] == [
         Position(1, 0), Position(1, 1), Position(1, 2), Position(3, 0), Position(3, 1)
     ]  # fmt: skip
     size = len(everything[0].data)
     for first in range(5):
         for count in range(1, 6):
-            found = ledger.read(everything[first].position, count, 1 << 20)
+            found = ledger.reader.read(everything[first].position, count, 1 << 20)
             assert found == everything[first : first + count]
-    assert ledger.read(EARLIEST, 100, 1) == everything[:1]
-    assert len(ledger.read(EARLIEST, 100, 2 * size)) == 2
-    assert ledger.read(Position(1, 3), 1, 1) == everything[3:4]
-    assert ledger.read(Position(3, 2), 10, 1 << 20) == []
-    assert ledger.read(EARLIEST, 0, 1 << 20) == []
+    assert ledger.reader.read(EARLIEST, 100, 1) == everything[:1]
+    assert len(ledger.reader.read(EARLIEST, 100, 2 * size)) == 2
+    assert ledger.reader.read(Position(1, 3), 1, 1) == everything[3:4]
+    assert ledger.reader.read(Position(3, 2), 10, 1 << 20) == []
+    assert ledger.reader.read(EARLIEST, 0, 1 << 20) == []
 
 
 @pytest.mark.parametrize("max_entries", [1, 2, 3, 100])
@@ -178,7 +178,7 @@ def test_reading_in_pieces_gives_the_same_from_cache_and_from_disk(max_entries: 
         ledger = topic(world, 3, 4, 1)
         read: list[bytes | memoryview] = []
         position = EARLIEST
-        while block := ledger.read(position, max_entries, max_bytes):
+        while block := ledger.reader.read(position, max_entries, max_bytes):
             read += [entry.data for entry in block]
             position = block[-1].position.next()
         found.append(read)
@@ -190,29 +190,31 @@ def test_reading_in_pieces_gives_the_same_from_cache_and_from_disk(max_entries: 
 def test_what_is_in_memory_is_told_apart_from_what_is_not() -> None:
     world = World()
     ledger = topic(world, 2)
-    found = ledger.read_memory(Position(1, 1), 9, 1 << 20)
+    found = ledger.reader.read_memory(Position(1, 1), 9, 1 << 20)
     assert found is not None
-    assert found.entries == ledger.read(Position(1, 1), 9, 1 << 20)
+    assert found.entries == ledger.reader.read(Position(1, 1), 9, 1 << 20)
     assert found.origins == [(ReadOrigin.CACHE, 1)]
-    assert ledger.read_memory(Position(1, 2), 9, 1 << 20) == Reading([], [])
-    first = ledger.read_memory(EARLIEST, 1, 1 << 20)
+    assert ledger.reader.read_memory(Position(1, 2), 9, 1 << 20) == ReadResult([], [])
+    first = ledger.reader.read_memory(EARLIEST, 1, 1 << 20)
     assert first is not None
     assert len(first.entries) == 1
     world.crash()
-    assert world.open().read_memory(EARLIEST, 9, 1 << 20) is None
+    assert world.open().reader.read_memory(EARLIEST, 9, 1 << 20) is None
 
 
 def test_positions_are_walked_and_counted() -> None:
     ledger = topic(World(), 2, 1)
-    assert ledger.first_position == Position(1, 0)
-    assert ledger.last_confirmed == Position(2, 0)
+    assert ledger.layout.first == Position(1, 0)
+    assert ledger.layout.last == Position(2, 0)
     walked = [EARLIEST]
-    while walked[-1] != ledger.last_confirmed:
-        walked.append(ledger.next_valid(walked[-1]))
+    while walked[-1] != ledger.layout.last:
+        following = ledger.layout.at_or_after(walked[-1].next())
+        assert following is not None
+        walked.append(following)
     assert walked[1:] == [Position(1, 0), Position(1, 1), Position(2, 0)]
-    assert ledger.next_valid(Position(2, 0)) == Position(2, 1)
-    assert ledger.entries_between(Position(1, 0), Position(2, 0)) == 2
-    assert ledger.number_of_entries == 3
+    assert ledger.layout.at_or_after(Position(2, 1)) is None
+    assert ledger.layout.entries_between(Position(1, 0), Position(2, 0)) == 2
+    assert ledger.layout.total_entries == 3
 
 
 class Copies:
@@ -222,11 +224,11 @@ class Copies:
         self.ledgers = ledgers
         self.asked: list[tuple[int, int, int]] = []
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         self.asked.append((row.ledgerId, first, last))
-        return EntryRun(first, self.ledgers[row.ledgerId][first : last + 1])
+        return EntrySlice(first, self.ledgers[row.ledgerId][first : last + 1])
 
-    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         return self.read(row, first, last, max_bytes)
 
     def narrow(self, _row: ManagedLedgerInfo.LedgerInfo, entries: range, _time_ms: int, *, stamped: bool) -> range:
@@ -248,11 +250,11 @@ def test_entries_that_are_not_cached_come_from_the_topics_source() -> None:
 
 def test_damaged_entries_that_a_source_leaves_out_are_passed_over() -> None:
     class Damaged(Copies):
-        def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
             if row.ledgerId == 2:
-                return EntryRun(last + 1, [])
+                return EntrySlice(last + 1, [])
             if row.ledgerId == 1 and first < 2:
-                return EntryRun(2, self.ledgers[1][2:])
+                return EntrySlice(2, self.ledgers[1][2:])
             return super().read(row, first, last, max_bytes)
 
     world = World(settings(managed_ledger_cache_size_mb=0))
@@ -268,15 +270,15 @@ def test_without_a_tier_a_missing_hot_copy_is_a_clear_error() -> None:
     ledger = topic(world, 2, 1)
     world.hot.delete(1)
     with pytest.raises(LedgerMissing, match=r"1:0.*managedLedgerOffloadDriver"):
-        ledger.read(EARLIEST, 10, 1000)
-    assert len(ledger.read(Position(2, 0), 10, 1000)) == 1
+        ledger.reader.read(EARLIEST, 10, 1000)
+    assert len(ledger.reader.read(Position(2, 0), 10, 1000)) == 1
 
 
 def test_waiting_readers_are_woken_after_they_can_see_more() -> None:
     world = World()
     ledger = world.open()
     seen: list[Position] = []
-    end = ledger.on_append(lambda: seen.append(ledger.last_confirmed))
+    end = ledger.on_append(lambda: seen.append(ledger.layout.last))
     world.append(ledger, b"a")
     world.append(ledger, b"b")
     assert seen == [Position(1, 0), Position(1, 1)]
@@ -291,7 +293,7 @@ def test_waiting_readers_are_woken_after_they_can_see_more() -> None:
 def test_consumed_ledgers_go_when_the_next_is_in_use() -> None:
     world = World(settings(default_retention_time_in_minutes=0, default_retention_size_in_mb=0))
     ledger = world.open()
-    slow, fast = ledger.create_cursor("slow", EARLIEST), ledger.create_cursor("fast", EARLIEST)
+    slow, fast = ledger.cursors.create("slow", EARLIEST), ledger.cursors.create("fast", EARLIEST)
     for _ in range(3):
         world.append(ledger, b"x")
         ledger.roll()
@@ -300,36 +302,36 @@ def test_consumed_ledgers_go_when_the_next_is_in_use() -> None:
     slow.ack_through(Position(2, 0))
     assert ledger.trim() == (1, 2)
     assert world.hot.ledgers() == (3, 4)
-    assert ledger.first_position == Position(3, 0)
+    assert ledger.layout.first == Position(3, 0)
     assert (slow.backlog, fast.backlog) == (1, 0)
-    ledger.delete_cursor("slow")
+    ledger.cursors.delete("slow")
     assert ledger.trim() == (3,)
-    assert world.store.cache.get_run(3, 0, 0, 1) == []
-    assert ledger.number_of_entries == 0
+    assert world.store.cache.get_range(3, 0, 0, 1) == []
+    assert ledger.layout.total_entries == 0
 
 
-class Recorder(NoOffloading):
+class Recorder(NoOffloadHooks):
     """Notes what it is told."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.copying: set[int] = set()
-        self.told: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
         self.refuses = False
 
-    def in_use(self, name: str, ledger_id: int) -> bool:
+    def is_in_use(self, name: str, ledger_id: int) -> bool:
         return ledger_id in self.copying
 
-    def ended(self, name: str) -> None:
-        self.told.append(("ended", name))
+    def on_ledger_closed(self, name: str) -> None:
+        self.calls.append(("on_ledger_closed", name))
 
-    def leaving(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+    def before_removal(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
         if self.refuses:
             raise MetadataUnavailable("not now")
-        self.told.append(("leaving", name, *(row.ledgerId for row in rows)))
+        self.calls.append(("before_removal", name, *(row.ledgerId for row in rows)))
 
-    def left(self, name: str) -> None:
-        self.told.append(("left", name, *self.world.hot.ledgers()))
+    def after_removal(self, name: str) -> None:
+        self.calls.append(("after_removal", name, *self.world.hot.ledgers()))
 
 
 def observed(**changes: object) -> tuple[World, Recorder]:
@@ -346,7 +348,7 @@ def test_a_ledger_that_is_being_copied_is_not_trimmed() -> None:
     world.append(ledger, b"x")
     ledger.roll()
     assert ledger.trim() == ()
-    assert ledger.truncate() == ()
+    assert ledger.trimmer.truncate() == ()
     recorder.copying = set()
     assert ledger.trim() == (1,)
 
@@ -354,7 +356,7 @@ def test_a_ledger_that_is_being_copied_is_not_trimmed() -> None:
 def test_copies_are_on_record_before_a_ledger_leaves_and_go_after() -> None:
     world, recorder = observed()
     ledger = topic(world, 1, 1)
-    recorder.told.clear()
+    recorder.calls.clear()
     recorder.refuses = True
     ledger.retention = Retention.of(0, 0)
     with pytest.raises(MetadataUnavailable):
@@ -362,7 +364,7 @@ def test_copies_are_on_record_before_a_ledger_leaves_and_go_after() -> None:
     assert [row.ledger_id for row in ledger.ledgers] == [1, 2]
     recorder.refuses = False
     ledger.trim()
-    assert recorder.told == [("left", TOPIC, 1, 2), ("leaving", TOPIC, 1), ("left", TOPIC, 2)]
+    assert recorder.calls == [("after_removal", TOPIC, 1, 2), ("before_removal", TOPIC, 1), ("after_removal", TOPIC, 2)]
 
 
 @pytest.mark.parametrize("opened", [True, False])
@@ -371,18 +373,18 @@ def test_deleting_a_topic_tells_of_all_its_ledgers(opened: bool) -> None:  # noq
     topic(world, 1, 1)
     if not opened:
         world.crash()
-    recorder.told.clear()
+    recorder.calls.clear()
     world.store.delete(TOPIC)
-    assert recorder.told == [("leaving", TOPIC, 1, 2), ("left", TOPIC)]
+    assert recorder.calls == [("before_removal", TOPIC, 1, 2), ("after_removal", TOPIC)]
 
 
 def test_the_end_of_a_ledger_is_told() -> None:
     world, recorder = observed(managed_ledger_max_entries_per_ledger=1)
     ledger = world.open()
     world.append(ledger, b"x", b"y")
-    assert recorder.told == [("ended", TOPIC)]
+    assert recorder.calls == [("on_ledger_closed", TOPIC)]
     ledger.terminate()
-    assert recorder.told == [("ended", TOPIC)] * 2
+    assert recorder.calls == [("on_ledger_closed", TOPIC)] * 2
 
 
 def test_only_a_ledger_that_is_offloaded_whole_is_freed() -> None:
@@ -395,10 +397,10 @@ def test_only_a_ledger_that_is_offloaded_whole_is_freed() -> None:
             row.offloadContext.offloadSegment.add(endEntryId=end, complete=complete)
 
     ledger.update(offload)
-    assert ledger.free([1, 2, 3, 4, 5]) == (1, 2)
+    assert ledger.trimmer.free([1, 2, 3, 4, 5]) == (1, 2)
     assert [row.ledger_id for row in ledger.ledgers if row.hot_deleted] == [1, 2]
     assert world.hot.ledgers() == (3, 4, 5)
-    assert ledger.free([1]) == (1,)
+    assert ledger.trimmer.free([1]) == (1,)
 
 
 def test_freeing_goes_on_after_a_crash_between_its_steps() -> None:
@@ -412,7 +414,7 @@ def test_freeing_goes_on_after_a_crash_between_its_steps() -> None:
 
     world.hot.before = die
     with pytest.raises(Crashed):
-        ledger.free([1])
+        ledger.trimmer.free([1])
     world.crash()
     assert world.hot.ledgers() == (1, 2)
     assert world.open().ledgers[0].hot_deleted
@@ -425,13 +427,13 @@ def test_the_last_ledger_of_an_idle_topic_goes_too_once_retention_ends() -> None
     world.crash()
     ledger = world.open()
     ledger.retention = Retention.of(10, 0)
-    before = ledger.last_confirmed
+    before = ledger.layout.last
     world.clock.advance(11 * 60)
     assert ledger.trim() == (1,)
-    assert ledger.number_of_entries == 0
-    assert ledger.last_confirmed > before
+    assert ledger.layout.total_entries == 0
+    assert ledger.layout.last > before
     world.append(ledger, b"2")
-    assert ledger.progress.index == 2
+    assert ledger.last_stamp.index == 2
     ledger.terminate()
     assert ledger.trim() == ()
 
@@ -439,17 +441,17 @@ def test_the_last_ledger_of_an_idle_topic_goes_too_once_retention_ends() -> None
 def test_truncating_acknowledges_and_drops_what_is_there_and_nothing_that_comes_after() -> None:
     world = World()
     ledger = topic(world, 2, 2)
-    cursor, reader = ledger.create_cursor("s", EARLIEST), ledger.create_reader("r", EARLIEST)
-    assert ledger.truncate() == (1, 2)
-    assert (ledger.number_of_entries, cursor.backlog, reader.backlog) == (0, 0, 0)
+    cursor, reader = ledger.cursors.create("s", EARLIEST), ledger.cursors.create_reader("r", EARLIEST)
+    assert ledger.trimmer.truncate() == (1, 2)
+    assert (ledger.layout.total_entries, cursor.backlog, reader.backlog) == (0, 0, 0)
     assert len(world.hot.ledgers()) == 1
     (new,) = world.append(ledger, b"4")
     assert [entry.position for entry in cursor.read(9, 1 << 20)] == [new]
     assert [entry.position for entry in reader.read(9, 1 << 20)] == [new]
-    assert ledger.progress.index == 4
+    assert ledger.last_stamp.index == 4
     world.crash()
     assert payloads(world.open()) == [b"4"]
-    assert World().open().truncate() == ()
+    assert World().open().trimmer.truncate() == ()
 
 
 def test_a_hot_copy_that_cannot_be_deleted_now_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +463,7 @@ def test_a_hot_copy_that_cannot_be_deleted_now_is_deleted_later(monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(world.hot, "delete", stuck)
-        assert ledger.truncate() == (1, 2)
+        assert ledger.trimmer.truncate() == (1, 2)
         assert 1 in world.hot.ledgers()
     assert payloads(ledger) == []
     ledger.trim()
@@ -492,7 +494,7 @@ def test_reading_while_ledgers_are_trimmed_goes_on_with_what_is_left(monkeypatch
 def test_a_deleted_topic_leaves_nothing_behind(opened: bool) -> None:  # noqa: FBT001
     world = World()
     ledger = topic(world, 2, 1)
-    ledger.create_cursor("s", EARLIEST).clear_backlog()
+    ledger.cursors.create("s", EARLIEST).clear_backlog()
     if not opened:
         world.crash()
     world.store.delete(TOPIC)
@@ -501,15 +503,15 @@ def test_a_deleted_topic_leaves_nothing_behind(opened: bool) -> None:  # noqa: F
     with pytest.raises(TopicMissing):
         world.store.delete(TOPIC)
     again = world.open()
-    assert (again.number_of_entries, again.cursors()) == (0, ())
+    assert (again.layout.total_entries, again.cursors.durable) == (0, {})
     world.append(again, b"new")
-    assert again.progress.index == 0
+    assert again.last_stamp.index == 0
 
 
 def test_a_topic_that_is_being_deleted_takes_nothing_more() -> None:
     world = World()
     ledger = topic(world, 1)
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     world.store.delete(TOPIC)
     receipts = Receipts()
     ledger.append((b"late",), 1, receipts)

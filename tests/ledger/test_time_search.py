@@ -12,9 +12,9 @@ from afterglow.config.choices import EntryInterceptor
 from afterglow.errors import CorruptEntry
 from afterglow.format.entry import encode_broker_metadata
 from afterglow.format.position import EARLIEST, Position
+from afterglow.ledger.entry_source import EntrySlice, HotSource
 from afterglow.ledger.layout import Layout
 from afterglow.ledger.reader import StoredEntry
-from afterglow.ledger.source import EntryRun, HotSource
 from afterglow.ledger.time_search import TimeSearch, entry_time
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ STAMPED = tuple(EntryInterceptor)
 
 def scan(ledger: ManagedLedger, time_ms: int) -> Position | None:
     """The plain way: the first entry whose time, the broker's or else the client's, is at or after the moment."""
-    for entry in ledger.read(EARLIEST, 1_000_000, 1 << 40):
+    for entry in ledger.reader.read(EARLIEST, 1_000_000, 1 << 40):
         if entry_time(entry.data).time_ms >= time_ms:
             return entry.position
     return None
@@ -63,15 +63,17 @@ def test_seek_by_time_lands_where_a_plain_scan_does(parts: list[tuple[bool, int]
     start = world.clock.now_ms()
     ledger = topic(world, rng, parts)
     end = world.clock.now_ms()
-    times = [(entry.position, entry_time(entry.data).time_ms) for entry in ledger.read(EARLIEST, 10_000, 1 << 30)]
+    times = [
+        (entry.position, entry_time(entry.data).time_ms) for entry in ledger.reader.read(EARLIEST, 10_000, 1 << 30)
+    ]
     moments = [rng.randrange(start - 6000, end + 6000) for _ in range(1000)]
     moments += [time_ms + off for _, time_ms in rng.sample(times, 100) for off in (-1, 0, 1)]
     for moment in moments:
         expected = next((position for position, time_ms in times if time_ms >= moment), None)
-        assert ledger.first_at_or_after(moment).position == expected, (seed, moment)
-        assert ledger.find_by_time(moment) == (expected or ledger.last_confirmed.next()), (seed, moment)
+        assert ledger.reader.first_at_or_after(moment).position == expected, (seed, moment)
+        assert ledger.reader.find_by_time(moment) == (expected or ledger.layout.last.next()), (seed, moment)
         older = [position for position, _ in times if expected is None or position < expected]
-        assert ledger.last_before(moment) == (older[-1] if older else None), (seed, moment)
+        assert ledger.reader.last_before(moment) == (older[-1] if older else None), (seed, moment)
 
 
 def test_a_search_probes_few_entries_and_parses_none_of_their_messages() -> None:
@@ -81,10 +83,10 @@ def test_a_search_probes_few_entries_and_parses_none_of_their_messages() -> None
     for _ in range(4000):
         world.clock.advance(0.002)
         world.append(ledger, message(b"x" * 200, rng.randrange(2**40)))
-    whole = sum(entry_time(entry.data).parsed_bytes for entry in ledger.read(EARLIEST, 10_000, 1 << 30))
+    whole = sum(entry_time(entry.data).parsed_bytes for entry in ledger.reader.read(EARLIEST, 10_000, 1 << 30))
     for number in range(200):
         moment = world.clock.now_ms() - rng.randrange(8000)
-        found = ledger.first_at_or_after(moment)
+        found = ledger.reader.first_at_or_after(moment)
         if number < 3:
             assert found.position == scan(ledger, moment)
         assert found.cost.entries <= 2 + 9 + 1  # ends of the open ledger, and a bisection of 500
@@ -94,29 +96,29 @@ def test_a_search_probes_few_entries_and_parses_none_of_their_messages() -> None
 
 def test_an_empty_topic_has_no_entry_at_any_time() -> None:
     ledger = World().open()
-    found = ledger.first_at_or_after(0)
+    found = ledger.reader.first_at_or_after(0)
     assert (found.position, found.cost.entries) == (None, 0)
-    assert ledger.last_before(2**60) is None
-    assert ledger.find_by_time(0) == ledger.last_confirmed.next()
+    assert ledger.reader.last_before(2**60) is None
+    assert ledger.reader.find_by_time(0) == ledger.layout.last.next()
 
 
 def test_trimmed_ledgers_are_not_searched() -> None:
     world = World()
     ledger = world.open()
     world.append(ledger, message(b"a"))
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.clock.advance(1)
     (kept,) = world.append(ledger, message(b"b"))
-    assert ledger.first_at_or_after(0).position == kept
+    assert ledger.reader.first_at_or_after(0).position == kept
 
 
 @pytest.mark.parametrize("damaged", [{0, 1, 2}, {2}, {37, 38}, {298, 299}, set(range(300))], ids=str)
 def test_unstamped_entries_that_are_damaged_are_passed_over(damaged: set[int]) -> None:
     class LeavesOut(HotSource):
-        def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+        def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
             if row.ledgerId == 1 and first in damaged:
                 whole = [at for at in range(first, last + 1) if at not in damaged]
-                return EntryRun(last + 1, ()) if not whole else self.probe(row, whole[0], last, max_bytes)
+                return EntrySlice(last + 1, ()) if not whole else self.probe(row, whole[0], last, max_bytes)
             end = min((at for at in damaged if row.ledgerId == 1 and at > first), default=last + 1)
             return self.read(row, first, min(last, end - 1), max_bytes)
 
@@ -131,8 +133,8 @@ def test_unstamped_entries_that_are_damaged_are_passed_over(damaged: set[int]) -
     places = [Position(1, at) for at in range(300)] + [Position(2, 0)]
     for moment in (0, 1_000, 1_001, 1_002, 1_003, 1_037, 1_299, 1_300):
         whole = (at for at in range(301) if 1_000 + at >= moment and at not in damaged)
-        assert ledger.first_at_or_after(moment).position == places[next(whole)], moment
-    assert ledger.first_at_or_after(1_301).position is None
+        assert ledger.reader.first_at_or_after(moment).position == places[next(whole)], moment
+    assert ledger.reader.first_at_or_after(1_301).position is None
 
 
 class Fixed:

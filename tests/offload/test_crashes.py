@@ -61,7 +61,7 @@ class Life:
         ledger = self.world.store.open(TOPIC)
         found: list[bytes] = []
         at = EARLIEST
-        while batch := ledger.read(at, 1000, 1 << 20):
+        while batch := ledger.reader.read(at, 1000, 1 << 20):
             found += [bytes(entry.data) for entry in batch]
             at = batch[-1].position.next()
         return found
@@ -154,7 +154,7 @@ def free(life: Life) -> None:
 
 def retain(life: Life) -> None:
     life.kept = []
-    life.world.store.open(TOPIC).truncate()
+    life.world.store.open(TOPIC).trimmer.truncate()
     life.world.run()
 
 

@@ -324,7 +324,7 @@ def test_a_driver_of_others_offloads_frees_and_deletes(
     assert source.counters.counts().entries[Tier.TIERED] == 3
     tiers.close()
 
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.run()
     assert shelf == {}
     assert world.intents() == ()
@@ -388,7 +388,7 @@ def test_an_external_driver_streams_frees_reads_and_deletes(
     assert world.objects() == []
     world.check()
 
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.run()
     assert [row.ledgerId for row in world.info().ledgerInfo] == [4]
     assert shelf == {}

@@ -50,7 +50,7 @@ def streamed(new_world: NewWorld, *ledgers: int, **given: object) -> OffloadWorl
 def entries(ledger: ManagedLedger) -> list[bytes]:
     found: list[bytes] = []
     position = EARLIEST
-    while read := ledger.read(position, 1000, 1 << 20):
+    while read := ledger.reader.read(position, 1000, 1 << 20):
         found += [bytes(entry.data) for entry in read]
         position = read[-1].position.next()
     return found

@@ -86,12 +86,12 @@ def test_the_same_entries_give_the_same_object_and_index_as_tasks_of_the_engine_
             )
         )
         world.ledger.roll()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     (uuid,) = {info.key.removesuffix(INDEX_SUFFIX) for info in world.store.list()}
 
     store = MemoryStore(f"handle-{seed}-{uuid4()}")
-    spans = list(world.ledger.layout.spans(world.ledger.layout.first))
+    spans = list(world.ledger.layout.ranges(world.ledger.layout.first))
     with handle(store, uuid=UUID(uuid), sizes=world.sizes) as mine:
         for span in spans:
             hot = world.world.hot.open(span.ledger_id)
@@ -107,7 +107,7 @@ def test_the_same_entries_give_the_same_object_and_index_as_tasks_of_the_engine_
                         assert mine.offer_entry(span.ledger_id, entry_id, entry)
         result = mine.result()
 
-    assert result == OffloadResult(UUID(uuid), Position(spans[0].ledger_id, 0), world.ledger.last_confirmed)
+    assert result == OffloadResult(UUID(uuid), Position(spans[0].ledger_id, 0), world.ledger.layout.last)
     for key in (uuid, uuid + INDEX_SUFFIX):
         assert bytes(store.get(key)) == bytes(world.store.get(key))
         assert store.head(key).metadata == world.store.head(key).metadata

@@ -285,14 +285,14 @@ def test_an_unknown_outcome_of_the_commit_deletes_nothing_and_is_settled(new_wor
 
         assert len(world.objects()) == 2
         assert world.intents() == ()
-        assert world.service.in_use(TOPIC, 1)
+        assert world.service.is_in_use(TOPIC, 1)
         assert world.service.explain(TOPIC)[0].state in {LedgerState.OFFLOADING, LedgerState.OFFLOADED}
 
         world.clock.advance(1)
         world.run()
         assert world.offloaded() == [1]
         assert len(world.objects()) == 2
-        assert not world.service.in_use(TOPIC, 1)
+        assert not world.service.is_in_use(TOPIC, 1)
 
 
 def test_a_fenced_owner_commits_nothing_and_deletes_nothing(new_world: NewWorld) -> None:
@@ -314,7 +314,7 @@ def test_a_fenced_owner_commits_nothing_and_deletes_nothing(new_world: NewWorld)
     assert len(world.objects()) == 2
     assert world.intents() == ()
     assert world.offloaded() == []
-    assert not world.service.in_use(TOPIC, 1)
+    assert not world.service.is_in_use(TOPIC, 1)
 
     other.run()
     assert other.offloaded() == [1]

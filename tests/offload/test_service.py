@@ -287,7 +287,7 @@ def test_what_cannot_be_a_position_of_the_topic_is_refused(
     new_world: NewWorld, position: Position, reason: str, *, streaming: bool
 ) -> None:
     world = new_world(settings(**by_hand(streaming_offload_enabled=streaming)))
-    world.topic(1).truncate()
+    world.topic(1).trimmer.truncate()
     ledger = world.topic(2)
     world.append(ledger, b"a")
     assert [row.ledger_id for row in ledger.ledgers] == [3, 4]
@@ -320,10 +320,10 @@ def test_the_failure_of_a_ledger_is_forgotten_when_the_ledger_is_trimmed(new_wor
     world = new_world(settings(**by_hand(managed_ledger_offload_threshold_in_bytes=0)))
     ledger = world.topic(2)
     fail_ledgers(world, 1)
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.settle()
     assert [row.ledgerId for row in world.info().ledgerInfo] == [3]
-    world.service.ended(TOPIC)
+    world.service.on_ledger_closed(TOPIC)
     world.run()
     assert not world.service.statistics(TOPIC).failing
 
@@ -353,7 +353,7 @@ def test_a_policy_that_could_not_be_obeyed_is_forgotten_when_nothing_is_due_by_i
     world.run()
     assert world.service.statistics(TOPIC).failing
     set_policies(world, managedLedgerOffloadThresholdInBytes=-1)
-    world.service.ended(TOPIC)
+    world.service.on_ledger_closed(TOPIC)
     world.run()
     assert not world.service.statistics(TOPIC).failing
 
@@ -370,7 +370,7 @@ def test_an_offload_by_hand_ends_when_its_ledgers_are_trimmed(new_world: NewWorl
     world = new_world(settings(**by_hand()))
     ledger = world.topic(2)
     world.service.offload_prefix(TOPIC, LATEST)
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.run()
     assert world.service.status(TOPIC).state is OffloadState.SUCCESS
 
@@ -429,7 +429,7 @@ def test_a_tick_does_not_wait_for_a_topic_that_is_being_looked_at(new_world: New
     world.settle()
     world.runner.run_all()
     world.settle()
-    world.service.ended(TOPIC)
+    world.service.on_ledger_closed(TOPIC)
     world.topic(2)
     world.service.tick()
     assert len(world.runner.jobs) == 1
@@ -677,7 +677,7 @@ def test_a_ledger_that_is_being_copied_is_trimmed_only_afterwards(new_world: New
     ledger.retention = Retention.of(0, 0)
     world.service.tick()
     world.settle()
-    assert world.service.in_use(TOPIC, 1)
+    assert world.service.is_in_use(TOPIC, 1)
     assert ledger.trim() == ()
     world.runner.run_all()
     assert ledger.trim() == ()
@@ -694,7 +694,7 @@ def test_retention_deletes_objects_after_the_list_has_forgotten_them(new_world: 
     ledger = world.topic(2, 20)
     world.run()
     assert len(world.objects()) == 4
-    ledger.truncate()
+    ledger.trimmer.truncate()
     assert len(world.intents()) == 2
     assert len(world.objects()) == 4
     world.run()
@@ -727,7 +727,7 @@ def test_deleting_a_topic_stops_what_is_under_way(new_world: NewWorld, ran: int)
     for _ in range(ran):
         world.runner.run_one()
     world.store.delete(TOPIC)
-    assert not world.service.in_use(TOPIC, 1)
+    assert not world.service.is_in_use(TOPIC, 1)
     world.run()
     assert world.objects() == []
     assert world.tier.list_uploads() == ()
@@ -752,7 +752,7 @@ def test_pending_deletes_that_fail_are_tried_again(new_world: NewWorld) -> None:
     world = new_world(settings(**lagging()), wrap=lambda store: FaultyStore(store, [rule]))
     ledger = world.topic(2)
     world.run()
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.run()
     assert len(world.intents()) == 1
     for _ in range(2):
@@ -798,12 +798,12 @@ def test_an_object_that_a_list_still_names_is_not_deleted(new_world: NewWorld, m
     with monkeypatch.context() as patched:
         patched.setattr("afterglow.ledger.trimming.drop_ledgers", fail)
         with pytest.raises(AfterglowError):
-            ledger.truncate()
+            ledger.trimmer.truncate()
     assert len(world.intents()) == 1
     world.run()
     assert len(world.objects()) == 2
     assert world.offloaded() == [1]
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.clock.advance(60)
     world.run()
     assert world.objects() == []
@@ -868,10 +868,10 @@ def test_a_topic_is_kept_in_mind_while_ledgers_leave_its_list(new_world: NewWorl
     world = new_world(settings())
     ledger = world.topic(2)
     world.run()
-    world.service.leaving(TOPIC, ledger.info.ledgerInfo[:1])
+    world.service.before_removal(TOPIC, ledger.info.ledgerInfo[:1])
     world.service._topics.drop_idle({TOPIC})
     assert len(world.service._topics) == 1
-    world.service.left(TOPIC)
+    world.service.after_removal(TOPIC)
     world.run()
     world.service._topics.drop_idle({TOPIC})
     assert len(world.service._topics) == 0

@@ -23,9 +23,10 @@ from afterglow.errors import AccessDenied, CorruptBlock, HotLogUnavailable, Ledg
 from afterglow.format.blocks import plan_v1, plan_v2
 from afterglow.format.entry import encode_entry
 from afterglow.format.objects import INSTANCE_KEY
+from afterglow.format.position import LedgerRange
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.hot.local import open_shared, read_instance
-from afterglow.hot.pulsar import LedgerRange, PulsarAddress, RemoteLedgers
+from afterglow.hot.pulsar import PulsarAddress, RemoteLedgers
 from afterglow.metadata.names import TopicName
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask, Route, RouteBytes, run_part, run_task
 from afterglow.pipeline.task_access import TaskReach

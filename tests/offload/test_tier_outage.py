@@ -148,7 +148,7 @@ def test_objects_are_deleted_as_soon_as_their_tier_answers_and_an_outage_is_met_
     world.pass_seconds(1)
     assert len(world.objects()) == 6
     world.break_down()
-    ledger.truncate()
+    ledger.trimmer.truncate()
     world.pass_seconds(4)
     assert len(world.intents()) == 3
     before = world.service.statistics(TOPIC).deletions_failed

@@ -53,7 +53,7 @@ def test_a_topic_that_streams_no_more_is_not_looked_at_with_every_tick() -> None
     world.service.offload_prefix(TOPIC, LATEST)
     world.run()
     switch(world, streaming=True)
-    world.service.ended(TOPIC)
+    world.service.on_ledger_closed(TOPIC)
     world.run()
     switch(world, streaming=False)
     world.run()
@@ -137,7 +137,7 @@ def test_an_error_ends_with_its_cause_before_a_segment_is_committed(new_world: N
     failed_ms = world.clock.now_ms()
     assert world.service.statistics(TOPIC).failing
     world.clock.advance(0.001)
-    world.service.ended(TOPIC)
+    world.service.on_ledger_closed(TOPIC)
     world.run()
     assert world.service.statistics(TOPIC).last_failure_ms == failed_ms  # a look that waits is no failure
     switch(world, streaming=True)

@@ -85,7 +85,7 @@ async def stream_out(home: Path) -> tuple[Server, int, int]:
         while not buffer.statistics.entries:
             early += len(await append(topic, 1))
             await asyncio.sleep(0.05)
-        early_bytes = early * topic.ledger.size_bytes // topic.ledger.number_of_entries
+        early_bytes = early * topic.ledger.size_bytes // topic.ledger.layout.total_entries
         assert len(await append(topic, COUNT)) == COUNT
         await server.service.blocking(offload.offload_prefix, name, LATEST)
         await asyncio.to_thread(

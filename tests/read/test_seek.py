@@ -80,7 +80,7 @@ class Search:
             self.find = TopicReader(TopicView.pin(TOPIC, world.info, world.hot), source).find_by_time
         else:
             self.ledger = open_ledger(world, source)
-            self.find = self.ledger.find_by_time
+            self.find = self.ledger.reader.find_by_time
         self._before = self._requests()
 
     def cost(self) -> Cost:
@@ -246,7 +246,7 @@ def test_a_search_finds_what_a_plain_scan_finds(seed: int) -> None:
     moments += [rng.choice(plain.times)[1] + rng.randint(-1, 1) for _ in range(10)]
     for moment in (0, *moments, end + 10_000):
         assert library.find(moment) == broker.find(moment) == plain.find(moment), moment
-        assert broker.ledger.last_before(moment) == plain.last_before(moment), moment
+        assert broker.ledger.reader.last_before(moment) == plain.last_before(moment), moment
 
 
 @by_either_path
@@ -474,7 +474,7 @@ def test_what_a_search_has_fetched_serves_the_read_that_follows() -> None:
     search = Search(world, "broker")
     found = search.find(10 * 1_234)
     assert search.cost() == Cost(1, 1, 1)
-    (entry,) = search.ledger.read(found, 1, 1)
+    (entry,) = search.ledger.reader.read(found, 1, 1)
     assert entry.position == location(world, 1_234)
     assert search.cost() == Cost(0, 0, 0)
 
@@ -482,9 +482,9 @@ def test_what_a_search_has_fetched_serves_the_read_that_follows() -> None:
 def test_message_expiry_costs_what_a_seek_costs() -> None:
     world = many_segments(64, per_ledger=16)
     search = Search(world, "broker")
-    assert search.ledger.last_before(10 * 1_234) == location(world, 1_233)
+    assert search.ledger.reader.last_before(10 * 1_234) == location(world, 1_233)
     assert search.cost() == Cost(1, 1, 1)
-    assert search.ledger.last_before(10 * 1_234 - 5) == location(world, 1_233)
+    assert search.ledger.reader.last_before(10 * 1_234 - 5) == location(world, 1_233)
     assert search.cost() == Cost(0, 0, 0)
 
 

@@ -89,10 +89,10 @@ def test_a_ledger_that_nobody_serves_is_kept_as_its_policies_say(tmp_path: Path)
             await ended
             await service.blocking(ledger.roll)
             await service.blocking(service.store.trim)
-            kept = ledger.number_of_entries
+            kept = ledger.layout.total_entries
             await service.update_policies(namespace, lambda _found: {"retention_policies": none})
             await service.blocking(service.store.trim)
-            return kept, ledger.number_of_entries
+            return kept, ledger.layout.total_entries
         finally:
             await server.stop()
 

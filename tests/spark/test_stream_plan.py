@@ -92,7 +92,7 @@ def write(server: ServerHome, topic: str, *ledgers: list[bytes]) -> list[int]:
 
 
 def see_all(server: ServerHome, topic: str) -> None:
-    last = server.open(topic).last_confirmed
+    last = server.open(topic).layout.last
     if last.ledger_id < 0:
         return
     with open_shared(server.path, last.ledger_id) as ledger:

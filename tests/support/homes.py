@@ -204,11 +204,11 @@ class ServerHome:
 
     def trim(self, topic: str, ledger_id: int) -> None:
         """Drop a ledger from the topic, as retention does."""
-        self.open(topic).discard([ledger_id], partial(drop_ledgers, ledger_ids={ledger_id}))
+        self.open(topic).trimmer.discard([ledger_id], partial(drop_ledgers, ledger_ids={ledger_id}))
 
     def free(self, topic: str, ledger_id: int) -> None:
         """Delete the hot copy of an offloaded ledger."""
-        self.open(topic).free([ledger_id])
+        self.open(topic).trimmer.free([ledger_id])
         assert ledger_id not in self.hot.ledgers()
 
 

@@ -16,10 +16,10 @@ from afterglow.testing.memory_hot import MemoryLog
 
 if TYPE_CHECKING:
     from afterglow.format.position import Position
+    from afterglow.ledger.entry_source import Sources
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.ledger.offload_buffer import OffloadBuffer
-    from afterglow.ledger.offloading import Offloading
-    from afterglow.ledger.source import Sources
+    from afterglow.ledger.offload_hooks import OffloadHooks
     from afterglow.metadata.store import MetadataStore
 
 TOPIC = "public/default/persistent/t"
@@ -80,7 +80,7 @@ class World:
         config: BrokerConfig | None = None,
         metadata: MetadataStore | None = None,
         sources: Sources | None = None,
-        offloading: Offloading | None = None,
+        offloading: OffloadHooks | None = None,
     ) -> None:
         self.config = config or settings()
         self.metadata: MetadataStore = metadata or MemoryMetadataStore()

@@ -143,7 +143,7 @@ class StreamWorld:
 
     def entries(self) -> list[bytes]:
         """Every entry of the topic."""
-        return [bytes(entry.data) for entry in self.ledger.read(EARLIEST, 100_000, 1 << 30)]
+        return [bytes(entry.data) for entry in self.ledger.reader.read(EARLIEST, 100_000, 1 << 30)]
 
 
 def _no_external_driver(*_: object) -> NoReturn:

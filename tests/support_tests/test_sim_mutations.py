@@ -12,8 +12,8 @@ from afterglow.errors import Fenced, MetadataError
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger import trimming
 from afterglow.ledger.offload_buffer import OffloadBuffer
-from afterglow.ledger.properties import get_trash, set_trash
-from afterglow.ledger.update import Snapshot, TopicMetadata
+from afterglow.ledger.properties import get_pending_deletes, set_pending_deletes
+from afterglow.ledger.topic_metadata import Snapshot, TopicMetadata
 from afterglow.offload import ledgers, planner
 from afterglow.offload.blocks import BlockOffloader, delete_objects
 from afterglow.offload.freeing import CopyCheck
@@ -60,7 +60,7 @@ def free_before_complete(patch: pytest.MonkeyPatch) -> None:
         for row in info.ledgerInfo:
             if row.ledgerId in ledger_ids:
                 row.offloadContext.bookkeeperDeleted = True
-        set_trash(info, set(ledger_ids).union(get_trash(info)))
+        set_pending_deletes(info, set(ledger_ids).union(get_pending_deletes(info)))
 
     def freeable(info: ManagedLedgerInfo, **_: object) -> tuple[int, ...]:
         rows = [row for row in info.ledgerInfo if row.entries and not row.offloadContext.bookkeeperDeleted]
@@ -86,15 +86,15 @@ def put_nothing_on_record_before_it_goes(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_objects_before_the_list_lets_go(patch: pytest.MonkeyPatch) -> None:
-    leaving = OffloadService.leaving
+    before_removal = OffloadService.before_removal
 
     def leave_and_delete(self: OffloadService, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
-        leaving(self, name, rows)
+        before_removal(self, name, rows)
         with pytest.MonkeyPatch.context() as blind:
             blind.setattr(PendingDeletes, "_named", lambda *_: set())
             self._pending_deletes.carry_out(name)
 
-    patch.setattr(OffloadService, "leaving", leave_and_delete)
+    patch.setattr(OffloadService, "before_removal", leave_and_delete)
 
 
 def delete_what_a_task_still_writes(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def write_no_index(patch: pytest.MonkeyPatch) -> None:
 
 
 def trim_what_is_being_streamed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OffloadService, "in_use", lambda *_: False)
+    patch.setattr(OffloadService, "is_in_use", lambda *_: False)
 
 
 def take_a_list_whoever_owns_it(patch: pytest.MonkeyPatch) -> None:
@@ -163,12 +163,12 @@ def offload_whole_ledgers_behind_a_segment(patch: pytest.MonkeyPatch) -> None:
 
 
 def serve_offload_the_entry_behind(patch: pytest.MonkeyPatch) -> None:
-    get_run = OffloadBuffer.get_run
+    get_range = OffloadBuffer.get_range
 
     def get_later(self: OffloadBuffer, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
-        return get_run(self, ledger_id, first + 1, last + 1, max_bytes)
+        return get_range(self, ledger_id, first + 1, last + 1, max_bytes)
 
-    patch.setattr(OffloadBuffer, "get_run", get_later)
+    patch.setattr(OffloadBuffer, "get_range", get_later)
 
 
 def keep_in_the_buffer_what_is_offloaded(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.tier.locations import driver_metadata, location_of_record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.durable_cursor import DurableCursor
     from afterglow.ledger.layout import Layout
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.update import Snapshot
+    from afterglow.ledger.topic_metadata import Snapshot
 
     Json = dict[str, Any]
 
@@ -42,16 +42,16 @@ def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]]
         entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
-    offloaded = {row.ledgerId: offloaded_whole(row) for row in ledger.info.ledgerInfo}
+    offloaded = {row.ledgerId: is_fully_offloaded(row) for row in ledger.info.ledgerInfo}
     return {
         "entriesAddedCounter": entries_added,
-        "numberOfEntries": ledger.number_of_entries,
+        "numberOfEntries": ledger.layout.total_entries,
         "totalSize": ledger.size_bytes,
         **_current(ledger),
         "lastLedgerCreatedTimestamp": _time(max((row.closed_ms for row in listed), default=0)),
         "waitingCursorsCount": sum(consumed and not cursor.backlog for cursor, consumed in cursors),
         "pendingAddEntriesCount": 0,
-        "lastConfirmedEntry": str(ledger.last_confirmed),
+        "lastConfirmedEntry": str(ledger.layout.last),
         "state": _state(ledger),
         "ledgers": [
             {
@@ -85,7 +85,7 @@ def cursor_stats(ledger: ManagedLedger, cursor: Cursor, *, consumed: bool) -> Js
         "lastLedgerSwitchTimestamp": _time(0),
         "state": "Open" if cursor.durable else "NoLedger",
         "active": consumed,
-        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(marked, ledger.last_confirmed),
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.layout.entries_between(marked, ledger.layout.last),
         "totalNonContiguousDeletedMessagesRange": len(cursor.individually_acked),
         "subscriptionHavePendingRead": False,
         "subscriptionHavePendingReplayRead": False,
@@ -101,7 +101,7 @@ def internal_info(ledger: ManagedLedger, snapshot: Snapshot) -> Json:
         "creationDate": _time(0),
         "modificationDate": _time(0),
         "ledgers": [_ledger_info(row) for row in info.ledgerInfo],
-        "cursors": {cursor.name: _cursor_info(ledger, cursor) for cursor in ledger.cursors()},
+        "cursors": {cursor.name: _cursor_info(ledger, cursor) for cursor in ledger.cursors.durable.values()},
         "properties": _properties(info),
     }
     if (end := ledger.terminated) is not None:
@@ -114,7 +114,7 @@ def _ledger_info(row: ManagedLedgerInfo.LedgerInfo) -> Json:
     if row.HasField("entries"):
         shown |= {"entries": row.entries, "size": row.size, "timestamp": row.timestamp}
     context = row.offloadContext
-    shown["isOffloaded"] = offloaded_whole(row)
+    shown["isOffloaded"] = is_fully_offloaded(row)
     if context.uidMsb or context.uidLsb:
         shown["offloadedContextUuid"] = _uuid(context.uidMsb, context.uidLsb)
     return shown
@@ -147,7 +147,7 @@ def _current(ledger: ManagedLedger) -> Json:
     if ledger.writing_to is None and rows and rows[-1].finished:
         return {"currentLedgerEntries": rows[-1].entries, "currentLedgerSize": rows[-1].size_bytes}
     return {
-        "currentLedgerEntries": ledger.number_of_entries - sum(row.entries or 0 for row in rows),
+        "currentLedgerEntries": ledger.layout.total_entries - sum(row.entries or 0 for row in rows),
         "currentLedgerSize": ledger.size_bytes - sum(row.size_bytes or 0 for row in rows),
     }
 

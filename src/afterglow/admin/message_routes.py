@@ -76,7 +76,7 @@ async def find_by_time(call: Call) -> dict[str, int] | None:
     topic = await targets.open_whole(call.service, call.topic, "searched by time")
     if not topic.ledger.ledgers:  # nothing was ever written, and what comes next has no place yet
         return None
-    position = await call.search(topic.ledger.find_by_time, time_ms)
+    position = await call.search(topic.ledger.reader.find_by_time, time_ms)
     return message_ids.encode(position, topic.partition)
 
 

@@ -126,7 +126,7 @@ async def _topic(call: Call) -> TopicName:
 async def _has_messages(call: Call, topics: list[TopicName]) -> bool:
     for topic in topics:
         opened = await call.service.topic(topic, create=False)
-        if opened.ledger.number_of_entries:
+        if opened.ledger.layout.total_entries:
             return True
     return False
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from afterglow.admin.call import Call
     from afterglow.admin.targets import Target
     from afterglow.broker.topic import Topic
-    from afterglow.ledger.update import Snapshot
+    from afterglow.ledger.topic_metadata import Snapshot
 
 RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 

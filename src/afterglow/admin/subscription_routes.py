@@ -12,10 +12,9 @@ from afterglow.admin.errors import conflict, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.broker.outgoing import prepare
 from afterglow.catalog.json_nodes import check_given
-from afterglow.format.position import EARLIEST, Position
+from afterglow.format.position import EARLIEST, LedgerRange, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.durable_cursor import DurableCursor
-from afterglow.ledger.layout import Span
 from afterglow.metadata.names import encode_name
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ async def reset_to_time(call: Call) -> None:
     """Make the first message at or after a moment the next that is sent, on all partitions."""
     time_ms = call.whole_number("timestamp")
     for subscription in await targets.subscriptions(call):
-        position = await call.search(subscription.topic.ledger.find_by_time, time_ms)
+        position = await call.search(subscription.topic.ledger.reader.find_by_time, time_ms)
         _reset(subscription, position)
 
 
@@ -230,18 +229,18 @@ async def _count(subscription: Subscription, begin: Position) -> _Counted:
                 counted.cut_short = True
                 return counted
             most = min(room, _READ_ENTRIES, end.entry_id - position.entry_id)
-            reading = await topic.read_over(position, most, _READ_BYTES)
+            reading = await topic.read_with_gaps(position, most, _READ_BYTES)
             counted.add([entry for entry in reading.entries if entry.position < end])
             position = reading.end or end  # what was trimmed meanwhile is no backlog any more
             await asyncio.sleep(0)
     return counted
 
 
-def _from(begin: Position, spans: Sequence[Span]) -> Iterator[Span]:
+def _from(begin: Position, spans: Sequence[LedgerRange]) -> Iterator[LedgerRange]:
     for span in spans:
         first = max(span.first, begin.entry_id) if span.ledger_id == begin.ledger_id else span.first
         if span.ledger_id >= begin.ledger_id and first <= span.last:
-            yield Span(span.ledger_id, first, span.last)
+            yield LedgerRange(span.ledger_id, first, span.last)
 
 
 async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str) -> None:
@@ -253,7 +252,7 @@ async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str)
     oldest_kept = call.service.store.clock.now_ms() - 1000 * seconds
     ends: dict[Topic, Position | None] = {}
     for topic in {subscription.topic for subscription in behind}:
-        ends[topic] = await call.search(topic.ledger.last_before, oldest_kept)
+        ends[topic] = await call.search(topic.ledger.reader.last_before, oldest_kept)
     for subscription in behind:
         end = ends[subscription.topic]
         if end is not None:

@@ -146,7 +146,7 @@ async def truncate_topic(call: Call) -> None:
     """Acknowledge all messages for all subscriptions, and delete them."""
     target = await targets.find(call.service, call.topic)
     async for topic in targets.each(call.service, target):
-        await call.blocking(topic.ledger.truncate)
+        await call.blocking(topic.ledger.trimmer.truncate)
         for subscription in topic.subscriptions.values():
             targets.settle(subscription)
 

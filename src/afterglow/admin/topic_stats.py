@@ -153,7 +153,7 @@ def topic_stats(topic: Topic, owner: str) -> Json:
         "msgInCounter": came.messages,
         "bytesOutCounter": went.size_bytes,
         "msgOutCounter": went.messages,
-        "lastPublishTimeStamp": topic.ledger.progress.broker_time_ms or 0,
+        "lastPublishTimeStamp": topic.ledger.last_stamp.broker_time_ms or 0,
         "storageSize": topic.ledger.size_bytes,
         "backlogSize": max((found["backlogSize"] for found in subscriptions.values()), default=0),
         "publishers": [publisher_stats(producer) for producer in producers],
@@ -327,7 +327,7 @@ def _peer(of: Producer | Consumer) -> Json:
 
 def _backlog_bytes(topic: Topic, backlog: int) -> int:
     """An estimate, as Pulsar's is: entries in the backlog are as large as the topic's are on average."""
-    entries = topic.ledger.number_of_entries
+    entries = topic.ledger.layout.total_entries
     return topic.ledger.size_bytes * backlog // entries if entries else 0
 
 

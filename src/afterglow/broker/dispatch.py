@@ -118,7 +118,7 @@ class SingleActiveDispatcher:
             return False
         generation = self._generation
         topic = subscription.topic
-        reading = await topic.read_over(self._position, min(consumer.permits, READ_ENTRIES), READ_BYTES)
+        reading = await topic.read_with_gaps(self._position, min(consumer.permits, READ_ENTRIES), READ_BYTES)
         if generation != self._generation or consumer is not subscription.receiver:
             return True
         if reading.end is None:
@@ -128,7 +128,7 @@ class SingleActiveDispatcher:
             topic.service.raw_reads.count(reading)
         if consumer.offloads:
             topic.service.offload_reads.count(reading)
-        subscription.leave_out(reading.left_out)
+        subscription.leave_out(reading.skipped)
         expose = subscription.exposes_to(consumer)
         now_ms = subscription.now_ms()
         for entry in reading.entries:
@@ -196,17 +196,17 @@ class SharedDispatcher:
             return False
         if resent:
             start, count = self._next_run(min(permits, READ_ENTRIES))
-            reading = await subscription.topic.read_over(start, count, READ_BYTES)
+            reading = await subscription.topic.read_with_gaps(start, count, READ_BYTES)
             taken = {entry.position for entry in reading.entries}
             if generation == self._generation:
                 # What was trimmed or damaged meanwhile will not come; the rest of the run is tried again.
                 end = reading.end or start.next()
                 self._again = [place for place in self._again if place >= end or place in taken]
         else:
-            reading = await subscription.topic.read_over(self._position, min(permits, READ_ENTRIES), READ_BYTES)
+            reading = await subscription.topic.read_with_gaps(self._position, min(permits, READ_ENTRIES), READ_BYTES)
         if generation != self._generation:
             return True
-        subscription.leave_out(reading.left_out)
+        subscription.leave_out(reading.skipped)
         if reading.end is None:
             if resent:
                 return True

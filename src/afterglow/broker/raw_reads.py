@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from afterglow.ledger.reader import Reading, ReadOrigin
+    from afterglow.ledger.reader import ReadOrigin, ReadResult
 
 
 class OriginBytes:
@@ -16,7 +16,7 @@ class OriginBytes:
     def __init__(self) -> None:
         self._bytes: Counter[ReadOrigin] = Counter()
 
-    def count(self, reading: Reading) -> None:
+    def count(self, reading: ReadResult) -> None:
         """Count what one read brought."""
         entries = iter(reading.entries)
         for origin, count in reading.origins:

@@ -260,11 +260,11 @@ async def _subscription(
         start, _ = parse_position(first)
     elif ask.HasField("start_message_id"):
         start = position_of(ask.start_message_id)
-        if start > topic.ledger.last_confirmed:
+        if start > topic.ledger.layout.last:
             start = LATEST
     if ask.start_message_rollback_duration_sec:
         since = service.store.clock.now_ms() - 1000 * ask.start_message_rollback_duration_sec
-        start = await service.run_in_tier_pool(topic.ledger.find_by_time, since)
+        start = await service.run_in_tier_pool(topic.ledger.reader.find_by_time, since)
     return topic.read_from(ask.subscription, start)
 
 
@@ -305,7 +305,8 @@ async def seek(
         position = position_of(ask.message_id)
         ack_set = tuple(ask.message_id.ack_set) or None
     elif ask.HasField("message_publish_time"):
-        position = await service.run_in_tier_pool(subscription.topic.ledger.find_by_time, ask.message_publish_time)
+        reader = subscription.topic.ledger.reader
+        position = await service.run_in_tier_pool(reader.find_by_time, ask.message_publish_time)
         ack_set = None
     else:
         raise Refused(wire.UnknownError, "a SEEK names a message or a time")

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from afterglow.broker.consumers import Consumer
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
+    from afterglow.format.position import LedgerRange
     from afterglow.ledger.cursor import Cursor
-    from afterglow.ledger.layout import Span
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class UnreadableMessages:
 
     def _producer(self, position: Position) -> str:
         """Who sent a message, empty where it is not in memory."""
-        held = self._subscription.topic.ledger.read_memory(position, 1, 1)
+        held = self._subscription.topic.ledger.reader.read_memory(position, 1, 1)
         if held is None or not held.entries or held.entries[0].position != position:
             return ""
         try:
@@ -410,7 +410,7 @@ class Subscription:
         """An entry that no client sees counts as acknowledged."""
         self.cursor.ack([(position, None)])
 
-    def leave_out(self, spans: Iterable[Span]) -> None:
+    def leave_out(self, spans: Iterable[LedgerRange]) -> None:
         """What no copy can give counts as acknowledged: nobody will ever acknowledge it."""
         for span in spans:
             log.warning(
@@ -420,7 +420,7 @@ class Subscription:
                 span.first,
                 span.last,
             )
-            self.cursor.ack_spans([span])
+            self.cursor.ack_ranges([span])
 
     def redeliver(self, consumer: Consumer, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
         """Send messages again. Of a Failover subscription only the active consumer has any."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from afterglow.format.position import Position
     from afterglow.ledger.cursor import Cursor
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.ledger.reader import Reading, StoredEntry
+    from afterglow.ledger.reader import ReadResult, StoredEntry
     from afterglow.metadata.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Topic:
         self._closed = False
         self._tier_reads = asyncio.Semaphore(TIER_READS)
         ledger.on_append(self._appended)
-        for cursor in ledger.cursors():
+        for cursor in ledger.cursors.durable.values():
             self.subscriptions[cursor.name] = Subscription(
                 self, cursor.name, cursor, wire.CommandSubscribe.Exclusive, durable=True
             )
@@ -88,7 +88,7 @@ class Topic:
         """Whether it has no messages and no client that would mind which schema it gets first."""
         consumers = (consumer for found in self.subscriptions.values() for consumer in found.consumers)
         minded = any(not consumer.any_schema and not consumer.own for consumer in consumers)
-        return not self.producers and not minded and not self.ledger.number_of_entries
+        return not self.producers and not minded and not self.ledger.layout.total_entries
 
     # --- what has passed ---
 
@@ -204,14 +204,14 @@ class Topic:
     # --- reading ---
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
-        """Entries from ``position`` on; see :meth:`read_over`.
+        """Entries from ``position`` on; see :meth:`read_with_gaps`.
 
         Raises:
             AfterglowError: They cannot be read.
         """
-        return (await self.read_over(position, max_entries, max_bytes)).entries
+        return (await self.read_with_gaps(position, max_entries, max_bytes)).entries
 
-    async def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
+    async def read_with_gaps(self, position: Position, max_entries: int, max_bytes: int) -> ReadResult:
         """Entries from ``position`` on, and what was left out; those in memory at once, others from a thread.
 
         Args:
@@ -222,12 +222,14 @@ class Topic:
         Raises:
             AfterglowError: They cannot be read.
         """
-        if (held := self.ledger.read_memory(position, max_entries, max_bytes)) is not None:
+        if (held := self.ledger.reader.read_memory(position, max_entries, max_bytes)) is not None:
             return held
-        if not self.ledger.is_far(position):
-            return await self.service.blocking(self.ledger.read_over, position, max_entries, max_bytes)
+        if not self.ledger.reader.is_in_tier(position):
+            return await self.service.blocking(self.ledger.reader.read_with_gaps, position, max_entries, max_bytes)
         async with self._tier_reads:
-            return await self.service.run_in_tier_pool(self.ledger.read_over, position, max_entries, max_bytes)
+            return await self.service.run_in_tier_pool(
+                self.ledger.reader.read_with_gaps, position, max_entries, max_bytes
+            )
 
     async def oldest_backlog(self) -> tuple[str, int] | None:
         """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.
@@ -237,7 +239,7 @@ class Topic:
         Raises:
             AfterglowError: The entry cannot be read.
         """
-        behind = [cursor for cursor in self.ledger.cursors() if cursor.backlog]
+        behind = [cursor for cursor in self.ledger.cursors.durable.values() if cursor.backlog]
         if not behind:
             return None
         slowest = min(behind, key=lambda cursor: cursor.mark_delete)
@@ -260,7 +262,7 @@ class Topic:
 
     async def last_message(self) -> tuple[Position, int]:
         """Position of the last entry and the batch index of its last message, -1 if it is no batch, or no message."""
-        last = self.ledger.last_confirmed
+        last = self.ledger.layout.last
         entries = await self.read(last, 1, 1) if last != EARLIEST and last.entry_id >= 0 else []
         if not entries:
             return EARLIEST, -1
@@ -295,7 +297,7 @@ class Topic:
         """Put another effective policy into force. Clients that are connected stay, also past a limit."""
         self.policy = policy
         self.ledger.retention = Retention.from_config(policy)
-        self.ledger.limit_mark_deletes(policy.managed_ledger_default_mark_delete_rate_limit)
+        self.ledger.cursors.limit_rate(policy.managed_ledger_default_mark_delete_rate_limit)
         self._wake()  # a higher limit may let messages go out
 
     async def expire_messages(self) -> None:
@@ -305,13 +307,13 @@ class Topic:
             AfterglowError: The topic cannot be read.
         """
         ttl_ms = 1000 * self.policy.ttl_duration_default_in_seconds
-        if not ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors()):
+        if not ttl_ms or not any(cursor.backlog for cursor in self.ledger.cursors.durable.values()):
             return
         oldest_kept = self.service.store.clock.now_ms() - ttl_ms
-        expired = await self.service.run_in_tier_pool(self.ledger.last_before, oldest_kept)
+        expired = await self.service.run_in_tier_pool(self.ledger.reader.last_before, oldest_kept)
         if expired is None:
             return
-        for cursor in self.ledger.cursors():
+        for cursor in self.ledger.cursors.durable.values():
             if cursor.mark_delete < expired:
                 cursor.ack_through(expired)
 
@@ -341,7 +343,7 @@ class Topic:
         Raises:
             MetadataError: The store failed; the subscription may be there after a restart.
         """
-        cursor = await self.service.blocking(self.ledger.create_cursor, name, start, properties)
+        cursor = await self.service.blocking(self.ledger.cursors.create, name, start, properties)
         found = self.subscriptions.get(name)
         if found is None:
             found = Subscription(self, name, cursor, kind, durable=True)
@@ -399,7 +401,7 @@ class Topic:
             raise Refused(wire.NotAllowedError, f"{self.name}: a durable subscription has the name {name!r}")
         if found is not None and not found.consumers:
             return found
-        cursor = self.ledger.create_reader(name, start)
+        cursor = self.ledger.cursors.create_reader(name, start)
         subscription = Subscription(self, name, cursor, wire.CommandSubscribe.Exclusive, durable=False)
         self.subscriptions[name] = subscription
         return subscription
@@ -409,7 +411,7 @@ class Topic:
         self._forget(subscription)
         await subscription.close()
         if subscription.durable:
-            await self.service.blocking(self.ledger.delete_cursor, subscription.name)
+            await self.service.blocking(self.ledger.cursors.delete, subscription.name)
 
     def consumer_left(self, subscription: Subscription) -> None:
         """A reader's subscription goes with its last consumer."""

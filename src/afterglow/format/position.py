@@ -37,6 +37,23 @@ LATEST = Position(2**63 - 1, 2**63 - 1)
 """Behind every entry, as Pulsar writes it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """Consecutive entries of one ledger."""
+
+    ledger_id: int
+    first: int
+    """First entry id, inclusive."""
+    last: int
+    """Last entry id, inclusive; never below ``first``."""
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.first}..{self.last}"
+
+
 def parse_position(text: str) -> tuple[Position, int]:
     """Read ``LEDGER:ENTRY[:BATCH]``, ``earliest`` or ``latest``; returns the position and the batch index or -1.
 

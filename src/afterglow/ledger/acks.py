@@ -13,8 +13,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import InvalidPosition
-from afterglow.format.position import Position
-from afterglow.ledger.layout import Span
+from afterglow.format.position import LedgerRange, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,9 +50,9 @@ class EntryRanges:
                 yield ledger_id, first, last
 
     def __contains__(self, position: Position) -> bool:
-        return self.end_of_run(position) is not None
+        return self.end_of_range(position) is not None
 
-    def end_of_run(self, position: Position) -> int | None:
+    def end_of_range(self, position: Position) -> int | None:
         """Last entry of the range that ``position`` is in; None where it is in none."""
         firsts, lasts = self._ledgers.get(position.ledger_id, ((), ()))
         at = bisect_right(firsts, position.entry_id) - 1
@@ -211,7 +210,7 @@ class Acks:
             self._advance(layout)
         return True
 
-    def ack_span(self, span: Span, layout: Layout) -> bool:
+    def ack_range(self, span: LedgerRange, layout: Layout) -> bool:
         """Acknowledge a stretch of entries of one ledger; what of it is not in the topic is ignored.
 
         Returns:
@@ -257,7 +256,7 @@ class Acks:
         if words is not None and any(words):
             self.batches.ack(position, words)
 
-    def trimmed(self, layout: Layout) -> None:
+    def drop_trimmed(self, layout: Layout) -> None:
         """Forget what is known of ledgers that have left the topic."""
         before_first = Position(layout.first.ledger_id, -1)
         if before_first > self.mark_delete:
@@ -273,17 +272,17 @@ class Acks:
         """How many entries are not acknowledged as a whole."""
         return layout.entries_between(self.mark_delete, layout.last) - self.entries.count
 
-    def unacked(self, layout: Layout) -> Iterator[Span]:
+    def unacked(self, layout: Layout) -> Iterator[LedgerRange]:
         """Every stretch of entries that are not acknowledged, in order."""
-        for span in layout.spans(self.mark_delete.next()):
+        for span in layout.ranges(self.mark_delete.next()):
             first = span.first
             while first <= span.last:
-                end = self.entries.end_of_run(Position(span.ledger_id, first))
+                end = self.entries.end_of_range(Position(span.ledger_id, first))
                 if end is not None:
                     first = end + 1
                     continue
                 last = min(self.entries.gap_end(Position(span.ledger_id, first)), span.last)
-                yield Span(span.ledger_id, first, last)
+                yield LedgerRange(span.ledger_id, first, last)
                 first = last + 1
 
     def _ack_all_through(self, position: Position, layout: Layout) -> bool:
@@ -299,7 +298,7 @@ class Acks:
     def _advance(self, layout: Layout) -> None:
         while True:
             following = layout.at_or_after(self.mark_delete.next())
-            end = None if following is None else self.entries.end_of_run(following)
+            end = None if following is None else self.entries.end_of_range(following)
             if following is None or end is None:
                 break
             self.mark_delete = Position(following.ledger_id, end)

@@ -1,15 +1,15 @@
-"""The append path: entries go to the ledger in use, in order, and their completions come back in order.
+"""The append path: entries go to the current ledger in order, and their completions come back in order.
 
-No append waits for metadata or for another ledger to be created; what cannot be written yet is held, and the caller is
-called back. Two rules keep index, broker time and the order of receipts whole:
+No append waits for metadata or for the creation of a ledger; entries that cannot be written yet are held, and the
+caller is called back. Two rules keep index, broker time and the order of receipts consistent:
 
-* **One ledger at a time is being written.** A switch to the next ledger takes place when nothing is in flight in the
-  old one; what comes meanwhile is held. Otherwise a failure in the old ledger could leave a hole before entries that
-  the next already confirmed.
-* **A failed append fails everything behind it**, in flight or held. The ledger has then ended; the next one is used
-  only after the list says how it ended, since what a crash recovers of it may be longer.
+* **One ledger at a time is written.** Appends switch to the next ledger when nothing is in flight in the old one;
+  entries that arrive meanwhile are held. Otherwise a failure in the old ledger could leave a hole before entries that
+  the next one has already confirmed.
+* **A failed append fails every later one**, in flight or held, and ends the ledger. The next ledger is used only after
+  the list has the end of the failed one, since recovery after a crash might find it longer.
 
-Callbacks run outside every lock, one at a time, in the order of the appends, on whichever thread completed one.
+Callbacks run outside every lock, one at a time, in the order of the appends, on whichever thread completed an append.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import EntryTooLarge, HotLogError
 from afterglow.format.position import EARLIEST, Position
-from afterglow.ledger.ledger_list import Progress
+from afterglow.ledger.ledger_list import EntryStamp
 from afterglow.ledger.rollover import RolloverLimits
 from afterglow.pacing import Backoff
 
@@ -35,45 +35,33 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLedger
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.ledger_list import LedgerEnd
+    from afterglow.ledger.managed_ledger_state import ManagedLedgerState
     from afterglow.ledger.recovery import Stamper
-    from afterglow.ledger.state import TopicState
+    from afterglow.ledger.rollover import Roller
 
     Done: TypeAlias = Callable[["Position | AfterglowError"], None]
-    """Called once with where the entry stands, or why it was not written."""
+    """Called once with the entry's position, or with the error if it was not written."""
 
 _log = logging.getLogger(__name__)
 
-# After a failed attempt to get a new ledger: the first wait, and the longest. A full disk is asked again every few
-# seconds, which is soon enough for a producer that retries for 30 s.
+# Waits after failed attempts to create a ledger, first and longest. A full disk is tried again every few seconds, which
+# is soon enough for a producer that retries for 30 s.
 _BACKOFF_S: Final = Backoff(0.1, 5.0)
 
 _MAX_ENTRY_BYTES: Final = 2**31 - 1024
-"""A frame's length has 31 bits; the broker's metadata takes a part of it."""
-
-
-class AppendEvents(Protocol):
-    """What the append path asks for, and tells. Called outside every lock."""
-
-    def ledger_wanted(self) -> None:
-        """Get a new ledger, then call ``switch_to`` or ``no_ledger``."""
-
-    def ledger_ended(self, ledger: HotLedger, end: LedgerEnd) -> None:
-        """The next ledger is in use; nothing is in flight in this one."""
-
-    def appended(self) -> None:
-        """Readers can see more entries."""
+"""A frame's length has 31 bits; 1 KiB of it is left for the broker entry metadata."""
 
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """One append under way."""
+    """One append in flight or held."""
 
     parts: Sequence[bytes | bytearray | memoryview]
     messages: int
     done: Done
     position: Position = EARLIEST
     data: bytes = b""
-    reached: Progress = field(default_factory=Progress)
+    reached: EntryStamp = field(default_factory=EntryStamp)
     finished: bool = False
     error: HotLogError | None = None
 
@@ -83,12 +71,20 @@ class Appender:
 
     Args:
         environment: Limits of a ledger, cache, clock.
-        state: Told what readers may see.
-        stamper: Gives out broker time and index.
-        events: Told what happens, and asked for ledgers.
+        state: Updated with each confirmed entry.
+        stamper: Assigns broker time and index.
+        roller: Creates new ledgers, and commits the ends of old ones. Called outside every lock.
+        on_append: Called outside every lock after readers can see more entries.
     """
 
-    def __init__(self, environment: Environment, state: TopicState, stamper: Stamper, events: AppendEvents) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        state: ManagedLedgerState,
+        stamper: Stamper,
+        roller: Roller,
+        on_append: Callable[[], None],
+    ) -> None:
         self._state = state
         self._lock = state.lock
         self._idle = threading.Condition(self._lock)
@@ -96,7 +92,8 @@ class Appender:
         self._limits = RolloverLimits.from_config(environment.config)
         self._cache = environment.cache
         self._clock = environment.clock
-        self._events = events
+        self._roller = roller
+        self._on_append = on_append
         self._ledger: HotLedger | None = None
         self._next: HotLedger | None = None
         self._opened_at = 0.0
@@ -105,7 +102,7 @@ class Appender:
         self._given_bytes = 0
         self._in_flight: deque[_Append] = deque()
         self._held: deque[_Append] = deque()
-        self._broken: HotLedger | None = None  # ended by a failure, and the list must say so before another is used
+        self._broken: HotLedger | None = None  # ended by a failure, which must be committed before another is used
         self._refusal: AfterglowError | None = None
         self._failure: AfterglowError | None = None
         self._wanted = False
@@ -116,16 +113,16 @@ class Appender:
         self._settling = False
         self._pumping = False
 
-    # --- what callers do ----------------------------------------------------------------------------------------------
+    # --- called by the managed ledger ---------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview], messages: int, done: Done) -> None:
-        """Append one entry, given as pieces to be joined; ``done`` may be called before this returns.
+        """Append one entry, given as buffers to be joined; ``done`` may be called before this returns.
 
         Raises:
             EntryTooLarge: No ledger can hold it.
         """
         if (size := sum(len(part) for part in parts)) > _MAX_ENTRY_BYTES:
-            raise EntryTooLarge(f"an entry of {size} bytes passes the {_MAX_ENTRY_BYTES} that a ledger can hold")
+            raise EntryTooLarge(f"entry too large: {size} bytes; a ledger can hold {_MAX_ENTRY_BYTES}")
         with self._lock:
             error = self._reason_to_refuse()
             if error is None:
@@ -136,7 +133,7 @@ class Appender:
         self._settle()
 
     def roll_if_due(self) -> None:
-        """Ask for the next ledger if the one in use is full, old, or has long been idle."""
+        """Request the next ledger if the current one is full, too old, or idle for too long."""
         with self._lock:
             if self._ledger is not None:
                 now = self._clock.monotonic()
@@ -146,7 +143,7 @@ class Appender:
         self._settle()
 
     def refuse(self, error: AfterglowError) -> None:
-        """Refuse every append from now on, and those that are held; those in flight go on."""
+        """Refuse every append from now on, and those that are held; appends in flight continue."""
         with self._lock:
             self._refusal = error
             self._fail_held(error)
@@ -159,37 +156,37 @@ class Appender:
 
     @property
     def refusal(self) -> AfterglowError | None:
-        """Why no append is accepted for good; None where they are, or may be soon."""
+        """The error with which all appends are refused; None if they are accepted, or may be soon."""
         return self._refusal
 
     @property
     def broken(self) -> HotLedger | None:
-        """A ledger that a failure has ended, until the list says so; to be closed before anyone is told its end."""
+        """A ledger that ended by a failure, until its end is committed; to be closed before that."""
         return self._broken
 
     @property
     def wanted(self) -> bool:
-        """Whether a new ledger was asked for and has not come yet."""
+        """Whether a new ledger was requested and is not available yet."""
         return self._wanted
 
     @property
     def switching(self) -> bool:
-        """Whether a new ledger is there and waits for the appends in flight in the old one."""
+        """Whether a new ledger is available and waits for the appends in flight in the old one."""
         return self._next is not None
 
     @property
-    def progress(self) -> Progress:
-        """How far index and broker time have come with the last confirmed entry."""
+    def last_stamp(self) -> EntryStamp:
+        """Index and broker time of the last confirmed entry."""
         with self._lock:
             return self._stamper.confirmed
 
     def wait_for_switch(self) -> None:
-        """Wait until the ledger given to :meth:`switch_to` is in use: for the appends in flight before it."""
+        """Wait until the ledger given to :meth:`switch_to` is in use, that is, for the appends in flight before it."""
         with self._lock:
             self._idle.wait_for(lambda: self._next is None)
 
     def shut(self, error: AfterglowError) -> None:
-        """Refuse further appends, wait for those in flight, and end the ledger in use."""
+        """Refuse further appends, wait for those in flight, and end the current ledger."""
         self.refuse(error)
         while True:
             with self._lock:
@@ -204,13 +201,13 @@ class Appender:
                     self._end_tail()
         self._settle()
 
-    # --- what the roll-over brings ------------------------------------------------------------------------------------
+    # --- called by the roll-over --------------------------------------------------------------------------------------
 
     def switch_to(self, ledger: HotLedger) -> bool:
         """Use a new, empty ledger that the list names, as soon as nothing is in flight in the old one.
 
         Returns:
-            Whether it will be used; if not, a ledger has failed of which the list must be told first.
+            Whether it will be used; False if the end of a failed ledger must be committed first.
         """
         with self._lock:
             if self._broken is not None and self._state.has_ended(self._broken.ledger_id):
@@ -225,7 +222,7 @@ class Appender:
         return True
 
     def no_ledger(self, error: AfterglowError) -> None:
-        """Say that no new ledger could be had. With none in use, what is held fails."""
+        """Report that no new ledger could be created. Without a current ledger, held appends fail."""
         with self._lock:
             self._wanted = False
             self._failures += 1
@@ -235,7 +232,7 @@ class Appender:
                 self._fail_held(error)
         self._settle()
 
-    # --- inside; the lock is held -------------------------------------------------------------------------------------
+    # --- the lock is held ---------------------------------------------------------------------------------------------
 
     def _reason_to_refuse(self) -> AfterglowError | None:
         if self._refusal is not None:
@@ -245,7 +242,7 @@ class Appender:
         return None
 
     def _pump(self) -> None:
-        """Give the ledger in use what is held; switch to the next one where that is possible."""
+        """Hand held appends to the current ledger; switch to the next one first if nothing is in flight."""
         if self._pumping:
             return
         self._pumping = True
@@ -301,8 +298,8 @@ class Appender:
         self._after.append(partial(item.done, item.position))
 
     def _fail(self, error: HotLogError) -> None:
-        """End the ledger in use at its last confirmed entry; everything in flight and held fails."""
-        _log.warning("ledger %s failed and ends there: %s", self._state.writing_to, error)
+        """End the current ledger at its last confirmed entry; appends in flight and held fail."""
+        _log.warning("ledger %s failed and ends at its last confirmed entry: %s", self._state.writing_to, error)
         while self._in_flight:
             self._after.append(partial(self._in_flight.popleft().done, error))
         self._fail_held(error)
@@ -319,7 +316,7 @@ class Appender:
     def _flip(self) -> None:
         old = self._ledger
         if old is not None:
-            self._after.append(partial(self._events.ledger_ended, old, self._end_tail()))
+            self._after.append(partial(self._roller.ledger_ended, old, self._end_tail()))
         assert self._next is not None
         self._ledger = self._next
         self._next = None
@@ -329,7 +326,8 @@ class Appender:
         before = self._state.layout.ids[-1:]
         self._state.begin(self._ledger.ledger_id)
         if before and self._cache.buffer is not None:
-            self._cache.buffer.extend(before[0], self._ledger.ledger_id)  # else it is not known before the next tick
+            # The buffer would otherwise learn of the ledger with the next tick, and miss its first entries.
+            self._cache.buffer.extend(before[0], self._ledger.ledger_id)
         self._idle.notify_all()
 
     def _end_tail(self) -> LedgerEnd:
@@ -343,15 +341,15 @@ class Appender:
         if self._wanted or self._next is not None or now < self._retry_at or self._refusal is not None:
             return
         self._wanted = True
-        self._after.append(self._events.ledger_wanted)
+        self._after.append(self._roller.ledger_wanted)
 
     # --- outside the lock ---------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Run what was left to be run outside the lock.
+        """Run the calls that must not be made under the lock.
 
-        Not where another thread is at it, which then goes on with this, nor from within a hot log that completes an
-        append before it returns: then this thread still holds the lock, and does it after.
+        If another thread is running them, it continues with these. If a hot log completes an append before it returns,
+        this thread still holds the lock, and runs them after releasing it.
         """
         while True:
             with self._lock:
@@ -362,7 +360,7 @@ class Appender:
                 self._after.clear()
                 if self._more_to_read:
                     self._more_to_read = False
-                    calls.append(self._events.appended)
+                    calls.append(self._on_append)
             try:
                 for call in calls:
                     _run(call)
@@ -372,15 +370,14 @@ class Appender:
 
 
 def _run(call: Callable[[], None]) -> None:
-    """Keep one caller's mistake from stopping the rest."""
     try:
         call()
-    except Exception:  # noqa: BLE001  it is another's code, and any may come
+    except Exception:  # noqa: BLE001  a callback may raise anything, and must not stop the others
         _log.exception("a callback of an append failed")
 
 
 def _close(ledger: HotLedger) -> None:
-    """End a ledger; how it ends is known already, so that a failure only costs its recovery some work."""
+    """Close a ledger whose end is known already: a failure only costs its recovery some work."""
     try:
         ledger.close()
     except HotLogError as error:

@@ -90,7 +90,7 @@ class TailCache:
                 else:
                     del self._ranges[ledger_id]
 
-    def get_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+    def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
         """The entries from ``first`` to ``last``, both inclusive, as far as they are held without a gap.
 
         At least one if there is one; further ones only while the sum stays within ``max_bytes``.
@@ -111,7 +111,7 @@ class TailCache:
             self._hits += len(run)
         return run
 
-    def first_behind(self, ledger_id: int, entry_id: int) -> int | None:
+    def first_after(self, ledger_id: int, entry_id: int) -> int | None:
         """The first entry that is held of a ledger, where it stands behind one that is not; else None."""
         with self._lock:
             known = self._ranges.get(ledger_id)

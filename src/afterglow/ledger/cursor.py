@@ -8,30 +8,16 @@ position never stands behind anything that was not acknowledged.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from afterglow.ledger.acks import Acks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from afterglow.format.position import Position
+    from afterglow.format.position import LedgerRange, Position
     from afterglow.ledger.cursor_codec import CursorRecord
-    from afterglow.ledger.layout import Layout, Span
-    from afterglow.ledger.reader import StoredEntry
-
-
-class Source(Protocol):
-    """The topic, as a cursor sees it."""
-
-    @property
-    def layout(self) -> Layout:
-        """Where the entries lie that may be read."""
-        ...
-
-    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
-        """Entries from ``position`` on."""
-        ...
+    from afterglow.ledger.reader import EntryReader, StoredEntry
 
 
 class Cursor:
@@ -39,16 +25,16 @@ class Cursor:
 
     Args:
         name: Of the subscription or reader, not encoded.
-        source: The topic.
+        reader: Reads the topic.
         record: Where it begins.
     """
 
     durable = False
     """Whether it survives a restart, and holds back trimming."""
 
-    def __init__(self, name: str, source: Source, record: CursorRecord) -> None:
+    def __init__(self, name: str, reader: EntryReader, record: CursorRecord) -> None:
         self.name = name
-        self._source = source
+        self._reader = reader
         self._lock = threading.RLock()
         self._acks = Acks(record.mark_delete)
         for ledger_id, first, last in record.ranges:
@@ -57,7 +43,7 @@ class Cursor:
             self._acks.batches.ack(position, words)
         self._positions = dict(record.positions)
         self._properties = dict(record.properties)
-        self._acks.settle(source.layout)
+        self._acks.settle(reader.layout)
         self._read_position = self._acks.mark_delete.next()
 
     def __repr__(self) -> str:
@@ -74,8 +60,8 @@ class Cursor:
     def backlog(self) -> int:
         """Entries that are not acknowledged as a whole."""
         with self._lock:
-            layout = self._source.layout
-            self._acks.trimmed(layout)
+            layout = self._reader.layout
+            self._acks.drop_trimmed(layout)
             return self._acks.backlog(layout)
 
     @property
@@ -94,10 +80,10 @@ class Cursor:
         with self._lock:
             return self._acks.batches.words(position)
 
-    def unacked(self) -> list[Span]:
+    def unacked(self) -> list[LedgerRange]:
         """Every stretch of entries that are not acknowledged, in order."""
         with self._lock:
-            return list(self._acks.unacked(self._source.layout))
+            return list(self._acks.unacked(self._reader.layout))
 
     def ack(self, acks: Iterable[tuple[Position, Sequence[int] | None]]) -> int:
         """Acknowledge single entries, or messages of their batches.
@@ -111,7 +97,7 @@ class Cursor:
         whole = 0
         changed = False
         with self._lock:
-            layout = self._source.layout
+            layout = self._reader.layout
             for position, words in acks:
                 now_whole = self._acks.ack(position, words, layout)
                 whole += now_whole
@@ -120,11 +106,11 @@ class Cursor:
             self._changed()
         return whole
 
-    def ack_spans(self, spans: Iterable[Span]) -> None:
+    def ack_ranges(self, spans: Iterable[LedgerRange]) -> None:
         """Acknowledge whole stretches of entries: those that nobody can be given."""
         with self._lock:
-            layout = self._source.layout
-            changed = [self._acks.ack_span(span, layout) for span in spans]
+            layout = self._reader.layout
+            changed = [self._acks.ack_range(span, layout) for span in spans]
         if any(changed):
             self._changed()
 
@@ -145,7 +131,7 @@ class Cursor:
             InvalidPosition: The position is behind the last entry.
         """
         with self._lock:
-            changed = self._acks.ack_through(position, ack_set, self._source.layout)
+            changed = self._acks.ack_through(position, ack_set, self._reader.layout)
             if positions is not None and positions != self._positions:
                 self._positions = dict(positions)
                 changed = True
@@ -155,7 +141,7 @@ class Cursor:
 
     def clear_backlog(self) -> None:
         """Acknowledge everything that is there."""
-        self.ack_through(self._source.layout.last)
+        self.ack_through(self._reader.layout.last)
 
     def reset(self, position: Position, ack_set: Sequence[int] | None = None) -> Position:
         """Make the entry at ``position`` the next to be read, and the first that is not acknowledged.
@@ -168,7 +154,7 @@ class Cursor:
             What will be read next.
         """
         with self._lock:
-            layout = self._source.layout
+            layout = self._reader.layout
             found = layout.at_or_after(position)
             target = layout.last.next() if found is None else found
             self._acks.reset(target, ack_set if target == position else None)
@@ -176,10 +162,10 @@ class Cursor:
         self._changed(urgent=True)
         return target
 
-    def trimmed(self) -> None:
+    def drop_trimmed(self) -> None:
         """Forget what is known of ledgers that have left the topic."""
         with self._lock:
-            self._acks.trimmed(self._source.layout)
+            self._acks.drop_trimmed(self._reader.layout)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -190,7 +176,7 @@ class Cursor:
 
     def has_more(self) -> bool:
         """Whether :meth:`read` would find an entry, acknowledged or not."""
-        return self._source.layout.at_or_after(self._read_position) is not None
+        return self._reader.layout.at_or_after(self._read_position) is not None
 
     def read(self, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """The next entries that are not acknowledged; they are not read again until :meth:`rewind`.
@@ -201,7 +187,7 @@ class Cursor:
         """
         while True:
             start = self._read_position
-            found = self._source.read(start, max_entries, max_bytes)
+            found = self._reader.read(start, max_entries, max_bytes)
             with self._lock:
                 if self._read_position != start:  # moved meanwhile: what was read belongs to another place
                     continue

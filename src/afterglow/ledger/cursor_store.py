@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import Completion, KeyedState
     from afterglow.ledger.cursor_codec import CursorRecord
     from afterglow.ledger.environment import Environment
-    from afterglow.ledger.update import TopicMetadata
+    from afterglow.ledger.topic_metadata import TopicMetadata
 
 _PREFIX = b"cursor:"
 

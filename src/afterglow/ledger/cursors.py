@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from afterglow.format.position import Position
-    from afterglow.ledger.cursor import Source
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.layout import Layout
-    from afterglow.ledger.update import TopicMetadata
+    from afterglow.ledger.reader import EntryReader
+    from afterglow.ledger.topic_metadata import TopicMetadata
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ class Cursors:
         ledger_name: The topic's managed-ledger name.
         environment: Metadata store, states, settings.
         topic: The topic's metadata.
-        source: What the cursors read.
+        reader: Reads the topic.
     """
 
-    def __init__(self, ledger_name: str, environment: Environment, topic: TopicMetadata, source: Source) -> None:
+    def __init__(self, ledger_name: str, environment: Environment, topic: TopicMetadata, reader: EntryReader) -> None:
         self._ledger_name = ledger_name
         self._environment = environment
         self._topic = topic
-        self._source = source
+        self._reader = reader
         self._changing = threading.RLock()
         """Held while a cursor comes or goes, which waits for metadata."""
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class Cursors:
                 return known
             store = self._store(name)
             record = CursorRecord(
-                _before(start, self._source.layout),
+                _before(start, self._reader.layout),
                 properties=dict(properties or {}),
                 cursor_id=secrets.randbits(63),
                 sequence=1,
@@ -134,7 +134,7 @@ class Cursors:
             name: For messages; need not be unique.
             start: The entry to be read first; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
         """
-        cursor = Cursor(name, self._source, CursorRecord(_before(start, self._source.layout)))
+        cursor = Cursor(name, self._reader, CursorRecord(_before(start, self._reader.layout)))
         with self._lock:
             self._readers.add(cursor)
         return cursor
@@ -149,10 +149,10 @@ class Cursors:
         """The mark-delete positions of the durable cursors: what the slowest has not reached must be kept."""
         return [cursor.mark_delete for cursor in self.durable.values()]
 
-    def trimmed(self) -> None:
+    def drop_trimmed(self) -> None:
         """Let every cursor forget ledgers that have left the topic."""
         for cursor in (*self.durable.values(), *self.readers):
-            cursor.trimmed()
+            cursor.drop_trimmed()
 
     def tick(self) -> None:
         """Persist what was held back, and put the snapshots that are due. May wait for metadata."""
@@ -181,7 +181,7 @@ class Cursors:
         return self._add(name, store.load(), store)
 
     def _add(self, name: str, record: CursorRecord, store: CursorStore) -> DurableCursor:
-        cursor = DurableCursor(name, self._source, record, store, self._environment)
+        cursor = DurableCursor(name, self._reader, record, store, self._environment)
         with self._lock:
             cursor.limit_rate(self._rate)
             self._durable[name] = cursor

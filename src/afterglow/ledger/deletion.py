@@ -1,10 +1,12 @@
-"""Deletion of a topic, so that a crash at any step ends with no topic.
+"""Deletion of a topic; after a crash at any step it is completed.
 
-1. Commit the intent: the topic is marked, and all its ledgers leave the list for the trash. *Crash: whoever opens the
-   topic, and every start, goes on from here; nobody reads or writes it any more.*
+1. Commit the intent: the topic is marked as being deleted, and all its ledgers become pending deletes. *Crash: the next
+   process that opens the topic, and every start, continues with step 2; the topic is neither read nor written.*
 2. Delete the hot copies. *Crash: again from here.*
-3. Delete the cursors. *Crash: again from here; those that are gone are gone.*
+3. Delete the cursors. *Crash: again from here, with the remaining ones.*
 4. Delete the topic's node. *Crash: done.*
+
+The copies in tiers are deleted by :mod:`afterglow.offload.pending_deletes`; their intents come before step 1.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import TYPE_CHECKING
 from afterglow.errors import HotLogError
 from afterglow.ledger.cursor_store import CursorStore
 from afterglow.ledger.ledger_list import drop_ledgers
-from afterglow.ledger.properties import DELETING, get_trash, set_text
-from afterglow.ledger.trimming import empty_trash
+from afterglow.ledger.properties import DELETING, get_pending_deletes, set_text
+from afterglow.ledger.trimming import delete_hot_copies
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.environment import Environment
-    from afterglow.ledger.update import TopicMetadata
+    from afterglow.ledger.topic_metadata import TopicMetadata
 
 
 def mark_deleted(info: ManagedLedgerInfo) -> None:
@@ -30,15 +32,15 @@ def mark_deleted(info: ManagedLedgerInfo) -> None:
 
 
 def finish_deletion(environment: Environment, metadata: TopicMetadata) -> None:
-    """Steps 2 to 4, for a topic that we own and whose intent is committed.
+    """Steps 2 to 4, for a topic that this process owns and whose intent is committed.
 
     Raises:
-        HotLogError: A hot copy cannot be deleted now.
-        MetadataError: The store failed. Either way the rest is done by the next attempt.
+        HotLogError: A hot copy cannot be deleted now; the next attempt continues.
+        MetadataError: The store failed; the next attempt continues.
     """
-    left = get_trash(empty_trash(environment, metadata).info)
-    if left:
-        raise HotLogError(f"{metadata.path} is deleted later: the hot log still holds its ledgers {left}")
+    pending = get_pending_deletes(delete_hot_copies(environment, metadata).info)
+    if pending:
+        raise HotLogError(f"{metadata.path} will be deleted later: the hot log still holds its ledgers {pending}")
     for name in environment.metadata.children(metadata.path):
         CursorStore(f"{metadata.path}/{name}", environment, metadata).delete()
     metadata.remove()

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from afterglow.errors import HotLogError
-    from afterglow.ledger.cursor import Source
     from afterglow.ledger.cursor_store import CursorStore
     from afterglow.ledger.environment import Clock, Environment
+    from afterglow.ledger.reader import EntryReader
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class DurableCursor(Cursor):
     durable = True
 
     def __init__(
-        self, name: str, source: Source, record: CursorRecord, store: CursorStore, environment: Environment
+        self, name: str, reader: EntryReader, record: CursorRecord, store: CursorStore, environment: Environment
     ) -> None:
         config = environment.config
         self._store = store
@@ -50,7 +50,7 @@ class DurableCursor(Cursor):
         self._again = False  # put once more as soon as the one on its way is done
         self._gone = False
         self._waiters: list[Callable[[HotLogError | None], None]] = []
-        super().__init__(name, source, record)
+        super().__init__(name, reader, record)
 
     def limit_rate(self, per_second: float) -> None:
         """Persist at most so many states per second from now on; 0: as many as come."""

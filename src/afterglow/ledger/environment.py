@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
     from afterglow.ledger.cache import TailCache
     from afterglow.ledger.cursor_store import CursorStates
-    from afterglow.ledger.offloading import Offloading
+    from afterglow.ledger.entry_source import Sources
+    from afterglow.ledger.offload_hooks import OffloadHooks
     from afterglow.ledger.retention import Retention
-    from afterglow.ledger.source import Sources
     from afterglow.metadata.store import MetadataStore
 
 
@@ -71,7 +71,7 @@ class Environment:
     cache: TailCache
     sources: Sources
     """Where entries are read from that the cache does not hold."""
-    offloading: Offloading
+    offloading: OffloadHooks
     """Who copies ledgers out of the hot log."""
     retention: Callable[[str], Retention]
     """How long a topic is kept, by its managed-ledger name, where nobody has told the topic itself. May wait."""

@@ -7,21 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from afterglow.format.position import EARLIEST, Position
+from afterglow.format.position import EARLIEST, LedgerRange, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of entries in one ledger."""
-
-    ledger_id: int
-    first: int
-    """First entry id, inclusive."""
-    last: int
-    """Last entry id, inclusive; never below ``first``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +83,9 @@ class Layout:
 
     def at_or_after(self, position: Position) -> Position | None:
         """The first entry that does not stand before ``position``; None where there is none."""
-        return next((Position(span.ledger_id, span.first) for span in self.spans(position)), None)
+        return next((Position(span.ledger_id, span.first) for span in self.ranges(position)), None)
 
-    def spans(self, position: Position) -> Iterator[Span]:
+    def ranges(self, position: Position) -> Iterator[LedgerRange]:
         """Every stretch of entries from ``position`` on, in order."""
         start = bisect_left(self.ids, position.ledger_id)
         for index in range(start, len(self.ids)):
@@ -104,7 +93,7 @@ class Layout:
             first = max(position.entry_id, 0) if ledger_id == position.ledger_id else 0
             count = self.entries_at(index)
             if first < count:
-                yield Span(ledger_id, first, count - 1)
+                yield LedgerRange(ledger_id, first, count - 1)
 
     def rank(self, position: Position) -> int:
         """How many entries stand before or at ``position``, which need not be an entry itself."""

@@ -1,7 +1,6 @@
-"""The list of a topic's ledgers: records to read, and edits that a compare-and-set applies.
+"""The ledger list of a topic: records to read, and edits that a compare-and-set applies.
 
-Every edit may be applied to a list that has it already, and then changes nothing: an edit whose first outcome was
-unknown is simply applied again.
+Edits are idempotent: an edit whose first outcome was unknown is applied again.
 """
 
 from __future__ import annotations
@@ -10,7 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afterglow.format.position import EARLIEST, Position
-from afterglow.ledger.properties import BROKER_TIME, INDEX, get_number, get_trash, raise_number, set_text, set_trash
+from afterglow.ledger.properties import (
+    BROKER_TIME,
+    INDEX,
+    get_number,
+    get_pending_deletes,
+    raise_number,
+    set_pending_deletes,
+    set_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -24,45 +31,45 @@ class LedgerRecord:
 
     ledger_id: int
     entries: int | None
-    """None while it is open, or was when its owner died."""
+    """None while it is open, or if it was when its owner died."""
     size_bytes: int | None
     """Bytes of all entries; None together with :attr:`entries`."""
     closed_ms: int
-    """When it was closed, epoch milliseconds; 0 while open."""
+    """Time of closing, epoch milliseconds; 0 while open."""
     last_broker_time_ms: int | None
-    """Broker time of its last entry; None where it was not recorded."""
+    """Broker time of its last entry; None if not recorded."""
     hot_deleted: bool
-    """Whether the hot copy is gone and only the tier has it."""
+    """Whether the hot copy was freed and only a tier has the ledger."""
 
     @property
     def finished(self) -> bool:
-        """Whether the list says how long it is."""
+        """Whether the list has its length."""
         return self.entries is not None
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """How a ledger ended."""
+    """The end of a closed ledger."""
 
     ledger_id: int
     entries: int
     size_bytes: int
     last_broker_time_ms: int | None
-    """Broker time of its last entry; None where it has none."""
+    """Broker time of its last entry; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a topic's index and broker time have come. Neither ever goes back."""
+class EntryStamp:
+    """Index and broker time of an entry (PIP-70). Within a topic neither ever decreases."""
 
     index: int | None = None
-    """Index of the last message, from 0; None before the first."""
+    """Index of the entry's last message, from 0; None before the first message of the topic."""
     broker_time_ms: int | None = None
-    """The newest broker time, epoch milliseconds; None before the first."""
+    """Epoch milliseconds; None before the first entry of the topic."""
 
-    def later(self, other: Progress) -> Progress:
+    def later(self, other: EntryStamp) -> EntryStamp:
         """The maximum of both, field by field."""
-        return Progress(
+        return EntryStamp(
             _maximum(self.index, other.index),
             _maximum(self.broker_time_ms, other.broker_time_ms),
         )
@@ -83,28 +90,28 @@ def records(info: ManagedLedgerInfo) -> tuple[LedgerRecord, ...]:
     )
 
 
-def progress(info: ManagedLedgerInfo) -> Progress:
-    """How far index and broker time had come at the last roll-over."""
+def last_stamp(info: ManagedLedgerInfo) -> EntryStamp:
+    """The stamp that was recorded at the last roll-over."""
     index = get_number(info, INDEX)
     # Pulsar counts from -1.
-    return Progress(None if index is None or index < 0 else index, get_number(info, BROKER_TIME))
+    return EntryStamp(None if index is None or index < 0 else index, get_number(info, BROKER_TIME))
 
 
-def record_progress(info: ManagedLedgerInfo, reached: Progress) -> None:
-    """Record how far index and broker time have come."""
+def record_last_stamp(info: ManagedLedgerInfo, reached: EntryStamp) -> None:
+    """Record index and broker time of the topic's last entry."""
     raise_number(info, INDEX, reached.index)
     raise_number(info, BROKER_TIME, reached.broker_time_ms)
 
 
 def add_ledger(info: ManagedLedgerInfo, ledger_id: int) -> None:
-    """Append a new, open ledger; empty ones before it have marked the topic's end long enough."""
+    """Append a new, open ledger; empty ones before it, which marked the end of the topic, are removed."""
     if all(ledger.ledgerId != ledger_id for ledger in info.ledgerInfo):
         info.ledgerInfo.add(ledgerId=ledger_id, timestamp=0)
     drop_empty(info)
 
 
 def finish_ledger(info: ManagedLedgerInfo, end: LedgerEnd, now_ms: int) -> None:
-    """Record how long a ledger is and that it is closed; one that has left the list stays gone."""
+    """Record the end of a ledger, if it is still in the list."""
     for ledger in info.ledgerInfo:
         if ledger.ledgerId == end.ledger_id and not ledger.HasField("entries"):
             ledger.entries = end.entries
@@ -116,7 +123,7 @@ def finish_ledger(info: ManagedLedgerInfo, end: LedgerEnd, now_ms: int) -> None:
 
 
 def drop_empty(info: ManagedLedgerInfo) -> None:
-    """Drop closed ledgers without entries, except the last of the list: it marks where the topic ends."""
+    """Remove closed ledgers without entries, except the last of the list: it marks the end of the topic."""
     newest = max((ledger.ledgerId for ledger in info.ledgerInfo), default=-1)
     drop_ledgers(
         info,
@@ -129,58 +136,57 @@ def drop_empty(info: ManagedLedgerInfo) -> None:
 
 
 def drop_ledgers(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:
-    """Take ledgers off the list and remember that their hot copies are to be deleted."""
-    going: set[int] = set()
+    """Remove ledgers from the list, and record their hot copies as pending deletes."""
+    dropped: set[int] = set()
     for at in range(len(info.ledgerInfo) - 1, -1, -1):
         if (ledger_id := info.ledgerInfo[at].ledgerId) in ledger_ids:
             del info.ledgerInfo[at]
-            going.add(ledger_id)
-    if going:
-        set_trash(info, going.union(get_trash(info)))
+            dropped.add(ledger_id)
+    if dropped:
+        set_pending_deletes(info, dropped.union(get_pending_deletes(info)))
 
 
-def covered_entries(row: ManagedLedgerInfo.LedgerInfo) -> int:
-    """How many entries of a ledger, from its first on, are in committed segments."""
-    return max((part.endEntryId + 1 for part in row.offloadContext.offloadSegment if part.complete), default=0)
+def covered_entries(ledger: ManagedLedgerInfo.LedgerInfo) -> int:
+    """Number of entries of a ledger, from its first on, that are in committed segments."""
+    segments = ledger.offloadContext.offloadSegment
+    return max((segment.endEntryId + 1 for segment in segments if segment.complete), default=0)
 
 
-def offloaded_whole(row: ManagedLedgerInfo.LedgerInfo) -> bool:
-    """Whether a closed ledger is in the tier from its first entry to its last: by itself, or in segments."""
-    context = row.offloadContext
-    if not row.HasField("entries") or not row.entries:
+def is_fully_offloaded(ledger: ManagedLedgerInfo.LedgerInfo) -> bool:
+    """Whether all entries of a closed ledger are in the tier, as one object or in segments."""
+    context = ledger.offloadContext
+    if not ledger.HasField("entries") or not ledger.entries:
         return False
-    committed = all(part.complete for part in context.offloadSegment)
-    return context.complete or (covered_entries(row) >= row.entries and committed)
+    committed = all(segment.complete for segment in context.offloadSegment)
+    return context.complete or (covered_entries(ledger) >= ledger.entries and committed)
 
 
 def first_unoffloaded(info: ManagedLedgerInfo) -> Position:
-    """The first position that is not in the tier; behind the last entry where everything is."""
-    behind = EARLIEST
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        covered = row.entries if row.offloadContext.complete else covered_entries(row)
-        behind = Position(row.ledgerId, covered)
-        if not row.HasField("entries") or covered < row.entries:
+    """The first position that is not in the tier; after the last entry if all are."""
+    found = EARLIEST
+    for ledger in sorted(info.ledgerInfo, key=lambda ledger: ledger.ledgerId):
+        covered = ledger.entries if ledger.offloadContext.complete else covered_entries(ledger)
+        found = Position(ledger.ledgerId, covered)
+        if not ledger.HasField("entries") or covered < ledger.entries:
             break
-    return behind
+    return found
 
 
 def free_ledgers(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> None:
-    """Say that the hot copies of offloaded ledgers are gone, and remember that they are to be deleted."""
-    going = {
-        row.ledgerId
-        for row in info.ledgerInfo
-        if row.ledgerId in ledger_ids and offloaded_whole(row) and not row.offloadContext.bookkeeperDeleted
-    }
-    for row in info.ledgerInfo:
-        if row.ledgerId in going:
-            row.offloadContext.bookkeeperDeleted = True
-    if going:
-        set_trash(info, going.union(get_trash(info)))
+    """Mark the hot copies of offloaded ledgers as gone, and record them as pending deletes."""
+    freed: set[int] = set()
+    for ledger in info.ledgerInfo:
+        context = ledger.offloadContext
+        if ledger.ledgerId in ledger_ids and is_fully_offloaded(ledger) and not context.bookkeeperDeleted:
+            context.bookkeeperDeleted = True
+            freed.add(ledger.ledgerId)
+    if freed:
+        set_pending_deletes(info, freed.union(get_pending_deletes(info)))
 
 
-def forget_trash(info: ManagedLedgerInfo, ledger_ids: Iterable[int]) -> None:
-    """Strike ledgers whose hot copies are gone off the list of those to be deleted."""
-    set_trash(info, set(get_trash(info)).difference(ledger_ids))
+def remove_pending_deletes(info: ManagedLedgerInfo, ledger_ids: Iterable[int]) -> None:
+    """Remove pending deletes that were carried out."""
+    set_pending_deletes(info, set(get_pending_deletes(info)).difference(ledger_ids))
 
 
 def _maximum(left: int | None, right: int | None) -> int | None:

@@ -164,7 +164,7 @@ class OffloadBuffer:
             self._bytes += cost
             self._entries += 1
 
-    def get_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
+    def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
         """The entries from ``first`` to ``last``, both inclusive, as far as they are held.
 
         At least one if there is one; further ones only while the sum stays within ``max_bytes``.
@@ -183,7 +183,7 @@ class OffloadBuffer:
                 run.append(data)
         return run
 
-    def first_behind(self, ledger_id: int, entry_id: int) -> int | None:
+    def first_after(self, ledger_id: int, entry_id: int) -> int | None:
         """The first entry that is held of a ledger, where it stands behind one that is not; else None."""
         with self._lock:
             topic = self._by_ledger.get(ledger_id)

@@ -1,4 +1,4 @@
-"""Reading a topic by position, across ledgers, from the nearest copy."""
+"""Reads of a topic by position or time, across ledgers, from the tail cache, the offload buffer or an entry source."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from afterglow.errors import LedgerMissing
-from afterglow.format.position import Position
-from afterglow.ledger.layout import Span
-from afterglow.ledger.source import EntryRun
+from afterglow.format.position import LedgerRange, Position
+from afterglow.ledger.entry_source import EntrySlice
+from afterglow.ledger.time_search import TimeSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
+    from afterglow.ledger.entry_source import EntryData, EntrySource
     from afterglow.ledger.environment import Environment
-    from afterglow.ledger.source import EntryData, EntrySource
-    from afterglow.ledger.state import TopicState
+    from afterglow.ledger.layout import Layout
+    from afterglow.ledger.managed_ledger_state import ManagedLedgerState
+    from afterglow.ledger.time_search import TimeSearchResult
 
-    _ReadRun: TypeAlias = Callable[[ManagedLedgerInfo.LedgerInfo, int, int, int], EntryRun]
+    _ReadLedger: TypeAlias = Callable[[ManagedLedgerInfo.LedgerInfo, int, int, int], EntrySlice]
     """Reads entries of one ledger; see :meth:`EntrySource.read`."""
 
 
 class ReadOrigin(StrEnum):
-    """Where a read found entries."""
+    """The copy that served entries."""
 
     CACHE = "cache"
     """The tail cache."""
@@ -39,167 +41,216 @@ class ReadOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """An entry and where it stands."""
+    """An entry with its position."""
 
     position: Position
     data: EntryData
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a read has found."""
+class ReadResult:
+    """Result of a read."""
 
     entries: list[StoredEntry]
-    """In order; empty where nothing more can be read yet."""
-    left_out: list[Span]
-    """What stands between and behind them and is damaged for good in every copy, in order."""
+    """In order; empty if no more entries can be read yet."""
+    skipped: list[LedgerRange]
+    """Entries between and after them that are damaged for good in every copy, in order."""
     origins: list[tuple[ReadOrigin, int]] = field(default_factory=list)
-    """Where how many of them came from, in their order."""
+    """The copies that served them, with numbers of entries, in order."""
 
     @property
     def end(self) -> Position | None:
-        """Behind all that was looked at; None where there was nothing."""
+        """The position after the last entry that was read or skipped; None if there was none."""
         ends = [entry.position.next() for entry in self.entries[-1:]]
-        ends += [Position(span.ledger_id, span.last + 1) for span in self.left_out[-1:]]
+        ends += [Position(skipped.ledger_id, skipped.last + 1) for skipped in self.skipped[-1:]]
         return max(ends, default=None)
 
 
 class EntryReader:
     """Reads one topic. Thread-safe."""
 
-    def __init__(self, source: EntrySource, environment: Environment, state: TopicState) -> None:
+    def __init__(self, source: EntrySource, environment: Environment, state: ManagedLedgerState) -> None:
         self._source = source
         self._state = state
         self._cache = environment.cache
         self._buffer = environment.cache.buffer
 
-    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
-        """Entries from ``position`` on, in order, as far as readers may see.
+    @property
+    def layout(self) -> Layout:
+        """The entries that readers may see, as of now."""
+        return self._state.layout
 
-        The first is always among them, however large; further ones while within ``max_entries`` and ``max_bytes``.
+    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
+        """Confirmed entries from ``position`` on, in order, across ledgers. May wait for a disk or a tier.
+
+        The first entry is always returned, however large; further ones while within ``max_entries`` and ``max_bytes``.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
-        return self._read(position, max_entries, max_bytes, self._source.read, into_far=True).entries
+        return self._read(position, max_entries, max_bytes, self._source.read, may_enter_tier=True).entries
 
     def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
-        """The same for a search by time; see :meth:`EntrySource.probe`.
+        """As :meth:`read`, for a search by time; see :meth:`EntrySource.probe`.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
-        return self._read(position, max_entries, max_bytes, self._source.probe, into_far=True).entries
+        return self._read(position, max_entries, max_bytes, self._source.probe, may_enter_tier=True).entries
 
     def narrow(self, ledger_id: int, entries: range, time_ms: int, *, stamped: bool) -> range:
         """Entries of one ledger to which a search by time can be confined; see :meth:`EntrySource.narrow`.
 
-        Empty where the ledger has left the list.
+        Empty if the ledger is not in the list any more.
 
         Raises:
             StoreUnavailable: The tier has the only copy and cannot be reached.
         """
-        row = self._state.row(ledger_id)
-        return entries[:0] if row is None else self._source.narrow(row, entries, time_ms, stamped=stamped)
+        info = self._state.ledger_info(ledger_id)
+        return entries[:0] if info is None else self._source.narrow(info, entries, time_ms, stamped=stamped)
 
-    def read_over(self, position: Position, max_entries: int, max_bytes: int) -> Reading:
-        """The same, and what was left out on the way because no copy can give it.
+    def read_with_gaps(self, position: Position, max_entries: int, max_bytes: int) -> ReadResult:
+        """As :meth:`read`, with the ranges that were skipped because they are damaged in every copy.
 
-        One that does not begin in a tier, by :meth:`is_far`, does not go on into one: it ends before.
+        A read that does not begin in a tier, by :meth:`is_in_tier`, ends before the first entry that is in one, so that
+        the caller can run reads of tiers elsewhere.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
-        return self._read(position, max_entries, max_bytes, self._source.read, into_far=self.is_far(position))
+        return self._read(position, max_entries, max_bytes, self._source.read, may_enter_tier=self.is_in_tier(position))
 
-    def _read(self, position: Position, max_entries: int, max_bytes: int, read: _ReadRun, *, into_far: bool) -> Reading:
-        reading = Reading([], [])
-        found = reading.entries
-        left = max_bytes
-        for span in self._state.layout.spans(position):
-            if found and not into_far and self._has_far_copy(span):
+    def first_at_or_after(self, time_ms: int) -> TimeSearchResult:
+        """The first entry written at or after a time; see :mod:`afterglow.ledger.time_search`.
+
+        May wait for a disk or a tier.
+
+        Raises:
+            LedgerMissing: No copy of a ledger can be read.
+            AfterglowError: An entry that the search needs cannot be read.
+        """
+        with self._state.lock:
+            layout = self._state.layout
+            times = {record.ledger_id: record.last_broker_time_ms for record in self._state.records}
+            times.update({end.ledger_id: end.last_broker_time_ms for end in self._state.ended()})
+        recorded = {ledger_id: time for ledger_id, time in times.items() if time is not None}
+        return TimeSearch(self, layout, recorded).first_at_or_after(time_ms)
+
+    def find_by_time(self, time_ms: int) -> Position:
+        """The position to read from after a seek by time; behind the last entry if every entry is older.
+
+        Raises:
+            AfterglowError: As :meth:`first_at_or_after`.
+        """
+        found = self.first_at_or_after(time_ms).position
+        return self.layout.last.next() if found is None else found
+
+    def last_before(self, time_ms: int) -> Position | None:
+        """The last entry before the first one written at or after a time: everything up to it has outlived a TTL.
+
+        Raises:
+            AfterglowError: As :meth:`first_at_or_after`.
+        """
+        layout = self.layout
+        found = self.first_at_or_after(time_ms).position
+        older = layout.total_entries if found is None else layout.rank(found.previous())
+        return layout.at_rank(older - 1) if older > 0 else None
+
+    def _read(
+        self, position: Position, max_entries: int, max_bytes: int, read: _ReadLedger, *, may_enter_tier: bool
+    ) -> ReadResult:
+        result = ReadResult([], [])
+        found = result.entries
+        bytes_left = max_bytes
+        for entries in self._state.layout.ranges(position):
+            if found and not may_enter_tier and self._is_offloaded(entries):
                 break
-            first = span.first
-            while first <= span.last:
-                room = max_entries - len(found)
-                if room <= 0 or (found and left <= 0):
-                    return reading
-                served = self._run(span.ledger_id, first, min(span.last, first + room - 1), left, read)
+            ledger_id, first = entries.ledger_id, entries.first
+            while first <= entries.last:
+                entries_left = max_entries - len(found)
+                if entries_left <= 0 or (found and bytes_left <= 0):
+                    return result
+                served = self._read_ledger(
+                    ledger_id, first, min(entries.last, first + entries_left - 1), bytes_left, read
+                )
                 if served is None:  # trimmed meanwhile
                     break
-                origin, run = served
-                if run.first > first:
-                    reading.left_out.append(Span(span.ledger_id, first, run.first - 1))
-                first = run.first
+                origin, part = served
+                if part.first > first:
+                    result.skipped.append(LedgerRange(ledger_id, first, part.first - 1))
+                first = part.first
                 count = 0
-                for data in run.entries:
-                    left -= len(data)
-                    if found and left < 0:
+                for data in part.entries:
+                    bytes_left -= len(data)
+                    if found and bytes_left < 0:
                         break
-                    found.append(StoredEntry(Position(span.ledger_id, first), data))
+                    found.append(StoredEntry(Position(ledger_id, first), data))
                     first += 1
                     count += 1
-                reading.origins.append((origin, count))
-                if count < len(run.entries):
-                    return reading
-        return reading
+                result.origins.append((origin, count))
+                if count < len(part.entries):
+                    return result
+        return result
 
-    def read_memory(self, position: Position, max_entries: int, max_bytes: int) -> Reading | None:
-        """What :meth:`read` would begin with as far as it is in memory; None where only a disk or a tier has it."""
-        span = next(self._state.layout.spans(position), None)
-        if span is None:
-            return Reading([], [])
-        found = self._held(span.ledger_id, span.first, min(span.last, span.first + max_entries - 1), max_bytes)
+    def read_memory(self, position: Position, max_entries: int, max_bytes: int) -> ReadResult | None:
+        """The beginning of what :meth:`read` would return, if it is in memory; else None. Never waits."""
+        wanted = next(self._state.layout.ranges(position), None)
+        if wanted is None:
+            return ReadResult([], [])
+        last = min(wanted.last, wanted.first + max_entries - 1)
+        found = self._held(wanted.ledger_id, wanted.first, last, max_bytes)
         if found is None:
             return None
-        origin, run = found
-        entries = [StoredEntry(Position(span.ledger_id, span.first + at), data) for at, data in enumerate(run)]
-        return Reading(entries, [], [(origin, len(entries))])
+        origin, held = found
+        entries = [StoredEntry(Position(wanted.ledger_id, wanted.first + at), data) for at, data in enumerate(held)]
+        return ReadResult(entries, [], [(origin, len(entries))])
 
-    def is_far(self, position: Position) -> bool:
-        """Whether the entry that :meth:`read` would begin with has a copy outside the hot log."""
-        span = next(self._state.layout.spans(position), None)
-        return span is not None and self._has_far_copy(span)
+    def is_in_tier(self, position: Position) -> bool:
+        """Whether the first entry that :meth:`read` would return has a copy in a tier. Never waits."""
+        entries = next(self._state.layout.ranges(position), None)
+        return entries is not None and self._is_offloaded(entries)
 
-    def _has_far_copy(self, span: Span) -> bool:
-        """Whether the first entry of a stretch is in a tier: a ledger that is streamed has its newest ones not yet."""
-        row = self._state.row(span.ledger_id)
-        if row is None:
+    def _is_offloaded(self, entries: LedgerRange) -> bool:
+        """Whether the first entry of a range is in a tier: of a ledger that is streamed, the newest are not yet."""
+        info = self._state.ledger_info(entries.ledger_id)
+        if info is None:
             return False
-        segments = row.offloadContext.offloadSegment
-        return row.offloadContext.complete or any(part.complete and part.endEntryId >= span.first for part in segments)
+        context = info.offloadContext
+        return context.complete or any(
+            segment.complete and segment.endEntryId >= entries.first for segment in context.offloadSegment
+        )
 
-    def _run(
-        self, ledger_id: int, first: int, last: int, max_bytes: int, read: _ReadRun
-    ) -> tuple[ReadOrigin, EntryRun] | None:
-        """At least one entry of one ledger, and where it was; None where the ledger has left the list."""
+    def _read_ledger(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, read: _ReadLedger
+    ) -> tuple[ReadOrigin, EntrySlice] | None:
+        """At least one entry of one ledger, with its origin; None if the ledger is not in the list any more."""
         if (held := self._held(ledger_id, first, last, max_bytes)) is not None:
-            return held[0], EntryRun(first, held[1])
-        row = self._state.row(ledger_id)
-        if row is None:
+            return held[0], EntrySlice(first, held[1])
+        info = self._state.ledger_info(ledger_id)
+        if info is None:
             return None
         for memory in (self._cache, self._buffer):
-            # A disk or a tier is not to be read for what is in memory.
-            if memory is not None and (behind := memory.first_behind(ledger_id, first)) is not None:
-                last = min(last, behind - 1)
+            # Entries that are in memory are not read from a disk or a tier.
+            if memory is not None and (held_from := memory.first_after(ledger_id, first)) is not None:
+                last = min(last, held_from - 1)
         try:
-            run = read(row, first, last, max_bytes)
+            found = read(info, first, last, max_bytes)
         except LedgerMissing:
-            newer = self._state.row(ledger_id)
+            newer = self._state.ledger_info(ledger_id)
             if newer is None:
                 return None
-            if newer == row:
+            if newer == info:
                 raise
-            run = read(newer, first, last, max_bytes)  # freed from the hot log meanwhile
-        return ReadOrigin.TIER if run.tiered else ReadOrigin.HOT, run
+            found = read(newer, first, last, max_bytes)  # the hot copy was freed meanwhile
+        return ReadOrigin.TIER if found.tiered else ReadOrigin.HOT, found
 
     def _held(self, ledger_id: int, first: int, last: int, max_bytes: int) -> tuple[ReadOrigin, list[bytes]] | None:
-        """Entries of one ledger that are in memory, and where; None where the first is not."""
-        if cached := self._cache.get_run(ledger_id, first, last, max_bytes):
+        """Entries of one ledger that are in memory, with their origin; None if the first is not."""
+        if cached := self._cache.get_range(ledger_id, first, last, max_bytes):
             return ReadOrigin.CACHE, cached
-        if self._buffer is not None and (held := self._buffer.get_run(ledger_id, first, last, max_bytes)):
+        if self._buffer is not None and (held := self._buffer.get_range(ledger_id, first, last, max_bytes)):
             return ReadOrigin.BUFFER, held
         return None

@@ -21,12 +21,12 @@ from afterglow.config.choices import DamagePolicy, EntryInterceptor
 from afterglow.errors import CorruptEntry, LedgerMissing
 from afterglow.format.entry import encode_broker_metadata, split_broker_metadata
 from afterglow.ledger.ledger_list import (
+    EntryStamp,
     LedgerEnd,
-    Progress,
     drop_empty,
     finish_ledger,
-    progress,
-    record_progress,
+    last_stamp,
+    record_last_stamp,
     records,
 )
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
     from afterglow.ledger.environment import Clock, Environment
     from afterglow.ledger.ledger_list import LedgerRecord
-    from afterglow.ledger.update import Snapshot, TopicMetadata
+    from afterglow.ledger.topic_metadata import Snapshot, TopicMetadata
 
 
 class Stamper:
@@ -51,7 +51,7 @@ class Stamper:
         clock: Gives the time.
     """
 
-    def __init__(self, interceptors: Collection[EntryInterceptor], reached: Progress, clock: Clock) -> None:
+    def __init__(self, interceptors: Collection[EntryInterceptor], reached: EntryStamp, clock: Clock) -> None:
         self._with_time = EntryInterceptor.BROKER_TIMESTAMP in interceptors
         self._with_index = EntryInterceptor.INDEX in interceptors
         self._given = reached
@@ -59,7 +59,7 @@ class Stamper:
         self._clock = clock
 
     @property
-    def confirmed(self) -> Progress:
+    def confirmed(self) -> EntryStamp:
         """How far the topic has come with its last confirmed entry."""
         return self._confirmed
 
@@ -68,7 +68,7 @@ class Stamper:
         """Broker time of the last confirmed entry; None where no time is written."""
         return self._confirmed.broker_time_ms if self._with_time else None
 
-    def stamp(self, messages: int) -> tuple[bytes, Progress]:
+    def stamp(self, messages: int) -> tuple[bytes, EntryStamp]:
         """The bytes for the next entry, and how far the topic will have come with it."""
         time_ms = self._given.broker_time_ms
         index = self._given.index
@@ -77,31 +77,31 @@ class Stamper:
             time_ms = now_ms if time_ms is None else max(now_ms, time_ms)
         if self._with_index and messages:
             index = messages - 1 if index is None else index + messages
-        self._given = Progress(index, time_ms)
+        self._given = EntryStamp(index, time_ms)
         if not self._with_time and not self._with_index:
             return b"", self._given
         return encode_broker_metadata(
             time_ms if self._with_time else None, index if self._with_index else None
         ), self._given
 
-    def confirm(self, reached: Progress) -> None:
+    def confirm(self, reached: EntryStamp) -> None:
         """Note that the entry with this stamp is durable."""
         self._confirmed = reached
 
     def roll_back(self) -> None:
         """Take back every stamp that was not confirmed. The time stays: it need not be continuous, only ordered."""
-        self._given = Progress(self._confirmed.index, self._given.broker_time_ms)
+        self._given = EntryStamp(self._confirmed.index, self._given.broker_time_ms)
 
 
-def progress_of(entry: Buffer) -> Progress:
+def stamp_of(entry: Buffer) -> EntryStamp:
     """How far a topic had come with an entry: nothing known where the entry has no broker metadata, or is damaged."""
     try:
         metadata, _ = split_broker_metadata(entry)
     except CorruptEntry:
-        return Progress()
+        return EntryStamp()
     if metadata is None:
-        return Progress()
-    return Progress(
+        return EntryStamp()
+    return EntryStamp(
         metadata.index if metadata.HasField("index") else None,
         metadata.broker_timestamp if metadata.HasField("broker_timestamp") else None,
     )
@@ -110,7 +110,7 @@ def progress_of(entry: Buffer) -> Progress:
 _log = logging.getLogger(__name__)
 
 
-def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tuple[Snapshot, Progress]:
+def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tuple[Snapshot, EntryStamp]:
     """Steps 2 to 4, for a topic that was just taken over.
 
     Returns:
@@ -124,7 +124,7 @@ def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tup
     hot = environment.hot
     rows = records(snapshot.info)
     skip = environment.config.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
-    reached = progress(snapshot.info)
+    reached = last_stamp(snapshot.info)
     ends: list[LedgerEnd] = []
     for row in rows:
         if not row.finished:
@@ -132,19 +132,19 @@ def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tup
             ends.append(end)
             reached = reached.later(its)
     if not ends:
-        reached = reached.later(_progress_of_newest(rows, hot))
+        reached = reached.later(_stamp_of_newest(rows, hot))
     now_ms = environment.clock.now_ms()
 
     def edit(info: ManagedLedgerInfo) -> None:
         for end in ends:
             finish_ledger(info, end, now_ms)
         drop_empty(info)
-        record_progress(info, reached)
+        record_last_stamp(info, reached)
 
     return metadata.update(edit), reached
 
 
-def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[LedgerEnd, Progress]:
+def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[LedgerEnd, EntryStamp]:
     try:
         ledger = hot.open(ledger_id)
     except LedgerMissing as error:
@@ -154,19 +154,19 @@ def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[Ledg
                 "set damagedDataPolicy=skip-and-report to open the topic without that ledger's entries"
             ) from error
         _log.error("the hot log has no ledger %d of %s; its entries are lost", ledger_id, name)
-        return LedgerEnd(ledger_id, 0, 0, None), Progress()
+        return LedgerEnd(ledger_id, 0, 0, None), EntryStamp()
     ledger.close()
     last = ledger.confirmed
-    reached = progress_of(ledger.read(last, last)[0]) if last >= 0 else Progress()
+    reached = stamp_of(ledger.read(last, last)[0]) if last >= 0 else EntryStamp()
     return LedgerEnd(ledger_id, last + 1, ledger.size_bytes, reached.broker_time_ms), reached
 
 
-def _progress_of_newest(rows: tuple[LedgerRecord, ...], hot: HotLog) -> Progress:
+def _stamp_of_newest(rows: tuple[LedgerRecord, ...], hot: HotLog) -> EntryStamp:
     """What the last entry says: for lists that were written by others, who do not record a broker time."""
     newest = next((row for row in reversed(rows) if row.entries), None)
     if newest is None or newest.hot_deleted or not newest.entries:
-        return Progress()
+        return EntryStamp()
     try:
-        return progress_of(hot.open(newest.ledger_id).read(newest.entries - 1, newest.entries - 1)[0])
+        return stamp_of(hot.open(newest.ledger_id).read(newest.entries - 1, newest.entries - 1)[0])
     except LedgerMissing:
-        return Progress()
+        return EntryStamp()

@@ -54,7 +54,7 @@ def consumed_before(mark_deletes: Iterable[Position], ledgers: Sequence[LedgerRe
     return slowest.ledger_id + 1 if whole else slowest.ledger_id
 
 
-def to_trim(
+def ledgers_to_trim(
     ledgers: Sequence[LedgerRecord],
     below: int | None,
     retention: Retention,
@@ -84,7 +84,7 @@ def to_trim(
     return going
 
 
-def to_truncate(ledgers: Sequence[LedgerRecord], in_use: Callable[[int], bool]) -> list[int]:
+def ledgers_to_truncate(ledgers: Sequence[LedgerRecord], in_use: Callable[[int], bool]) -> list[int]:
     """Ids of the ledgers that go when everything is to go: all from the oldest on that nothing else needs."""
     going: list[int] = []
     for row in ledgers[:-1]:

@@ -1,17 +1,17 @@
-"""Roll-over: from one ledger to the next while appends go on, and the limits that trigger it.
+"""Roll-over from one ledger to the next while appends continue, and the limits that trigger it.
 
 1. Create the new hot ledger. *Crash: no list names it, it is empty, and the next start sweeps it.*
-2. Commit it to the list. *Crash: the list names an empty ledger; opening the topic finishes it, and the next
-   roll-over drops it.*
-3. Switch appends to it, once nothing is in flight in the old one. *Crash: as after 2; the hot log knows how the old
-   one ended, and opening the topic writes that into the list.*
+2. Commit it to the list. *Crash: the list names an empty ledger; opening the topic closes it, and the next roll-over
+   removes it.*
+3. Switch appends to it, once nothing is in flight in the old one. *Crash: as after 2; the hot log has the end of the
+   old ledger, and opening the topic commits it.*
 4. Close the old one. *Crash: as after 3.*
-5. Commit its entries, size and closing time, with the index and broker time that the topic has reached. *Crash: done.*
+5. Commit its entries, size and closing time, with the topic's last index and broker time. *Crash: done.*
 
-Until 3 appends go on in the old ledger; a failure of 1 or 2 leaves them there, and is tried again. After a failed
-append there is nothing to go on in: then 2 also commits how the failed ledger ended, and 4 and 5 are not needed.
+Until step 3 appends go to the old ledger; they stay there if 1 or 2 fails, and the roll-over is retried. After a failed
+append there is no ledger to stay in: step 2 then also commits the end of the failed ledger, and 4 and 5 are skipped.
 
-A topic without a ledger in use begins at 1 with its first append: opening a topic to read it writes no ledger.
+A topic without a current ledger begins with step 1 at its first append: opening a topic to read it creates no ledger.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import logging
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, Fenced, HotLogError, TopicClosed, TopicTerminated
-from afterglow.ledger.ledger_list import add_ledger, finish_ledger, record_progress
+from afterglow.ledger.ledger_list import add_ledger, finish_ledger, record_last_stamp
 from afterglow.ledger.properties import DELETING, get_text
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from afterglow.ledger.append import Appender
     from afterglow.ledger.environment import Environment
     from afterglow.ledger.ledger_list import LedgerEnd
-    from afterglow.ledger.state import TopicState
-    from afterglow.ledger.update import Edit, Snapshot, TopicMetadata
+    from afterglow.ledger.managed_ledger_state import ManagedLedgerState
+    from afterglow.ledger.topic_metadata import Edit, Snapshot, TopicMetadata
 
 _MIB = 1024 * 1024
 
@@ -48,15 +48,15 @@ class RolloverLimits:
     max_entries: int
     max_bytes: int
     min_age_s: float
-    """No limit closes a ledger that is not older; 0: any age will do."""
+    """No limit closes a younger ledger; 0: no minimum."""
     max_age_s: float
-    """0: age does not matter."""
+    """0: no limit."""
     max_idle_s: float
-    """0: idleness does not matter."""
+    """0: no limit."""
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> RolloverLimits:
-        """The limits that a configuration gives."""
+        """The limits in the broker's settings."""
         return cls(
             config.managed_ledger_max_entries_per_ledger,
             config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
@@ -66,81 +66,73 @@ class RolloverLimits:
         )
 
     def full(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """Whether a ledger with so much in it is to be followed by another. An empty one never is."""
+        """Whether a ledger has reached a limit. An empty one never has."""
         if not entries or (self.min_age_s and age_s <= self.min_age_s):
             return False
         old = self.max_age_s > 0 and age_s >= self.max_age_s
         return entries >= self.max_entries or size_bytes >= self.max_bytes or old
 
     def idle(self, entries: int, idle_s: float) -> bool:
-        """Whether a ledger was left alone for so long that it is to be closed."""
+        """Whether a ledger with entries has been idle for too long."""
         return entries > 0 and 0 < self.max_idle_s <= idle_s
 
 
 _log = logging.getLogger(__name__)
 
 
-class RollListener(Protocol):
-    """Who wants to know. Called outside every lock."""
-
-    def appended(self) -> None:
-        """Readers can see more entries."""
-
-    def rolled(self) -> None:
-        """An ended ledger is on record. Called on the executor."""
-
-
 class Roller:
-    """Gets new ledgers for one topic, and puts ended ones on record. An :class:`~afterglow.ledger.append.AppendEvents`.
+    """Creates ledgers for one topic, and commits the ends of old ones.
 
     Args:
-        name: Of the topic, for messages.
+        name: The topic's name, for messages.
         environment: Hot log, executor, clock.
-        metadata: Where the list is.
-        state: Kept in step with the list.
-        listener: Told what has happened.
+        metadata: The topic's metadata.
+        state: Kept up to date with the list.
+        on_rollover: Called on the executor, outside every lock, after the end of a ledger was committed.
     """
 
     def __init__(
-        self, name: str, environment: Environment, metadata: TopicMetadata, state: TopicState, listener: RollListener
+        self,
+        name: str,
+        environment: Environment,
+        metadata: TopicMetadata,
+        state: ManagedLedgerState,
+        on_rollover: Callable[[], None],
     ) -> None:
         self._name = name
-        self._metadata = metadata
+        self.metadata = metadata
+        """The topic's metadata."""
         self._state = state
         self._hot = environment.hot
         self._executor = environment.executor
         self._clock = environment.clock
-        self._listener = listener
+        self._on_rollover = on_rollover
         self._prepared: HotLedger | None = None
         self.work = threading.RLock()
-        """Held by whoever changes which ledger is in use, or ends it for good."""
+        """Held while the current ledger is changed or ended, and while ledgers are removed."""
         self.appender: Appender
-        """Set right after both are made: each needs the other."""
+        """Set right after construction, since roller and appender need each other."""
 
     def ledger_wanted(self) -> None:
-        """Get a new ledger, on the executor."""
+        """Create a new ledger, on the executor; then call the appender's ``switch_to`` or ``no_ledger``."""
         self._submit(self._advance_task)
 
     def ledger_ended(self, ledger: HotLedger, end: LedgerEnd) -> None:
-        """Put an ended ledger on record, on the executor."""
+        """Close a ledger without appends in flight, and commit its end, on the executor."""
         self._submit(partial(self._finish_task, ledger, end))
 
-    def appended(self) -> None:
-        """Tell readers."""
-        self._listener.appended()
-
     def advance(self) -> None:
-        """Bring a new ledger into use (steps 1 to 3), unless one is about to be.
+        """Switch to a new ledger (steps 1 to 3), unless a switch is under way.
 
         Raises:
             HotLogError: The hot log cannot take a new ledger now.
-            MetadataError: The list was not changed, or may have been; the same ledger is committed at the next try.
+            MetadataError: The list was not changed, or may have been; the next attempt commits the same ledger.
             TopicTerminated: The topic takes no more entries.
         """
         with self.work:
             while not self.appender.switching:
-                # Kept if anything fails from here: the list may name it by now, so that another must not take its place
-                # and it must not be deleted.
+                # Kept if anything fails from here: the list may name it by now, so that it must neither be replaced by
+                # another nor deleted.
                 if self._prepared is None:
                     self._prepared = self._hot.create()
                 ledger = self._prepared
@@ -150,7 +142,7 @@ class Roller:
                     return
 
     def roll(self) -> None:
-        """Go on in a new ledger, and put the one before on record (steps 1 to 5). Waits for the appends in flight.
+        """Switch to a new ledger and commit the end of the old one (steps 1 to 5). Waits for the appends in flight.
 
         Raises:
             HotLogError: The hot log cannot take a new ledger now.
@@ -166,19 +158,19 @@ class Roller:
         """Apply an edit to the list.
 
         Raises:
-            Fenced: Another owner has taken over; appends are refused from now on.
+            Fenced: Another process owns the topic; appends are refused from now on.
             MetadataError: See :meth:`TopicMetadata.update`.
         """
-        return self._applied(partial(self._metadata.update, edit))
+        return self._applied(partial(self.metadata.update, edit))
 
     def check_owner(self) -> None:
         """Read the list again.
 
         Raises:
-            Fenced: Another owner has taken over; appends are refused from now on.
+            Fenced: Another process owns the topic; appends are refused from now on.
             MetadataUnavailable: The store cannot be reached.
         """
-        self._applied(self._metadata.check_owner)
+        self._applied(self.metadata.check_owner)
 
     def _applied(self, read: Callable[[], Snapshot]) -> Snapshot:
         try:
@@ -190,26 +182,26 @@ class Roller:
         return snapshot
 
     def commit_ends(self) -> None:
-        """Put ended ledgers on record, if there are any that are not.
+        """Commit the ends of closed ledgers that the list does not have yet.
 
         Raises:
-            HotLogError: A failed ledger cannot be ended for sure yet.
+            HotLogError: A failed ledger cannot be closed for certain yet.
             MetadataError: See :meth:`TopicMetadata.update`.
         """
         if self._state.ended():
-            self.commit(_nothing)
+            self.commit(_unchanged)
 
     def commit(self, edit: Edit) -> Snapshot:
-        """Apply an edit to the list, and with it what the list does not know yet: ended ledgers, index, broker time.
+        """Apply an edit to the list, together with ends of ledgers, index and broker time that it does not have yet.
 
         Raises:
-            HotLogError: A failed ledger cannot be ended for sure yet.
+            HotLogError: A failed ledger cannot be closed for certain yet.
             MetadataError: See :meth:`TopicMetadata.update`.
         """
         with self._state.lock:
             broken = self.appender.broken
             ended = self._state.ended()
-            reached = self.appender.progress
+            reached = self.appender.last_stamp
         if broken is not None:
             broken.close()
         now_ms = self._clock.now_ms()
@@ -218,7 +210,7 @@ class Roller:
             edit(info)
             for end in ended:
                 finish_ledger(info, end, now_ms)
-            record_progress(info, reached)
+            record_last_stamp(info, reached)
 
         return self.update(edit_all)
 
@@ -226,23 +218,23 @@ class Roller:
         try:
             self._executor.submit(task)
         except RuntimeError:  # the executor was shut down: the process is about to end
-            self.appender.no_ledger(TopicClosed(f"{self._name} gets no new ledger: the server is shutting down"))
+            self.appender.no_ledger(TopicClosed(f"no new ledger for {self._name}: the server is shutting down"))
 
     def _advance_task(self) -> None:
         try:
             with self.work:
-                if self.appender.wanted:  # and none came meanwhile
+                if self.appender.wanted:  # no other call has created one meanwhile
                     self._check_accepting()
                     self.advance()
         except (Fenced, TopicTerminated, TopicClosed) as error:
             self.appender.no_ledger(error)
             self.appender.refuse(error)
         except AfterglowError as error:
-            _log.warning("%s gets no new ledger yet: %s", self._name, error)
+            _log.warning("no new ledger for %s yet: %s", self._name, error)
             self.appender.no_ledger(error)
-        except Exception as error:  # noqa: BLE001  whatever it is, appends must not wait for ever
-            _log.exception("%s gets no new ledger", self._name)
-            self.appender.no_ledger(HotLogError(f"{self._name} gets no new ledger: {error}"))
+        except Exception as error:  # noqa: BLE001  appends must not wait for ever, whatever the error
+            _log.exception("no new ledger for %s", self._name)
+            self.appender.no_ledger(HotLogError(f"no new ledger for {self._name}: {error}"))
 
     def _check_accepting(self) -> None:
         if (refusal := self.appender.refusal) is not None:
@@ -253,10 +245,10 @@ class Roller:
             ledger.close()
             self.commit_ends()
         except AfterglowError as error:
-            # The state keeps the end, and the next commit, or opening the topic, brings it to the list.
-            _log.warning("ledger %d of %s has ended but is not on record yet: %s", end.ledger_id, self._name, error)
+            # The state keeps the end; the next commit, or the next owner, adds it to the list.
+            _log.warning("the end of ledger %d of %s is not committed yet: %s", end.ledger_id, self._name, error)
         else:
-            self._listener.rolled()
+            self._on_rollover()
 
 
 def _add(info: ManagedLedgerInfo, *, ledger_id: int, name: str) -> None:
@@ -267,5 +259,5 @@ def _add(info: ManagedLedgerInfo, *, ledger_id: int, name: str) -> None:
     add_ledger(info, ledger_id)
 
 
-def _nothing(_info: ManagedLedgerInfo) -> None:
-    """Commit only what the list does not know yet."""
+def _unchanged(_info: ManagedLedgerInfo) -> None:
+    """An edit that changes nothing."""

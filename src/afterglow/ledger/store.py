@@ -12,13 +12,13 @@ from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.ledger.cache import TailCache
 from afterglow.ledger.cursor_store import CursorStates
 from afterglow.ledger.deletion import finish_deletion, mark_deleted
+from afterglow.ledger.entry_source import HotSource
 from afterglow.ledger.environment import Environment, SystemClock
 from afterglow.ledger.managed_ledger import ManagedLedger
-from afterglow.ledger.offloading import NoOffloading, told
-from afterglow.ledger.properties import DELETING, get_text, get_trash
+from afterglow.ledger.offload_hooks import NoOffloadHooks, recorded_removal
+from afterglow.ledger.properties import DELETING, get_pending_deletes, get_text
 from afterglow.ledger.retention import Retention
-from afterglow.ledger.source import HotSource
-from afterglow.ledger.update import TopicMetadata
+from afterglow.ledger.topic_metadata import TopicMetadata
 from afterglow.metadata.names import Domain, TopicName, decode_name
 from afterglow.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_of, topics_path
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.hot.log import HotLog, KeyedState
+    from afterglow.ledger.entry_source import Sources
     from afterglow.ledger.environment import Clock, Executor
     from afterglow.ledger.offload_buffer import OffloadBuffer
-    from afterglow.ledger.offloading import Offloading
-    from afterglow.ledger.source import Sources
+    from afterglow.ledger.offload_hooks import OffloadHooks
     from afterglow.metadata.names import NamespaceName
     from afterglow.metadata.store import MetadataStore
 
@@ -79,7 +79,7 @@ class LedgerStore:
         executor: Executor,
         clock: Clock | None = None,
         sources: Sources | None = None,
-        offloading: Offloading | None = None,
+        offloading: OffloadHooks | None = None,
         buffer: OffloadBuffer | None = None,
         retention: Callable[[str], Retention] | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class LedgerStore:
             executor=executor,
             cache=TailCache(config.managed_ledger_cache_size_mb * _MIB, buffer),
             sources=sources or (lambda name: HotSource(name, hot)),
-            offloading=offloading or NoOffloading(),
+            offloading=offloading or NoOffloadHooks(),
             retention=retention or (lambda _name: Retention.from_config(config)),
         )
         self._lock = threading.Lock()
@@ -145,7 +145,7 @@ class LedgerStore:
             with self._lock:
                 self._open[name] = opened
         if self._environment.config.trigger_offload_on_topic_load:
-            self._environment.offloading.ended(name)
+            self._environment.offloading.on_ledger_closed(name)
         return opened
 
     def opened(self, name: str) -> ManagedLedger | None:
@@ -191,7 +191,7 @@ class LedgerStore:
                 return
             metadata = self._metadata_of(name)
             snapshot = metadata.open(create=False)
-            with told(self._environment.offloading, name, snapshot.info.ledgerInfo):
+            with recorded_removal(self._environment.offloading, name, snapshot.info.ledgerInfo):
                 metadata.update(mark_deleted)
                 finish_deletion(self._environment, metadata)
 
@@ -246,7 +246,7 @@ class LedgerStore:
                 continue
             info = parse_managed_ledger(found.value)
             named.update(ledger.ledgerId for ledger in info.ledgerInfo)
-            named.update(get_trash(info))
+            named.update(get_pending_deletes(info))
             if get_text(info, DELETING) is not None and self._finish_deletion(topic):
                 deleted.append(topic)
         swept: list[int] = []

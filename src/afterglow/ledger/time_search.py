@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from afterglow.ledger.layout import Layout, Span
+    from afterglow.format.position import LedgerRange
+    from afterglow.ledger.entry_source import EntryData
+    from afterglow.ledger.layout import Layout
     from afterglow.ledger.reader import StoredEntry
-    from afterglow.ledger.source import EntryData
 
 M = TypeVar("M", BrokerEntryMetadata, MessageMetadata)
 
@@ -112,7 +113,7 @@ class Entries(Protocol):
         ...
 
     def narrow(self, ledger_id: int, entries: range, time_ms: int, *, stamped: bool) -> range:
-        """Some of the entries of a ledger; see :meth:`afterglow.ledger.source.EntrySource.narrow`."""
+        """Some of the entries of a ledger; see :meth:`afterglow.ledger.entry_source.EntrySource.narrow`."""
         ...
 
 
@@ -127,7 +128,7 @@ class SearchCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TimeSearchResult:
     """The outcome of a search."""
 
     position: Position | None
@@ -174,18 +175,18 @@ class TimeSearch:
         self._known: dict[Position, int | None] = {}
         self._cost = SearchCost()
 
-    def first_at_or_after(self, time_ms: int) -> Found:
+    def first_at_or_after(self, time_ms: int) -> TimeSearchResult:
         """The first entry whose time is at or after ``time_ms``.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
             AfterglowError: An entry that must be looked at cannot be read.
         """
-        spans = self._layout.spans(EARLIEST)
+        spans = self._layout.ranges(EARLIEST)
         found = (position for span in spans if (position := self._in_ledger(span, time_ms)) is not None)
-        return Found(next(found, None), self._cost)
+        return TimeSearchResult(next(found, None), self._cost)
 
-    def _in_ledger(self, span: Span, time_ms: int) -> Position | None:
+    def _in_ledger(self, span: LedgerRange, time_ms: int) -> Position | None:
         """The first entry of a ledger at or after the moment. Ledgers behind the one that has it are not looked at."""
         ledger_id, first, last = span.ledger_id, span.first, span.last
         last_time = self._recorded.get(ledger_id)
@@ -206,7 +207,7 @@ class TimeSearch:
                 return position
         return None
 
-    def _classify(self, span: Span) -> list[_Stretch]:
+    def _classify(self, span: LedgerRange) -> list[_Stretch]:
         """What is alike in a ledger of which the list does not record how it is stamped."""
         ledger_id, first, last = span.ledger_id, span.first, span.last
         last_time = self._broker_time(ledger_id, last)

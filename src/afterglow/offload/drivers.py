@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, cast
 from afterglow.errors import AfterglowError, ConfigError, HotLogError, StorageError
 from afterglow.format.blocks import HEADER_BYTES
 from afterglow.format.frames import scan_frames
-from afterglow.format.position import Position
-from afterglow.hot.pulsar.runs import LedgerRange
+from afterglow.format.position import LedgerRange, Position
 from afterglow.offload.blocks import BlockOffloader
 from afterglow.offload.offloader import OffloadResult
 from afterglow.offload.parts import PartBuffer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import AfterglowError, HotLogError
 from afterglow.format.blocks import HEADER_BYTES
-from afterglow.ledger.ledger_list import covered_entries, offloaded_whole
+from afterglow.ledger.ledger_list import covered_entries, is_fully_offloaded
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.segments import records
@@ -165,7 +165,7 @@ def with_outage(answer: Explanation, outage: Outage | None, now_ms: int) -> Expl
 def _in_tier(
     row: ManagedLedgerInfo.LedgerInfo, policy: BrokerConfig, work: OffloadActivity, now_ms: int
 ) -> Explanation | None:
-    if not offloaded_whole(row):
+    if not is_fully_offloaded(row):
         return None
     count = len(row.offloadContext.offloadSegment)
     there = f"It is in the tier, in {count} segment{'' if count == 1 else 's'}" if count else "It is in the tier"
@@ -337,7 +337,7 @@ def view_stream(
 def _filled_bytes(ledger: ManagedLedger, uploads: Sequence[UploadRecord], hot: HotLog) -> int | None:
     if not uploads or uploads[-1].HasField("end"):
         return None
-    entries = range_between(ledger.layout, records.position_of(uploads[-1].begin), ledger.last_confirmed)
+    entries = range_between(ledger.layout, records.position_of(uploads[-1].begin), ledger.layout.last)
     try:
         return sum(
             frame_bytes(entry_range, entry_range.last, lambda id_, *ends: hot.open(id_).offsets(*ends))

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, Fenced, MetadataError, NotSupported
 from afterglow.format.objects import get_uuid, ledger_uuid, set_uuid
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.attempts import Attempt, AttemptWindow, Stage
@@ -143,7 +143,7 @@ def commit(context: LedgerContext, ledger: ManagedLedger, attempts: Sequence[Att
     won = {
         row.ledgerId
         for row in info.ledgerInfo
-        if offloaded_whole(row) and uuids.get(row.ledgerId) == ledger_uuid(row) and row.ledgerId in uuids
+        if is_fully_offloaded(row) and uuids.get(row.ledgerId) == ledger_uuid(row) and row.ledgerId in uuids
     }
     lost = [attempt for attempt in attempts if attempt.ledger_id not in won]
     for attempt in lost:

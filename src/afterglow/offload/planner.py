@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from afterglow.format.objects import ledger_uuid
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.offload.segments.uncovered import assigned_from
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int 
     """The moment after which the hot copy of a ledger may be freed; None: it stays, or is freed already."""
     context = row.offloadContext
     lag_ms = policy.managed_ledger_offload_deletion_lag_in_millis
-    if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not offloaded_whole(row):
+    if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not is_fully_offloaded(row):
         return None
     newest = max((segment.offloadedTimestamp for segment in context.offloadSegment), default=0)
     return max(context.timestamp, newest) + lag_ms

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import InvalidName, TopicMissing
 from afterglow.format.objects import ledger_uuid, parse_key
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import is_fully_offloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ def scan_ledgers(
                 managed_ledger=name,
                 status=status,
                 entries=None if row is None else row.entries,
-                offloaded=None if row is None else offloaded_whole(row),
+                offloaded=None if row is None else is_fully_offloaded(row),
             )
         )
     return Scan(tuple(ledgers), complete=True)

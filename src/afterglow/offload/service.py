@@ -76,7 +76,7 @@ _LEAVES = "the ledger left the topic's list"
 
 
 class OffloadService:
-    """Offloads ledgers; an :class:`~afterglow.ledger.offloading.Offloading`. Thread-safe.
+    """Offloads ledgers; an :class:`~afterglow.ledger.offload_hooks.OffloadHooks`. Thread-safe.
 
     Args:
         metadata: Holds ledger lists and records.
@@ -311,7 +311,7 @@ class OffloadService:
 
     # --- ledger events ------------------------------------------------------------------------------------------------
 
-    def in_use(self, name: str, ledger_id: int) -> bool:
+    def is_in_use(self, name: str, ledger_id: int) -> bool:
         """Whether a ledger is being copied, so that it must stay in the ledger list for now."""
         topic = self._topics.known(name)
         opened = self._store.opened(name)
@@ -320,11 +320,11 @@ class OffloadService:
             return True
         return topic is not None and topic.window.copies(ledger_id)
 
-    def ended(self, name: str) -> None:
+    def on_ledger_closed(self, name: str) -> None:
         """A ledger was closed: poll its topic at the next tick."""
         self._schedule.put(name, 0)
 
-    def leaving(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+    def before_removal(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
         """Record deletes of the copies of these ledgers, and stop what is under way for them.
 
         Raises:
@@ -342,7 +342,7 @@ class OffloadService:
         for each in {each.uuid: each for each in pending}.values():
             self._pending_deletes.record(name, each, _LEAVES)
 
-    def left(self, name: str) -> None:
+    def after_removal(self, name: str) -> None:
         """Ledgers are off the ledger list, or stay after all: carry out pending deletes."""
         self._topics.get(name).end_removal()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from afterglow.errors import AccessDenied, BucketMissing, ConfigError, HotLogError, InvalidPosition, NotSupported
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.position import EARLIEST, LATEST, Position
-from afterglow.ledger.ledger_list import covered_entries, first_unoffloaded, offloaded_whole
+from afterglow.ledger.ledger_list import covered_entries, first_unoffloaded, is_fully_offloaded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -232,8 +232,8 @@ class OffloadStatistics:
 
 def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
     """The numbers of a topic, given its list and where its hot ledgers are. May wait for a disk."""
-    rows = [row for row in info.ledgerInfo if offloaded_whole(row)]
-    partly = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment and not offloaded_whole(row)]
+    rows = [row for row in info.ledgerInfo if is_fully_offloaded(row)]
+    partly = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment and not is_fully_offloaded(row)]
     attempts = topic.window.attempts
     return OffloadStatistics(
         offloaded_bytes=sum(row.size for row in rows) + sum(_covered_bytes(row, hot) for row in partly),

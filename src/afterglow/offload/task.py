@@ -25,10 +25,9 @@ from crc32c import crc32c
 
 from afterglow.errors import AfterglowError, LedgerMissing, ObjectExists
 from afterglow.format.objects import INSTANCE_KEY
-from afterglow.format.position import Position
+from afterglow.format.position import LedgerRange, Position
 from afterglow.hot.local.shared import open_shared, read_instance
 from afterglow.hot.pulsar.ledgers import RemoteLedgers
-from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.metadata.names import TopicName
 from afterglow.offload.parts import PartBuffer
 from afterglow.storage.address import open_store

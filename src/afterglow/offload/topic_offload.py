@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from afterglow.errors import AfterglowError, Fenced, StorageError, TopicClosed, TopicMissing
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.metadata.names import TopicName
 from afterglow.offload import planner
 from afterglow.offload.backoff import LedgerBackoff, failure_level, note_begin
@@ -405,7 +405,7 @@ class TopicOffload:
             else:
                 sound.append(ledger_id)
         if sound:
-            ledger.free(sound)
+            ledger.trimmer.free(sound)
             for ledger_id in sound:
                 self._backoff.forget(ledger_id)
         if len(due) > _FREED_AT_ONCE:
@@ -414,7 +414,7 @@ class TopicOffload:
     def _prune_backoff(self, info: ManagedLedgerInfo, policy: BrokerConfig) -> None:
         """Forget failures of ledgers for which nothing is left to do."""
         freeable = planner.freeable(info, policy=policy, now_ms=self._env.clock.now_ms())
-        outside = {row.ledgerId for row in info.ledgerInfo if not offloaded_whole(row)}
+        outside = {row.ledgerId for row in info.ledgerInfo if not is_fully_offloaded(row)}
         self._backoff.keep(outside.union(freeable))
 
     def _stop(self, error: AfterglowError) -> None:

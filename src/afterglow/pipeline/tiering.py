@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class TopicSources:
-    """Sources of all topics; see :data:`~afterglow.ledger.source.Sources`. Thread-safe.
+    """Sources of all topics; see :data:`~afterglow.ledger.entry_source.Sources`. Thread-safe.
 
     Args:
         hot: The hot log.

@@ -15,10 +15,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import EntriesMissing, HotLogUnavailable, LedgerMissing
+from afterglow.format.position import LedgerRange
 from afterglow.hot.local.shared import open_shared, read_instance
 from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.hot.pulsar.ledgers import RemoteLedgers
-from afterglow.hot.pulsar.runs import LedgerRange
 from afterglow.metadata.cluster_credentials import ClusterCredentials
 
 if TYPE_CHECKING:

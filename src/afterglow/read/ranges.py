@@ -21,7 +21,7 @@ from afterglow.format.objects import get_uuid
 from afterglow.format.position import Position
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.ledger.ledger_list import offloaded_whole
+from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.read.cache import ByteCache
 from afterglow.read.mapfile import mapfile_key
 from afterglow.read.objects import Located, data_key
@@ -228,7 +228,7 @@ def tiered_only(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
 def tiered_end(info: ManagedLedgerInfo) -> Position | None:
     """Where the first entry of a topic stands that no tier has; None where a tier has every ledger whole."""
     for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        if not offloaded_whole(row):
+        if not is_fully_offloaded(row):
             return Position(row.ledgerId, _covered(row.offloadContext))
     return None
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from afterglow.config.choices import DamagePolicy, ReadPriority
 from afterglow.errors import AfterglowError, LedgerMissing
-from afterglow.ledger.source import EntryRun
+from afterglow.ledger.entry_source import EntrySlice
 from afterglow.read.copies import HotCopy, Tier
 from afterglow.read.counters import ReadCounters
 from afterglow.read.fallback import Copies, FallbackReader
@@ -57,7 +57,7 @@ class _Read:
 
 
 class TieredSource:
-    """An :class:`~afterglow.ledger.source.EntrySource` over hot log and tiers. Thread-safe.
+    """An :class:`~afterglow.ledger.entry_source.EntrySource` over hot log and tiers. Thread-safe.
 
     Args:
         name: The topic's managed-ledger name.
@@ -84,11 +84,11 @@ class TieredSource:
         self._searches = FallbackReader(name, ReadCounters())
         self._probes_hot = not isinstance(hot, RemoteHot)
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Entries of one ledger; see the protocol."""
         return _first_run(self.walk(row, first, last, max_bytes), last)
 
-    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Entries of one ledger for a search; see the protocol."""
         priority = ReadPriority.BOOKKEEPER_FIRST if self._probes_hot else ReadPriority.TIERED_STORAGE_FIRST
         find_copies = partial(self._find_copies, row, last, priority)
@@ -190,9 +190,9 @@ class TieredSource:
                 self._tiers.failed(self._tiers.locate(self._name, read.offloaded, read.policy), error)
 
 
-def _first_run(served: Iterator[ServedRun], last: int) -> EntryRun:
+def _first_run(served: Iterator[ServedRun], last: int) -> EntrySlice:
     """The first run; an empty one behind ``last`` where all entries up to there were left out."""
     found = next(served, None)
     if found is None:
-        return EntryRun(last + 1, ())
-    return EntryRun(found.run.frames.first_entry_id, found.run.entries(), found.tier is Tier.TIERED)
+        return EntrySlice(last + 1, ())
+    return EntrySlice(found.run.frames.first_entry_id, found.run.entries(), found.tier is Tier.TIERED)

@@ -59,7 +59,7 @@ class TimeIndex:
     """Count every request."""
 
     def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
-        """Some of the entries of a ledger; see :meth:`afterglow.ledger.source.EntrySource.narrow`.
+        """Some of the entries of a ledger; see :meth:`afterglow.ledger.entry_source.EntrySource.narrow`.
 
         Where an object cannot be read, these are all: reading them will show what is wrong.
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from afterglow.config.choices import ReadPriority
+    from afterglow.format.position import LedgerRange
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.ledger.layout import Span
     from afterglow.read.copies import HotReader, ServedRun
     from afterglow.read.tiered import TieredSource
 
@@ -58,9 +58,9 @@ class TopicView:
                 break
         return cls(name, {row.ledgerId: row for row in rows}, Layout.of(extents))
 
-    def spans(self, start: Position, end: Position) -> Iterator[Span]:
+    def spans(self, start: Position, end: Position) -> Iterator[LedgerRange]:
         """The ranges of entries from ``start`` on that stand before ``end``, ledger by ledger, in order."""
-        for span in self.layout.spans(start):
+        for span in self.layout.ranges(start):
             if Position(span.ledger_id, span.first) >= end:
                 return
             yield replace(span, last=min(span.last, end.entry_id - 1)) if span.ledger_id == end.ledger_id else span

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from afterglow.errors import CorruptMetadata
 from afterglow.format.position import Position
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
-from afterglow.ledger.ledger_list import offloaded_whole, records
+from afterglow.ledger.ledger_list import is_fully_offloaded, records
 from afterglow.tier.locations import location_of_record
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def source_ledgers(topic: str, info: ManagedLedgerInfo, view: TopicView) -> tupl
             record.closed_ms if record.finished else None,
             record.last_broker_time_ms,
             not record.hot_deleted,
-            offloaded_whole(view.rows[record.ledger_id]),
+            is_fully_offloaded(view.rows[record.ledger_id]),
         )
         for record in records(info)
     )

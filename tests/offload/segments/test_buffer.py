@@ -131,12 +131,12 @@ def test_an_upload_that_is_stuck_fills_the_buffer_and_nothing_more(world: Buffer
     assert world.buffer is not None
     world.service.offload_prefix(ledger.name, LATEST)
     world.run()
-    begin = ledger.last_confirmed.next()
+    begin = ledger.layout.last.next()
     while not world.buffer.statistics.refused:
         world.append(ledger, *(b"%d" % number * 4_000 for number in range(10)))
     full = world.buffer.statistics
     assert full.bytes_held > 0.9 * world.buffer_bytes / 2
-    assert ledger.read_over(begin, 1, 1).origins == [(ReadOrigin.BUFFER, 1)]
+    assert ledger.reader.read_with_gaps(begin, 1, 1).origins == [(ReadOrigin.BUFFER, 1)]
     world.append(ledger, *(b"more",) * 100)
     assert world.buffer.statistics.bytes_held == full.bytes_held
     world.run()

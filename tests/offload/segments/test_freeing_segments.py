@@ -67,7 +67,7 @@ class Life:
             ledger = self.world.store.open(TOPIC, create=False)
         except TopicMissing:
             return found
-        while read := ledger.read(position, 1000, 1 << 20):
+        while read := ledger.reader.read(position, 1000, 1 << 20):
             found += [bytes(entry.data) for entry in read]
             position = read[-1].position.next()
         return found
@@ -133,10 +133,10 @@ def test_an_object_stays_while_any_ledger_names_it_and_goes_with_the_last() -> N
     world = life.world
     ledger = world.open()
     ledger.retention = Retention.of(-1, 0)  # nothing of what is consumed
-    cursor = ledger.create_cursor("s", EARLIEST)
+    cursor = ledger.cursors.create("s", EARLIEST)
     seen = []
     for row in list(world.info().ledgerInfo)[:-1]:
-        cursor.ack_through(type(ledger.last_confirmed)(row.ledgerId, row.entries - 1))
+        cursor.ack_through(type(ledger.layout.last)(row.ledgerId, row.entries - 1))
         assert ledger.trim() == (row.ledgerId,)
         world.run()
         named = {str(uuid) for uuid in named_uuids(world.info())}
@@ -155,7 +155,7 @@ def test_ledgers_from_an_assigned_segment_on_are_not_dropped_also_right_after_a_
         ledger = life.world.open()
         ledger.retention = Retention.of(0, 0)
         before = [row.ledgerId for row in life.world.info().ledgerInfo]
-        ledger.truncate()
+        ledger.trimmer.truncate()
         after = [row.ledgerId for row in life.world.info().ledgerInfo if row.entries or not row.HasField("entries")]
         assert after[0] <= before[-1]
         assert set(life.records()["uploads"]) <= {str(uuid) for uuid in named_uuids(life.world.info())}

@@ -75,7 +75,7 @@ class Life:
         found: list[bytes] = []
         position = EARLIEST
         ledger = self.world.store.open(TOPIC, create=False)
-        while read := ledger.read(position, 1000, 1 << 20):
+        while read := ledger.reader.read(position, 1000, 1 << 20):
             found += [bytes(entry.data) for entry in read]
             position = read[-1].position.next()
         return found
@@ -181,11 +181,11 @@ def test_entries_whose_hot_copy_is_gone_are_lost_only_if_that_is_said() -> None:
     world.run()
     assert life.entries() == before
     world.append(world.open(), b"kept")
-    world.open().create_cursor("s", EARLIEST)
+    world.open().cursors.create("s", EARLIEST)
     world.service.delete_segments(TOPIC, dry_run=False, lose_data=True)
     assert [entry.rpartition(b"kept")[1:] for entry in life.entries()] == [(b"kept", b"")]
     assert min(row.ledgerId for row in world.info().ledgerInfo) == 5
-    assert world.open().cursor("s").backlog == 1
+    assert world.open().cursors.get("s").backlog == 1
     world.run()
     assert clean(world)
     world.check()
@@ -240,7 +240,7 @@ def test_what_changes_between_plan_and_commit_is_noticed(monkeypatch: pytest.Mon
     world = life.world
     ledger = world.open()
     world.clock.advance(2)
-    free = ledger.free
+    free = ledger.trimmer.free
     record = world.service._pending_deletes.record
 
     def then_free(*args: object, **kwargs: object) -> None:

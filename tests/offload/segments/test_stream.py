@@ -77,7 +77,7 @@ def test_parts_flow_while_the_segment_fills_and_only_the_last_is_missing_at_its_
     upload = world.stream.uploads[0]
     assert upload.record.upload_id
     assert len(upload.record.done) == len(upload.record.planned) >= 2
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     assert world.advance() == 1
     world.run()
     world.advance()
@@ -125,7 +125,7 @@ def test_a_segment_closes_when_its_first_entry_is_old_enough_and_none_begins_wit
 def test_a_small_segment_is_one_put_and_its_index() -> None:
     world = StreamWorld()
     world.append(b"a", b"b")
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert len(list(world.store.list())) == 2
     assert world.world.metadata.children(world.paths.uploads(world.ledger.name)) == ()
@@ -140,7 +140,7 @@ def test_a_segment_spans_ledgers_and_a_ledger_spans_segments() -> None:
         if number % 3 == 0:
             world.advance()
             world.run()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert held(world) == world.entries()
     by_ledger = [name.split(":")[0] for name, _, _ in world.segments()]
@@ -158,7 +158,7 @@ def test_the_record_tells_what_is_in_the_object_and_where_it_is() -> None:
     world.append(b"a", b"b")
     world.ledger.roll()
     world.append(b"c")
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     path = world.paths.segments(world.ledger.name)
     (name,) = world.world.metadata.children(path)
@@ -207,7 +207,7 @@ def test_ledgers_with_an_object_of_their_own_are_left_as_they_are() -> None:
         world.ledger.roll()
     world.ledger.update(lambda info: setattr(info.ledgerInfo[1].offloadContext, "complete", True))
     world.change(streaming_offload_enabled=True)
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.covered() == ["1:0", "3:0"]
     assert not world.ledger.info.ledgerInfo[1].offloadContext.offloadSegment
@@ -217,7 +217,7 @@ def test_a_failed_attempt_at_a_whole_ledger_is_given_up_for_segments() -> None:
     world = StreamWorld()
     world.append(b"a")
     world.ledger.update(lambda info: setattr(info.ledgerInfo[0].offloadContext, "uidMsb", 7))
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.ledgers_given_up == [1]
     assert world.ledger.info.ledgerInfo[0].offloadContext.uidMsb != 7
@@ -241,7 +241,7 @@ def test_switching_back_ends_the_last_segment_with_its_ledger() -> None:
     assert world.covered() == ["1:1"]
     world.change(streaming_offload_enabled=True)
     world.settle()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.covered() == ["1:1", "2:0"]
 
@@ -249,7 +249,7 @@ def test_switching_back_ends_the_last_segment_with_its_ledger() -> None:
 def test_switching_back_finishes_a_ledger_that_is_partly_in_segments() -> None:
     world = StreamWorld()
     world.append(b"a")
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     world.append(b"b")
     world.change(streaming_offload_enabled=False)
@@ -283,7 +283,7 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     assert looks_at > world.world.clock.now_ms(), "not before it may be tried again, though the segment is old"
     world.store = good
     world.world.clock.advance(60)
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.stream.idle
     assert not world.stream.error
@@ -301,7 +301,7 @@ def test_tasks_that_were_found_before_a_failure_go_out_all_the_same() -> None:
     world.store = FaultyStore(world.store, [rule])
     assert world.advance() == 1, "the first was committed and made room, the second failed"
     world.world.clock.advance(60)
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.stream.idle
     assert held(world) == world.entries()
@@ -325,7 +325,7 @@ def test_a_closing_that_was_not_heard_of_counts_though_another_would_be_planned_
     assert world.stream.uploads[0].end is None, "as far as was heard"
     world.change(max_offload_segment_size_in_bytes=10_000)
     world.world.clock.advance(60)
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.stream.idle
     assert held(world) == world.entries()
@@ -345,7 +345,7 @@ def test_an_assignment_that_was_not_heard_of_counts() -> None:
     world.advance()
     assert len(faulty.injected) == 2
     world.world.clock.advance(60)
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     world.crash()
     world.settle()
@@ -395,7 +395,7 @@ def uploaded(world: StreamWorld, *entries: bytes) -> Upload:
     world.append(*entries)
     world.advance()
     world.run()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.advance()
     world.run()
     (upload,) = world.store.list_uploads()
@@ -524,7 +524,7 @@ def test_a_resumed_segment_is_cut_by_the_sizes_that_it_began_with() -> None:
     world.crash()
     world.append(*[entry] * 30)
     world.settle()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     (key, _) = [found.key for found in world.store.list()]
     groups = decode_index(world.store.get(key + INDEX_SUFFIX)).groups
@@ -546,7 +546,7 @@ def test_an_upload_that_the_store_has_lost_starts_again_under_another_name() -> 
     world.advance()
     assert [str(uuid) for uuid in world.given_up] == [upload.key for upload in lost]
     world.world.clock.advance(60)
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert held(world) == world.entries()
     assert world.store.list_uploads() == ()
@@ -575,7 +575,7 @@ def test_uploads_lost_together_while_metadata_is_unavailable_cost_no_other_segme
     for _ in range(3):  # one lost upload is found at a time
         world.world.clock.advance(60)
         world.settle()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.stream.idle
     assert held(world) == world.entries()
@@ -594,7 +594,7 @@ def test_a_zombie_changes_nothing_once_another_owner_has_taken_over() -> None:
     with pytest.raises(Fenced):
         zombie.advance()
     world.stream, world.tasks = owner, []
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert held(world) == world.entries()
     assert world.given_up == {}
@@ -629,7 +629,7 @@ def test_a_committed_segment_whose_record_stays_for_a_while_is_not_written_again
 ) -> None:
     world = StreamWorld()
     world.append(*map(payload, range(3)))
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
 
     def fail(_node: UploadRecordNode) -> None:
         raise MetadataUnavailable("not now")
@@ -672,7 +672,7 @@ def test_a_record_whose_deletion_had_an_unknown_outcome_is_not_taken_for_another
     """Promises 3 and 9: the rightful owner goes on after a commit."""
     world = StreamWorld()
     world.append(*map(payload, range(3)))
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.advance()
     world.run()
     LostAnswer(monkeypatch, world.world.metadata)
@@ -680,7 +680,7 @@ def test_a_record_whose_deletion_had_an_unknown_outcome_is_not_taken_for_another
     assert isinstance(world.stream.error, MetadataUnavailable)
     world.world.clock.advance(60)
     world.append(payload(3))
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert world.stream.idle
     assert all(entry.endswith(payload(number)) for number, entry in enumerate(world.entries()))
@@ -693,7 +693,7 @@ def test_a_segment_that_was_given_up_is_not_finished_again_where_its_record_was_
     """Promises 3, 4 and 9: what is deleted as given up is not written again."""
     world = StreamWorld()
     world.append(*map(payload, range(3)))
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.advance()
     world.run()
 
@@ -721,7 +721,7 @@ def script(world: StreamWorld) -> None:
         if number % 4 == 3:
             world.advance()
             world.run()
-    world.stream.close_at(world.ledger.last_confirmed)
+    world.stream.close_at(world.ledger.layout.last)
     world.settle()
     world.append(payload(24))
     world.settle()
@@ -759,7 +759,7 @@ def test_after_a_crash_at_any_effect_the_next_owner_ends_with_every_entry_once()
             point._at = None
             world.crash()
             world.change(streaming_offload_enabled=True)
-            world.stream.close_at(world.ledger.last_confirmed)
+            world.stream.close_at(world.ledger.layout.last)
             world.settle()
         found = held(world)
         assert found == world.entries(), f"crash at {at}: {count.effects[at]}"
@@ -789,7 +789,7 @@ def test_any_mix_of_appends_crashes_and_changes_loses_and_repeats_nothing(seed: 
             case 7:
                 if choose.random() < 0.5:
                     world.crash()
-                elif world.ledger.number_of_entries:
+                elif world.ledger.layout.total_entries:
                     world.ledger.roll()
             case _:
                 world.change(streaming_offload_enabled=choose.random() < 0.7)
@@ -797,8 +797,8 @@ def test_any_mix_of_appends_crashes_and_changes_loses_and_repeats_nothing(seed: 
     world.tasks, tasks = [], world.tasks
     del tasks
     world.crash()
-    if world.ledger.number_of_entries:
-        world.stream.close_at(world.ledger.last_confirmed)
+    if world.ledger.layout.total_entries:
+        world.stream.close_at(world.ledger.layout.last)
     world.settle()
     assert held(world) == world.entries(), f"seed {seed}"
     assert len(world.entries()) == number

@@ -98,7 +98,7 @@ class Clients(Actor):
         def read(ledger: ManagedLedger) -> None:
             nonlocal owned
             owned = process.owns(model.name)
-            found.extend(as_sent(ledger.read(first, most, size)))
+            found.extend(as_sent(ledger.reader.read(first, most, size)))
 
         is_empty = self.world.fault_plan.is_empty and process.session.is_open
         outcome = self.on(process, model, read)
@@ -140,9 +140,9 @@ class Clients(Actor):
         model, process = self.topic(), self.process()
 
         def subscribe(ledger: ManagedLedger) -> None:
-            ledger.create_cursor(_SUBSCRIPTION, EARLIEST)
+            ledger.cursors.create(_SUBSCRIPTION, EARLIEST)
             model.subscribed = model.subscribed or process.owns(model.name)
-            model.consumed = max(model.consumed, ledger.cursor(_SUBSCRIPTION).mark_delete)
+            model.consumed = max(model.consumed, ledger.cursors.get(_SUBSCRIPTION).mark_delete)
 
         return self.on(process, model, subscribe)
 
@@ -153,11 +153,11 @@ class Clients(Actor):
             return "nobody has subscribed"
 
         def acknowledge(ledger: ManagedLedger) -> None:
-            entries = ledger.read(ledger.cursor(_SUBSCRIPTION).mark_delete, 10, 1 << 20)
+            entries = ledger.reader.read(ledger.cursors.get(_SUBSCRIPTION).mark_delete, 10, 1 << 20)
             if entries:
                 to = self.rng.choice(entries).position
                 model.consumed = max(model.consumed, to)
-                ledger.cursor(_SUBSCRIPTION).ack_through(to)
+                ledger.cursors.get(_SUBSCRIPTION).ack_through(to)
 
         return self.on(process, model, acknowledge)
 
@@ -168,7 +168,7 @@ class Clients(Actor):
         def truncate(ledger: ManagedLedger) -> None:
             model.truncated = max((row.ledgerId for row in ledger.info.ledgerInfo), default=-1)
             model.consumed = max(model.consumed, Position(model.truncated, 1 << 40))
-            ledger.truncate()
+            ledger.trimmer.truncate()
 
         return self.on(self.process(), model, truncate)
 

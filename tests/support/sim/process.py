@@ -223,7 +223,7 @@ class ServedLedger:
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
         """Confirmed entries from ``first`` on as frames, and how many."""
         opened = self._process.store.opened(self._topic) if self._process.alive else None
-        held = None if opened is None else opened.read_memory(Position(self.ledger_id, first), 3, max_bytes)
+        held = None if opened is None else opened.reader.read_memory(Position(self.ledger_id, first), 3, max_bytes)
         found = [] if held is None else [entry.data for entry in held.entries]
         if held is not None and found and held.entries[0].position == Position(self.ledger_id, first):
             return memoryview(frame_entries(found, first)), len(found)

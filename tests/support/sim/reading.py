@@ -27,7 +27,7 @@ def read_all(ledger: ManagedLedger) -> list[tuple[Position, bytes]]:
     """
     found: list[tuple[Position, bytes]] = []
     position = EARLIEST
-    while entries := ledger.read(position, 1000, 1 << 20):
+    while entries := ledger.reader.read(position, 1000, 1 << 20):
         found += as_sent(entries)
         position = entries[-1].position.next()
     return found

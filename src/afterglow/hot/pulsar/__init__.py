@@ -6,10 +6,9 @@ from afterglow.hot.pulsar.address import PulsarAddress
 from afterglow.hot.pulsar.ledgers import RemoteLedger, RemoteLedgers
 from afterglow.hot.pulsar.lookup import partitions
 from afterglow.hot.pulsar.reader import RawReader, ReadStatistics
-from afterglow.hot.pulsar.runs import LedgerRange, RawRun
+from afterglow.hot.pulsar.runs import RawRun
 
 __all__ = [
-    "LedgerRange",
     "PulsarAddress",
     "RawReader",
     "RawRun",

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from afterglow.format.position import LedgerRange
     from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.hot.pulsar.runs import LedgerRange, RawRun
+    from afterglow.hot.pulsar.runs import RawRun
 
 
 class RemoteLedgers:

@@ -28,10 +28,10 @@ from afterglow.metadata.names import TopicName
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from afterglow.format.position import Position
+    from afterglow.format.position import LedgerRange, Position
     from afterglow.hot.pulsar.address import PulsarAddress
     from afterglow.hot.pulsar.connection import Connection
-    from afterglow.hot.pulsar.runs import LedgerRange, RawRun
+    from afterglow.hot.pulsar.runs import RawRun
 
 DEFAULT_RECEIVE_BYTES: Final = 8 << 20
 

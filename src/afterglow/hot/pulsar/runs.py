@@ -7,29 +7,12 @@ from typing import TYPE_CHECKING
 
 from afterglow.errors import EntriesMissing, InvalidPosition
 from afterglow.format.frames import FRAME_BYTES, scan_frames
-from afterglow.format.position import Position
+from afterglow.format.position import LedgerRange, Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from afterglow.format.frames import Frames
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRange:
-    """A stretch of entries of one ledger."""
-
-    ledger_id: int
-    first: int
-    """First entry id, inclusive."""
-    last: int
-    """Last entry id, inclusive; never below ``first``."""
-
-    def __len__(self) -> int:
-        return self.last - self.first + 1
-
-    def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.first}..{self.last}"
 
 
 @dataclass(frozen=True, slots=True)

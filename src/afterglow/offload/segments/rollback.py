@@ -146,7 +146,7 @@ def roll_back(
             edits.forget_segment(info, uuid=uuid)
 
     if lost:
-        ledger.discard(lost, edit)
+        ledger.trimmer.discard(lost, edit)
     else:
         ledger.update(edit)
     return replace(plan, done=True)

@@ -429,7 +429,7 @@ class TopicStream:
 
     def _written_ms(self, begin: Position, now_ms: int) -> int:
         """When an entry was written: by its broker time, else as of now."""
-        found = self._env.ledger.read(begin, 1, 1)
+        found = self._env.ledger.reader.read(begin, 1, 1)
         if not found or found[0].position != begin:
             return now_ms
         try:

@@ -131,7 +131,7 @@ def needs_streaming(info: ManagedLedgerInfo, *, streaming: bool) -> bool:
 def range_between(layout: Layout, begin: Position, end: Position) -> PositionRange:
     """The entries from one to another, both inclusive; both must be there."""
     ranges = []
-    for span in layout.spans(begin):
+    for span in layout.ranges(begin):
         if span.ledger_id > end.ledger_id:
             break
         last = min(span.last, end.entry_id) if span.ledger_id == end.ledger_id else span.last

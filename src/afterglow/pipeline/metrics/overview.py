@@ -180,7 +180,7 @@ class Overview:
             offload=self._mode(topic),
             failing=statistics is not None and statistics.failing,
             open=figures is not None,
-            entries=sum(row.entries for row in info.ledgerInfo) if opened is None else opened.number_of_entries,
+            entries=sum(row.entries for row in info.ledgerInfo) if opened is None else opened.layout.total_entries,
             size_bytes=size_bytes,
             offloaded_bytes=offloaded_bytes,
             lag_bytes=size_bytes - offloaded_bytes,

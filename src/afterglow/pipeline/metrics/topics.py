@@ -84,7 +84,7 @@ def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
         went,
         topic.meter_out.rate(went),
         topic.ledger.size_bytes,
-        topic.ledger.number_of_entries,
+        topic.ledger.layout.total_entries,
         subscriptions,
     )
 

@@ -6,55 +6,55 @@ import pytest
 
 from afterglow.errors import MetadataUnavailable
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from afterglow.ledger.ledger_list import free_ledgers, offloaded_whole
-from afterglow.ledger.offloading import NoOffloading, told
-from afterglow.ledger.properties import get_trash
+from afterglow.ledger.ledger_list import free_ledgers, is_fully_offloaded
+from afterglow.ledger.offload_hooks import NoOffloadHooks, recorded_removal
+from afterglow.ledger.properties import get_pending_deletes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Offloading(NoOffloading):
+class RecordingHooks(NoOffloadHooks):
     """Notes what it is told; metadata may fail it."""
 
     def __init__(self, *, reachable: bool) -> None:
         self._reachable = reachable
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
-    def leaving(self, _name: str, _rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
-        self.told.append("leaving")
+    def before_removal(self, _name: str, _rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+        self.calls.append("before_removal")
         if not self._reachable:
             raise MetadataUnavailable("out")
 
-    def left(self, _name: str) -> None:
-        self.told.append("left")
+    def after_removal(self, _name: str) -> None:
+        self.calls.append("after_removal")
 
 
-def leave(offloading: Offloading, error: Exception | None = None) -> None:
-    with told(offloading, "t", []):
-        offloading.told.append("the list is changed")
+def leave(offloading: RecordingHooks, error: Exception | None = None) -> None:
+    with recorded_removal(offloading, "t", []):
+        offloading.calls.append("the list is changed")
         if error is not None:
             raise error
 
 
 def test_ledgers_leave_between_two_calls() -> None:
-    offloading = Offloading(reachable=True)
+    offloading = RecordingHooks(reachable=True)
     leave(offloading)
-    assert offloading.told == ["leaving", "the list is changed", "left"]
+    assert offloading.calls == ["before_removal", "the list is changed", "after_removal"]
 
 
 def test_it_is_told_when_the_list_could_not_be_changed() -> None:
-    offloading = Offloading(reachable=True)
+    offloading = RecordingHooks(reachable=True)
     with pytest.raises(MetadataUnavailable):
         leave(offloading, MetadataUnavailable("out"))
-    assert offloading.told == ["leaving", "the list is changed", "left"]
+    assert offloading.calls == ["before_removal", "the list is changed", "after_removal"]
 
 
 def test_ledgers_that_stay_because_nothing_is_on_record_do_not_leave_for_ever() -> None:
-    offloading = Offloading(reachable=False)
+    offloading = RecordingHooks(reachable=False)
     with pytest.raises(MetadataUnavailable):
         leave(offloading)
-    assert offloading.told == ["leaving", "left"]
+    assert offloading.calls == ["before_removal", "after_removal"]
 
 
 def row_in_segments(entries: int, *ends: int, assigned: int = 0) -> ManagedLedgerInfo.LedgerInfo:
@@ -68,11 +68,11 @@ def row_in_segments(entries: int, *ends: int, assigned: int = 0) -> ManagedLedge
 
 
 def test_a_ledger_is_offloaded_whole_only_with_its_last_entry_and_all_segments_committed() -> None:
-    assert offloaded_whole(row_in_segments(4, 1, 3))
-    assert not offloaded_whole(row_in_segments(4, 1, 2))
-    assert not offloaded_whole(row_in_segments(4, 1, 3, assigned=1))
-    assert not offloaded_whole(row_in_segments(0))
-    assert not offloaded_whole(row_in_segments(4))
+    assert is_fully_offloaded(row_in_segments(4, 1, 3))
+    assert not is_fully_offloaded(row_in_segments(4, 1, 2))
+    assert not is_fully_offloaded(row_in_segments(4, 1, 3, assigned=1))
+    assert not is_fully_offloaded(row_in_segments(0))
+    assert not is_fully_offloaded(row_in_segments(4))
 
 
 def test_only_hot_copies_of_ledgers_that_are_offloaded_whole_are_freed() -> None:
@@ -80,4 +80,4 @@ def test_only_hot_copies_of_ledgers_that_are_offloaded_whole_are_freed() -> None
     info.ledgerInfo[1].ledgerId = 2
     free_ledgers(info, {1, 2})
     assert [row.offloadContext.bookkeeperDeleted for row in info.ledgerInfo] == [True, False]
-    assert list(get_trash(info)) == [1]
+    assert list(get_pending_deletes(info)) == [1]

@@ -1,7 +1,7 @@
-"""What a topic looks like at this moment: its list of ledgers, joined with what the list does not know yet.
+"""State of an open topic in memory: its ledger list, joined with ends of ledgers that the list does not have yet.
 
-The list lags behind: it learns how a ledger ended only after the next one is in use. This joins the two, so that
-readers see every confirmed entry and nothing else.
+The list has the end of a ledger only some time after the next one is in use. With both joined, readers see every
+confirmed entry and nothing else.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from afterglow.ledger.ledger_list import LedgerEnd, records
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.ledger_list import LedgerRecord
-    from afterglow.ledger.update import Snapshot
+    from afterglow.ledger.topic_metadata import Snapshot
 
 
-class TopicState:
-    """The newest known list, the ledgers that ended since, and the one that is being written. Thread-safe.
+class ManagedLedgerState:
+    """The newest known list, the ledgers that were closed since, and the one that is written. Thread-safe.
 
     Args:
-        snapshot: The list when the topic was opened.
+        snapshot: The topic's metadata when it was opened.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.lock = threading.RLock()
-        """Guards this, and everything of the append path with it. Nobody waits for I/O while holding it."""
+        """Guards this and the whole append path. Never held during I/O."""
         self._snapshot = snapshot
         self._records = records(snapshot.info)
-        self._rows = _by_id(snapshot.info)
+        self._infos = _by_id(snapshot.info)
         self._ended: dict[int, LedgerEnd] = {}
         self._tail_id: int | None = None
         self._tail_bytes = 0
@@ -41,12 +41,12 @@ class TopicState:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest list that was applied."""
+        """The newest metadata that was applied."""
         return self._snapshot
 
     @property
     def layout(self) -> Layout:
-        """Where the entries lie that readers may see."""
+        """The ledgers with the entries that readers may see."""
         return self._layout
 
     @property
@@ -54,13 +54,13 @@ class TopicState:
         """The ledgers of the list, ascending by id."""
         return self._records
 
-    def row(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
-        """A ledger as the list has it, not to be changed; None where it is not in the list."""
-        return self._rows.get(ledger_id)
+    def ledger_info(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo | None:
+        """A ledger as the list has it, not to be changed; None if it is not in the list."""
+        return self._infos.get(ledger_id)
 
     @property
     def terminated(self) -> Position | None:
-        """The last entry of a terminated topic; None where the topic goes on."""
+        """The last entry of a terminated topic; None if the topic takes appends."""
         info = self._snapshot.info
         if not info.HasField("terminatedPosition"):
             return None
@@ -68,7 +68,7 @@ class TopicState:
 
     @property
     def writing_to(self) -> int | None:
-        """The ledger that is being written; None where none is."""
+        """Id of the ledger that takes appends; None if there is none."""
         return self._tail_id
 
     @property
@@ -78,7 +78,7 @@ class TopicState:
             return self._bytes_before_tail + self._tail_bytes
 
     def ended(self) -> tuple[LedgerEnd, ...]:
-        """Ledgers that have ended here, of which the list does not know it yet."""
+        """Ends of ledgers that the list does not have yet."""
         with self.lock:
             return tuple(self._ended.values())
 
@@ -88,35 +88,35 @@ class TopicState:
             return ledger_id in self._ended
 
     def apply(self, snapshot: Snapshot) -> None:
-        """Take a newer list; an older one than is known is ignored."""
+        """Take newer metadata; an older version than the known one is ignored."""
         with self.lock:
             if snapshot.version <= self._snapshot.version:
                 return
             self._snapshot = snapshot
             self._records = records(snapshot.info)
-            self._rows = _by_id(snapshot.info)
+            self._infos = _by_id(snapshot.info)
             open_ids = {record.ledger_id for record in self._records if not record.finished}
             self._ended = {id_: end for id_, end in self._ended.items() if id_ in open_ids}
             self._rebuild(self._tail_entries)
 
     def begin(self, ledger_id: int) -> None:
-        """Write to a new, empty ledger of the list."""
+        """Make a new, empty ledger of the list the one that takes appends."""
         with self.lock:
             self._tail_id = ledger_id
             self._tail_bytes = 0
             self._rebuild(0)
 
     def confirm(self, data_bytes: int) -> None:
-        """Let readers see one more entry of the ledger that is being written."""
+        """Let readers see one more entry of the ledger that takes appends."""
         with self.lock:
             self._tail_bytes += data_bytes
             self._layout = self._layout.with_tail(self._layout.tail_entries + 1)
 
     def end_tail(self, last_broker_time_ms: int | None) -> LedgerEnd:
-        """Note that the ledger that is being written has ended with what readers see of it.
+        """Record that the ledger that takes appends has ended with its confirmed entries.
 
         Args:
-            last_broker_time_ms: Of the topic's last entry, which counts where it stands in this ledger.
+            last_broker_time_ms: Broker time of the topic's last entry; ignored if the ledger has no entries.
         """
         with self.lock:
             assert self._tail_id is not None
@@ -134,7 +134,7 @@ class TopicState:
         return 0 if self._tail_id is None else self._layout.tail_entries
 
     def _rebuild(self, tail_entries: int) -> None:
-        """Lay the visible ledgers out anew. One that is in the list but not yet in use is not visible."""
+        """Compute the layout anew. A ledger of the list that is not in use yet is not visible."""
         visible: list[tuple[int, int]] = []
         size = 0
         for record in self._records:
@@ -151,4 +151,4 @@ class TopicState:
 
 
 def _by_id(info: ManagedLedgerInfo) -> dict[int, ManagedLedgerInfo.LedgerInfo]:
-    return {row.ledgerId: row for row in info.ledgerInfo}
+    return {ledger.ledgerId: ledger for ledger in info.ledgerInfo}

@@ -9,7 +9,7 @@ from tests.support.faults import Fault, FaultRule, FaultyMetadataStore
 from afterglow.config import BrokerConfig
 from afterglow.errors import Fenced, MetadataUnavailable, TopicMissing
 from afterglow.ledger.properties import OWNER_EPOCH, get_number, get_text, set_text
-from afterglow.ledger.update import TopicMetadata
+from afterglow.ledger.topic_metadata import TopicMetadata
 from afterglow.metadata.memory import MemoryMetadataStore
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ EntryData: TypeAlias = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class EntryRun:
+class EntrySlice:
     """Consecutive entries of one ledger."""
 
     first: int
@@ -32,7 +32,7 @@ class EntryRun:
 class EntrySource(Protocol):
     """Reads the ledgers of one topic. Thread-safe."""
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Entries from ``first`` to ``last``, both inclusive: at least one, further ones while within ``max_bytes``.
 
         Args:
@@ -47,7 +47,7 @@ class EntrySource(Protocol):
         """
         ...
 
-    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """The same for a search for a position, which is not a read by a consumer.
 
         The cheapest copy serves whatever the read priority, and the entries are not counted as read.
@@ -88,7 +88,7 @@ class HotSource:
         self._name = name
         self._hot = hot
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntryRun:
+    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Entries of one ledger; see the protocol."""
         if not row.offloadContext.bookkeeperDeleted:
             try:
@@ -108,7 +108,7 @@ class HotSource:
         return entries
 
 
-def read_hot(hot: HotLog, ledger_id: int, first: int, last: int, max_bytes: int) -> EntryRun:
+def read_hot(hot: HotLog, ledger_id: int, first: int, last: int, max_bytes: int) -> EntrySlice:
     """Entries of a hot ledger; see :meth:`EntrySource.read`.
 
     Raises:
@@ -125,4 +125,4 @@ def read_hot(hot: HotLog, ledger_id: int, first: int, last: int, max_bytes: int)
     run = ledger.read(first, min(last, first + max(fitting, 1) - 1))
     if not run:
         raise LedgerMissing(f"the hot copy of ledger {ledger_id} has no entry {first}")
-    return EntryRun(first, run)
+    return EntrySlice(first, run)
