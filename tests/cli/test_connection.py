@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    "place",
+    "options",
     [
         lambda url: ("--admin-url", url, "topics", "list"),
         lambda url: ("topics", "--admin-url", url, "list"),
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
         lambda url: ("--admin-url", "http://127.0.0.1:1", "topics", "list", "--admin-url", url),
     ],
 )
-def test_the_admin_url_stands_before_or_after_the_subcommand_and_wins_over_the_environment(
-    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch, location: Callable[[str], tuple[str, ...]]
+def test_the_admin_url_may_precede_or_follow_the_subcommand_and_overrides_the_environment(
+    canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch, options: Callable[[str], tuple[str, ...]]
 ) -> None:
     monkeypatch.setenv("AFTERGLOW_ADMIN_URL", "http://127.0.0.1:1")
     canned.on("GET", "namespaces/public/default/topics", (200, ["persistent://public/default/t"]))
-    assert canned_cli.do(*location(canned.url)) == "persistent://public/default/t\n"
+    assert canned_cli.do(*options(canned.url)) == "persistent://public/default/t\n"
 
 
-def test_nobody_at_the_address_is_one_line_with_the_cure(canned_cli: Cli) -> None:
+def test_an_address_without_a_server_is_one_line_with_the_remedy(canned_cli: Cli) -> None:
     said = canned_cli.refused(1, "topics", "list", "--admin-url", "http://127.0.0.1:1")
     assert "http://127.0.0.1:1 does not answer" in said
     assert "afterglow serve" in said
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "pulsar://127.0.0.1:6650", "http://", "http://h:port", "http://h:0"])
-def test_an_address_that_is_none_exits_2(canned_cli: Cli, url: str) -> None:
+def test_an_invalid_address_exits_2(canned_cli: Cli, url: str) -> None:
     assert "http://HOST:PORT" in canned_cli.refused(2, "topics", "list", "--admin-url", url)
 
 
@@ -63,7 +63,7 @@ def test_a_redirect_to_the_owner_is_followed_with_the_body(canned: Canned, canne
     assert canned.calls[-1][:3] == ("PUT", "/admin/v2/moved?authoritative=true", 1024)
 
 
-def test_redirects_in_a_circle_end(canned: Canned, canned_cli: Cli) -> None:
+def test_a_redirect_loop_ends(canned: Canned, canned_cli: Cli) -> None:
     canned.on("GET", "namespaces/public", (307, f"{canned.url}/admin/v2/namespaces/public"))
     assert "from one to another" in canned_cli.refused(1, "namespaces", "list")
 
@@ -74,18 +74,18 @@ def test_redirects_in_a_circle_end(canned: Canned, canned_cli: Cli) -> None:
         ((409, {"reason": "it is\nin use"}), "afterglow: it is in use"),
         ((500, b"<html>oops</html>"), "status 500: <html>oops</html>"),
         ((503, None), "status 503"),
-        ((200, b"<html>welcome</html>"), "is it an admin API?"),
+        ((200, b"<html>welcome</html>"), "which is not valid JSON"),
         ((200, {"topics": []}), "not a list of names"),
     ],
 )
-def test_what_the_server_refuses_or_is_no_admin_api_is_one_line_and_exit_1(
+def test_a_refusal_or_an_unexpected_answer_is_one_line_and_exit_1(
     canned: Canned, canned_cli: Cli, answer: tuple[int, object], words: str
 ) -> None:
     canned.on("GET", "namespaces/public/default/topics", answer)
     assert words in canned_cli.refused(1, "topics", "list")
 
 
-def test_an_answer_without_the_fields_that_matter_is_no_traceback(canned: Canned, canned_cli: Cli) -> None:
+def test_an_answer_that_lacks_required_fields_is_one_line(canned: Canned, canned_cli: Cli) -> None:
     canned.on("GET", "persistent/public/default/t/partitions", (200, {"partitions": 0}))
     canned.on("GET", "persistent/public/default/t/offload", (200, {"state": "fine"}))
     assert "with status, lastError" in canned_cli.refused(1, "topics", "offload-status", "t")

@@ -1,4 +1,4 @@
-"""What goes wrong reaches a person as one line."""
+"""Failures are reported in one line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("option", ["--port", "--http-port"])
-def test_a_port_that_is_taken_is_one_line_with_the_cure_and_exit_2(
-    canned_cli: Cli, tmp_path: Path, option: str
-) -> None:
+def test_a_port_in_use_is_one_line_with_the_remedy_and_exit_2(canned_cli: Cli, tmp_path: Path, option: str) -> None:
     other = {"--port": "--http-port", "--http-port": "--port"}[option]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -49,7 +47,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_cure_and_exit_2(
             "=3600 (broker, argument) is not below the retention, defaultRetentionTimeInMinutes=60 (broker, argument)",
         ),
         (("--set", "noSuchSetting=1"), "no such setting"),
-        (("--set", "webServicePort=1"), "the command line gives it two different values"),
+        (("--set", "webServicePort=1"), "the command line sets it to two different values"),
         (("--set", "webServicePort"), "write NAME=VALUE"),
     ],
 )
@@ -62,7 +60,7 @@ def test_settings_that_cannot_be_used_are_one_line_and_exit_2_before_it_is_ready
     assert words in said.stderr
 
 
-def test_a_file_in_a_directory_that_is_not_there_exits_2(canned_cli: Cli, tmp_path: Path) -> None:
+def test_an_output_file_in_a_missing_directory_exits_2(canned_cli: Cli, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     with ServerHome(home) as server:
@@ -70,7 +68,7 @@ def test_a_file_in_a_directory_that_is_not_there_exits_2(canned_cli: Cli, tmp_pa
     for output_format in ("jsonl", "parquet"):
         file = str(tmp_path / "absent" / "file")
         said = canned_cli.refused(2, "read", str(home), "t", "--format", output_format, "--output", file)
-        assert "absent' is no directory; make it first" in said
+        assert "absent' does not exist; create it first" in said
 
 
 @pytest.mark.parametrize(
@@ -78,10 +76,10 @@ def test_a_file_in_a_directory_that_is_not_there_exits_2(canned_cli: Cli, tmp_pa
     [
         (FileNotFoundError(2, "No such file or directory", "/a/b"), "/a/b: No such file or directory"),
         (OSError("the wire is cut"), "the wire is cut"),
-        (ValueError("of\nall things"), "unexpected ValueError: of all things; --debug shows where it came from"),
+        (ValueError("of\nall things"), "unexpected ValueError: of all things; --debug shows the traceback"),
     ],
 )
-def test_what_nobody_expected_is_one_line_unless_debug_asks_for_more(
+def test_an_unexpected_error_is_one_line_unless_debug_shows_the_traceback(
     canned_cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     def fail(**_: object) -> None:
@@ -94,7 +92,7 @@ def test_what_nobody_expected_is_one_line_unless_debug_asks_for_more(
         application.main(["any"])
 
 
-def test_a_reader_that_has_seen_enough_ends_a_list_quietly(
+def test_a_closed_pipe_ends_a_list_without_an_error(
     canned: Canned, canned_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canned.on("GET", "namespaces/public", (200, ["public/a", "public/b"]))

@@ -45,10 +45,10 @@ def test_a_home_and_all_in_it_is_private_to_its_user(tmp_path: Path) -> None:
     assert {name: f"{mode:o}" for name, mode in found.items() if mode & 0o077} == {}
 
 
-def test_a_home_that_others_can_enter_is_left_as_it_is_and_warned_of(tmp_path: Path) -> None:
+def test_a_home_that_others_can_access_is_left_unchanged_with_a_warning(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     with serving(home) as served:
         (line,) = [line for line in served.lines if "other users" in line]
-        assert line.endswith(f"{home} has the mode 0755; run chmod -R go-rwx {home}")
+        assert line.endswith(f"{home} has mode 0755; run chmod -R go-rwx {home}")
     assert stat.S_IMODE(home.stat().st_mode) == 0o755

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in real processes: at once, in one line, and with nothing left behind."""
+"""Ctrl-C and SIGTERM end real processes promptly, with one line, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for pr
 
 TOPIC = "persistent://public/default/t"
 SOON_S = 6.0
-"""Two seconds on a machine that does nothing else. The start of Spark takes longer everywhere."""
+"""Two seconds on an idle machine; starting Spark takes longer on any machine."""
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +67,14 @@ class Command:
         return found
 
     def interrupt(self, number: int, *, whole_group: bool) -> tuple[int, str, str, float]:
-        """Send a signal; returns exit code, output, complaints, and how long it took."""
+        """Send a signal; returns exit code, stdout, stderr, and the seconds until exit."""
         began = time.monotonic()
         if whole_group:
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
-        out, told = self.process.communicate(timeout=300)
-        return self.process.returncode, out, told, time.monotonic() - began
+        out, errors = self.process.communicate(timeout=300)
+        return self.process.returncode, out, errors, time.monotonic() - began
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -100,10 +100,10 @@ def starts_spark(command: Command) -> bool:
     [
         (("export", "{home}", "t", "--to", "parquet:{out}"), signal.SIGINT, "process", "the export of t and Spark"),
         (("export", "{home}", "t", "--to", "parquet:{out}"), signal.SIGTERM, "group", "the export of t and Spark"),
-        (("verify", "{home}", "--deep"), signal.SIGINT, "group", "the check and Spark"),
+        (("verify", "{home}", "--deep"), signal.SIGINT, "group", "the verification and Spark"),
     ],
 )
-def test_while_spark_starts_it_ends_at_once_with_its_jvm(  # noqa: PLR0917 - cases and fixtures
+def test_a_command_that_starts_spark_ends_at_once_with_its_jvm(  # noqa: PLR0917 - cases and fixtures
     home: Path,
     tmp_path: Path,
     commands: list[Command],
@@ -117,14 +117,14 @@ def test_while_spark_starts_it_ends_at_once_with_its_jvm(  # noqa: PLR0917 - cas
     command = Command(*(arg.format(home=home, out=tmp_path / "out") for arg in args), TMPDIR=str(temporary))
     commands.append(command)
     eventually(lambda: starts_spark(command), command.others, 120)
-    code, out, told, took_s = command.interrupt(number, whole_group=to == "group")
-    assert (code, out, told) == (128 + number, "", f"afterglow: interrupted; stopping {words}\n")
+    code, out, errors, took_s = command.interrupt(number, whole_group=to == "group")
+    assert (code, out, errors) == (128 + number, "", f"afterglow: interrupted; stopping {words}\n")
     assert took_s < SOON_S
     eventually(lambda: not command.others(), command.others, 5)
     assert list(temporary.iterdir()) == []
 
 
-def test_a_continuous_export_ends_at_ctrl_c_and_says_what_was_written(
+def test_a_continuous_export_ends_at_ctrl_c_and_reports_what_was_written(
     home: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
     out = tmp_path / "out"
@@ -132,8 +132,8 @@ def test_a_continuous_export_ends_at_ctrl_c_and_says_what_was_written(
     commands.append(command)
     commits = tmp_path / ".out.export" / "checkpoint" / "commits"
     eventually(lambda: commits.is_dir() and any(commits.glob("[0-9]*")), command.others, 200)
-    code, said, told, took_s = command.interrupt(signal.SIGINT, whole_group=True)
-    assert (code, told) == (0, "afterglow: interrupted; stopping the export of t and Spark\n")
+    code, said, errors, took_s = command.interrupt(signal.SIGINT, whole_group=True)
+    assert (code, errors) == (0, "afterglow: interrupted; stopping the export of t and Spark\n")
     assert said.endswith(f" written to {out}\n")
     assert took_s < SOON_S
     eventually(lambda: not command.others(), command.others, 5)
@@ -152,7 +152,7 @@ def test_a_consumer_that_waits_for_a_message_ends_at_once(
     commands.append(command)
     stats = f"persistent/public/default/{name}/stats"
     eventually(lambda: bool(served.admin("GET", stats)["subscriptions"]), lambda: served.lines, 60)
-    code, out, told, took_s = command.interrupt(signal.SIGINT, whole_group=not subscription)
+    code, out, errors, took_s = command.interrupt(signal.SIGINT, whole_group=not subscription)
     stopped = f"the consumer of persistent://public/default/{name}"
-    assert (code, out, told) == (130, "", f"afterglow: interrupted; stopping {stopped}\n")
+    assert (code, out, errors) == (130, "", f"afterglow: interrupted; stopping {stopped}\n")
     assert took_s < SOON_S

@@ -68,7 +68,7 @@ def test_one_limit_of_zero_is_refused_even_with_yes(cli: Cli, namespace: str, ti
     assert cli.rows("namespaces", "get-retention", namespace) == [None]
 
 
-def test_removing_a_retention_says_that_the_brokers_own_may_delete(cli: Cli, namespace: str) -> None:
+def test_removing_a_retention_warns_that_the_brokers_default_may_delete(cli: Cli, namespace: str) -> None:
     assert "0 keeps no acknowledged messages" in cli.do("namespaces", "remove-retention", namespace)
 
 
@@ -86,7 +86,7 @@ def test_removing_a_retention_says_that_the_brokers_own_may_delete(cli: Cli, nam
         (("set-offload-policies", "--set", "x"), "NAME=VALUE"),
         (("set-offload-policies", "--extra-config", "=x"), "NAME=VALUE"),
         (("set-offload-policies", "--set", "managedLedgerExtraConfigurations=x"), "key=value pairs"),
-        (("set-offload-policies", "--unset", "fileSystemURI"), "not set here"),
+        (("set-offload-policies", "--unset", "fileSystemURI"), "not set at this level"),
         (("set-offload-policies", "-d", "aws-s3", "-b", "b"), "--region or --endpoint"),
     ],
 )
@@ -165,7 +165,7 @@ def test_properties_of_a_driver_are_added_replaced_and_removed(cli: Cli, namespa
     assert change("--unset", "a") is None
 
 
-def test_a_driver_that_nobody_offers_is_refused_with_the_servers_reason(cli: Cli, namespace: str) -> None:
+def test_an_unknown_driver_is_refused_with_the_servers_reason(cli: Cli, namespace: str) -> None:
     assert "support value" in cli.refused(1, "namespaces", "set-offload-policies", namespace, "-d", "floppy")
 
 
@@ -210,7 +210,7 @@ def test_the_read_priority_is_set_as_pip_73_writes_it(cli: Cli, namespace: str) 
         assert cli.rows(group, "--set-data-read-priority=tiered-first", name) == []
         assert cli.do(group, "get-data-read-priority", name) == "tiered-storage-first\n"
         assert "bookkeeper-first" in cli.refused(2, group, "--set-data-read-priority", "cold-first", name)
-        assert "the name behind" in cli.refused(2, group, "--set-data-read-priority", "bookkeeper-first")
+        assert "the name after" in cli.refused(2, group, "--set-data-read-priority", "bookkeeper-first")
         assert "a command is missing" in cli.refused(2, group, "--admin-url", "http://127.0.0.1:1")
     assert "not well-formed" in cli.refused(2, "namespaces", "--set-data-read-priority", "tiered-first", "public")
     assert cli.do("namespaces", "get-data-read-priority", namespace) == "tiered-storage-first\n"

@@ -439,7 +439,7 @@ def test_a_message_that_lacks_a_chunk_is_left_out_and_told_and_is_no_damage(
     rows = [json.loads(line) for line in printed.splitlines()]
     assert [(row["entry_id"], decoded(row)) for row in rows] == [(2, "whole"), (3, "last")]
     assert complaints == (
-        f"afterglow: left out: entry {ledger}:1: message 'p-2' came in 2 chunks, of which chunk 0 is missing\n"
+        f"afterglow: skipped: entry {ledger}:1: message 'p-2' came in 2 chunks, of which chunk 0 is missing\n"
     )
     assert code == 0
     raw = outcome_of(capsys, "read", str(tmp_path), "t", "--format", "jsonl", "--entries")

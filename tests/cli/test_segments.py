@@ -46,7 +46,7 @@ def test_segments_are_a_table_for_people_and_what_the_api_says_for_machines(cann
     assert canned_cli.do("topics", "segments", "t") == f"{NAME} has no segments\n"
 
 
-# --- going back -------------------------------------------------------------------------------------------------------
+# --- rollback ---------------------------------------------------------------------------------------------------------
 
 
 def plan(**changes: object) -> dict[str, Any]:
@@ -58,30 +58,30 @@ def query(dry_run: str, lose_data: str = "false") -> str:
     return f"{PATH}/deleteOffloaded?streaming=true&dryRun={dry_run}&loseData={lose_data}"
 
 
-def test_without_yes_it_is_said_what_would_go_and_nothing_more(canned: Canned, canned_cli: Cli) -> None:
+def test_without_yes_it_is_a_dry_run(canned: Canned, canned_cli: Cli) -> None:
     canned.on("POST", query("true"), (200, [plan(lost=[{"ledger_id": 2, "entries": 5}])]))
     said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming")
     assert "00000000-0000-0000-0000-000000000000" in said
     assert f"{NAME}: 1 segments of 1234 bytes would be deleted" in said
-    assert "the hot log alone would keep ledgers 3, 4" in said
-    assert "LOST with them, if --lose-data is given, would be 5 entries of ledgers 2" in said
-    assert said.endswith("nothing was changed; give --yes to do it\n")
+    assert "ledgers that would remain only in the hot log: 3, 4" in said
+    assert "WOULD BE LOST: 5 entries of ledgers 2" in said
+    assert said.endswith("nothing was changed; give --yes to delete\n")
     assert canned_cli.rows("topics", "delete-offloaded", "t", "--streaming")[0]["ledgers"] == [3, 4]
 
 
-def test_with_yes_it_is_done(canned: Canned, canned_cli: Cli) -> None:
+def test_with_yes_segments_are_deleted(canned: Canned, canned_cli: Cli) -> None:
     canned.on("POST", query("false"), (200, [plan(done=True)]))
     said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes")
     assert said.splitlines() == [
         f"{NAME}: 1 segments of 1234 bytes are deleted",
-        "the hot log alone keeps ledgers 3, 4",
+        "ledgers that remain only in the hot log: 3, 4",
     ]
     canned.on("POST", query("false"), (412, {"reason": "the hot copies of ledgers 2 are gone; give --lose-data"}))
     assert "--lose-data" in canned_cli.refused(1, "topics", "delete-offloaded", "t", "--streaming", "--yes")
     lost = plan(done=True, ledgers=[], lost=[{"ledger_id": 2, "entries": 5}, {"ledger_id": 3, "entries": 1}])
     canned.on("POST", query("false", "true"), (200, [lost]))
     said = canned_cli.do("topics", "delete-offloaded", "t", "--streaming", "--yes", "--lose-data")
-    assert "LOST with them: 6 entries of ledgers 2, 3" in said
+    assert "LOST: 6 entries of ledgers 2, 3" in said
 
 
 def test_a_topic_without_segments_has_nothing_to_delete(canned: Canned, canned_cli: Cli) -> None:
@@ -89,7 +89,7 @@ def test_a_topic_without_segments_has_nothing_to_delete(canned: Canned, canned_c
     assert canned_cli.do("topics", "delete-offloaded", "t", "--streaming") == f"{NAME} has no segments\n"
 
 
-def test_it_must_be_said_that_segments_are_meant(canned: Canned, canned_cli: Cli) -> None:
+def test_the_streaming_flag_is_required(canned: Canned, canned_cli: Cli) -> None:
     assert "--streaming" in canned_cli.refused(2, "topics", "delete-offloaded", "t", "--yes")
     assert canned.calls == []
 
@@ -117,7 +117,7 @@ def many(path: str, dry_run: str, lose_data: str = "false") -> str:
 
 
 @pytest.mark.parametrize(("command", "path", "where"), FORMS)
-def test_many_topics_have_a_table_of_outcomes(
+def test_outcomes_of_many_topics_are_a_table(
     canned: Canned, canned_cli: Cli, command: tuple[str, ...], path: str, where: str
 ) -> None:
     rows = [outcome("a", "planned", lost_entries=7), outcome("b", "empty")]
@@ -128,7 +128,7 @@ def test_many_topics_have_a_table_of_outcomes(
     assert "lost_entries" in said
     assert said.splitlines()[-2:] == [
         "1 more topics have no segments",
-        "nothing was changed; give --yes to do it",
+        "nothing was changed; give --yes to delete",
     ]
     assert canned_cli.rows(*command, "--streaming") == rows
     canned.on("POST", many(path, "true"), (200, [outcome("b", "empty")]))
@@ -145,14 +145,14 @@ def test_topics_that_are_refused_or_fail_are_listed_and_exit_1(canned: Canned, c
     refused = canned_cli.run(*command, "--streaming")
     assert refused.code == 1
     assert "persistent://public/default/b: it streams\n" in refused.stdout
-    assert refused.stderr == ("afterglow: 1 of 2 topics are refused, and with them all: --yes would delete nothing\n")
+    assert refused.stderr == "afterglow: 1 of 2 topics are refused, so --yes would delete nothing\n"
     canned.on("POST", many(path, "false"), (200, [outcome("a", "deleted"), outcome("b", "failed", error="no route")]))
     failed = canned_cli.run(*command, "--streaming", "--yes", "--json")
     assert (failed.code, [row["state"] for row in failed.rows]) == (1, ["deleted", "failed"])
-    assert "1 of 2 topics still have their segments; the same command again" in failed.stderr
+    assert "1 of 2 topics still have segments; repeat the command" in failed.stderr
 
 
-def test_what_one_call_leaves_pending_is_done_by_the_next(canned: Canned, canned_cli: Cli) -> None:
+def test_topics_that_one_call_leaves_pending_are_deleted_by_the_next(canned: Canned, canned_cli: Cli) -> None:
     command, path, _ = FORMS[0]
     first = [outcome("a", "deleted"), outcome("b", "pending")]
     canned.on("POST", many(path, "false"), (200, first), (200, [outcome("a", "empty"), outcome("b", "deleted")]))
@@ -171,7 +171,7 @@ def test_what_one_call_leaves_pending_is_done_by_the_next(canned: Canned, canned
         ("namespaces", "delete-offloaded", "public/default", "--yes"),
     ],
 )
-def test_it_must_be_clear_what_is_to_be_deleted(canned: Canned, canned_cli: Cli, args: tuple[str, ...]) -> None:
+def test_ambiguous_arguments_exit_2_and_delete_nothing(canned: Canned, canned_cli: Cli, args: tuple[str, ...]) -> None:
     canned_cli.refused(2, *args)
     assert canned.calls == []
 
@@ -179,10 +179,12 @@ def test_it_must_be_clear_what_is_to_be_deleted(canned: Canned, canned_cli: Cli,
 # --- a real server ----------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
+def test_a_topic_streams_and_is_rolled_back_on_a_running_server(cli: Cli) -> None:
     topic = f"streams-{uuid4().hex[:8]}"
     cli.do("topics", "create", topic)
-    cli.do("topics", "create-subscription", topic, "-s", "keeper")  # else retention may drop what all have read: nobody
+    cli.do(
+        "topics", "create-subscription", topic, "-s", "keeper"
+    )  # without a subscription retention may delete everything
     cli.do("topics", "set-offload-policies", topic, "--streaming", "--max-segment-size", "1M")
     cli.do("topics", "produce", topic, "-m", "x" * 1000, "-n", "20")
     cli.do("topics", "offload", topic, "-s", "0")
@@ -203,7 +205,7 @@ def test_a_topic_streams_and_goes_back_on_a_running_engine(cli: Cli) -> None:
     assert cli.rows("topics", "stats", topic)[0]["offloadedStorageSize"] == 0
 
 
-def test_a_namespace_goes_back_on_a_running_engine(cli: Cli) -> None:
+def test_a_namespace_is_rolled_back_on_a_running_server(cli: Cli) -> None:
     namespace = f"public/back-{uuid4().hex[:8]}"
     cli.do("namespaces", "create", namespace)
     cli.do("namespaces", "set-retention", namespace, "-t", "-1", "-s", "-1")

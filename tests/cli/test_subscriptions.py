@@ -70,15 +70,15 @@ def test_the_ends_of_a_partitioned_topic_are_those_of_all_partitions_and_a_messa
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "--time TIME, or --message-id POS"),
-        (("-t", "1h", "-m", "latest"), "not both"),
+        ((), "either --time TIME or --message-id POS"),
+        (("-t", "1h", "-m", "latest"), "either --time TIME or --message-id POS"),
         (("-t", "10"), "10s, 10m or 10h"),
         (("-t", "yesterday"), "RFC 3339"),
         (("-m", "here"), "LEDGER:ENTRY"),
         (("-m", "latest", "-e"), "--message-id LEDGER:ENTRY"),
     ],
 )
-def test_a_cursor_that_is_sent_nowhere_is_one_line_and_exit_2(
+def test_an_ambiguous_reset_is_one_line_and_exit_2(
     canned: Canned, canned_cli: Cli, args: tuple[str, ...], words: str
 ) -> None:
     assert words in canned_cli.refused(2, "topics", "reset-cursor", "t", "-s", "s", *args)
@@ -120,9 +120,9 @@ def test_messages_are_peeked_from_plain_entries_and_from_batches(canned: Canned,
     assert (base64.b64decode(last["value_base64"]), last["event_time"]) == (b"three", 7)
 
 
-def test_what_is_no_message_is_one_line(canned: Canned, canned_cli: Cli) -> None:
+def test_an_answer_that_is_not_a_message_is_one_line(canned: Canned, canned_cli: Cli) -> None:
     canned.on("GET", "persistent/public/default/t/partitions", (200, {"partitions": 0}))
     canned.on("GET", f"{PEEK}/1", (200, b"<html>"))
-    assert "is no message" in canned_cli.refused(1, "topics", "peek-messages", "t", "-s", "s")
+    assert "did not return a Pulsar message" in canned_cli.refused(1, "topics", "peek-messages", "t", "-s", "s")
     canned.on("GET", f"{PEEK}/1", (404, {"reason": "Message not found"}))
     assert "Message not found" in canned_cli.refused(1, "topics", "peek-messages", "t", "-s", "s")

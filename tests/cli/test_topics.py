@@ -50,7 +50,7 @@ def test_a_partitioned_topics_name_means_all_its_partitions(cli: Cli, topic: str
     assert topic not in cli.do("topics", "list")
 
 
-def test_messages_go_in_and_come_out(cli: Cli, topic: str) -> None:
+def test_produced_messages_are_consumed(cli: Cli, topic: str) -> None:
     assert f"sent 6 messages to {topic}" in cli.do(
         *("topics", "produce", topic, "-m", "hello", "-m", "wörld", "-n", "3", "-k", "key")
     )
@@ -62,22 +62,22 @@ def test_messages_go_in_and_come_out(cli: Cli, topic: str) -> None:
     assert cli.rows("topics", "stats", topic)[0]["subscriptions"] == {}
 
 
-def test_a_subscription_goes_on_where_it_was(cli: Cli, topic: str) -> None:
+def test_a_subscription_continues_at_its_position(cli: Cli, topic: str) -> None:
     cli.do("topics", "produce", topic, "-m", "a", "-m", "b")
     assert cli.do("topics", "consume", topic, "-n", "1", "-s", "mine").endswith("\ta\n")
     assert cli.do("topics", "consume", topic, "-n", "1", "-s", "mine").endswith("\tb\n")
     assert "mine" in cli.do("topics", "stats", topic)
 
 
-def test_too_few_messages_exit_1_and_all_that_come_in_time_exit_0(cli: Cli, topic: str) -> None:
+def test_too_few_messages_exit_1_and_all_until_the_timeout_exit_0(cli: Cli, topic: str) -> None:
     cli.do("topics", "produce", topic, "-m", "only")
     outcome = cli.run("topics", "consume", topic, "-n", "2", "--timeout", "1")
     assert (outcome.code, outcome.stdout.count("\n")) == (1, 1)
-    assert "gave 1 of 2 messages within 1 s" in outcome.stderr
+    assert "received 1 of 2 messages" in outcome.stderr
     assert cli.do("topics", "consume", topic, "-n", "0", "--timeout", "1").count("\n") == 1
 
 
-def test_a_service_url_that_is_none_exits_2(cli: Cli, topic: str) -> None:
+def test_an_invalid_service_url_exits_2(cli: Cli, topic: str) -> None:
     assert "pulsar://HOST:PORT" in cli.refused(2, "topics", "produce", topic, "-m", "x", "--service-url", "nowhere")
 
 
@@ -88,7 +88,7 @@ def test_without_the_stock_client_the_pip_command_is_named(
     assert "pip install pulsar-client" in cli.refused(1, "topics", "produce", topic, "-m", "x")
 
 
-def test_a_message_that_a_terminated_topic_does_not_take_is_one_line(cli: Cli, topic: str) -> None:
+def test_a_message_to_a_terminated_topic_is_refused_in_one_line(cli: Cli, topic: str) -> None:
     cli.do("topics", "produce", topic, "-m", "x")
     cli.do("topics", "terminate", topic)
     assert "refused" in cli.refused(1, "topics", "produce", topic, "-m", "y")
@@ -133,7 +133,7 @@ def test_a_value_by_driver_follows_the_driver_of_the_namespace(cli: Cli) -> None
     ]
 
 
-def test_a_topic_without_segments_says_so(cli: Cli, topic: str) -> None:
+def test_a_topic_without_segments_is_reported(cli: Cli, topic: str) -> None:
     cli.do("topics", "create", topic)
     assert cli.do("topics", "segments", topic) == f"{topic} has no segments\n"
     assert cli.rows("topics", "segments", topic) == []
@@ -161,7 +161,7 @@ def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, args: tuple[str, ...], wor
     assert words in cli.refused(2, "topics", *args)
 
 
-def test_statistics_for_people_and_for_machines_agree(cli: Cli, topic: str) -> None:
+def test_statistics_as_tables_and_as_json_agree(cli: Cli, topic: str) -> None:
     cli.do("topics", "produce", topic, "-m", "x")
     shown = cli.do("topics", "stats-internal", topic)
     [row] = cli.rows("topics", "stats-internal", topic)

@@ -1,4 +1,4 @@
-"""``afterglow verify`` by way of a server's admin API; of homes see ``tests/verify/test_cli.py``."""
+"""``afterglow verify`` through a server's admin API; ``tests/verify/test_cli.py`` verifies homes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
-    """A server whose tier holds an orphan, and an object of somebody else."""
+    """A server whose tier holds an orphan, and a foreign object."""
     with serving(home) as server:
         instance = read_instance(home)
         assert instance is not None
@@ -44,7 +44,7 @@ def served(home: Path) -> Iterator[Served]:
         yield server
 
 
-def test_an_engine_tells_and_sweeps_what_verify_does_of_its_home(cli: Cli, served: Served, home: Path) -> None:
+def test_a_server_reports_and_sweeps_the_same_as_verify_of_its_home(cli: Cli, served: Served, home: Path) -> None:
     url = served.admin_url
     by_files, by_address = cli.run("verify", str(home), "--json"), cli.run("verify", url, "--json")
     assert (by_files.code, by_address.code) == (1, 1)
@@ -83,13 +83,13 @@ def test_the_options_are_sent_and_the_findings_are_those_of_the_answer(canned_cl
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lines(PROGRESS, result("failed", "the bucket is gone")), "the check was failed: the bucket is gone"),
-        (lines(result("cancelled")), "the check was cancelled"),
-        (lines(PROGRESS), "closed the connection before the check had ended"),
-        (b"<html>", "which is no JSON"),
+        (lines(PROGRESS, result("failed", "the bucket is gone")), "the verification failed: the bucket is gone"),
+        (lines(result("cancelled")), "the verification was cancelled"),
+        (lines(PROGRESS), "closed the connection before the verification had ended"),
+        (b"<html>", "which is not valid JSON"),
     ],
 )
-def test_a_verification_that_came_to_no_end_is_one_line(
+def test_a_verification_that_did_not_complete_is_one_line(
     canned_cli: Cli, canned: Canned, answer: bytes, words: str
 ) -> None:
     canned.on("POST", VERIFY, (200, answer))
@@ -101,8 +101,8 @@ def test_a_refusal_is_one_line(canned_cli: Cli, canned: Canned) -> None:
     assert "another verification is running" in canned_cli.refused(1, "verify", canned.url)
 
 
-def test_what_is_no_afterglow_is_told_so(canned_cli: Cli, canned: Canned) -> None:
-    assert "no Afterglow" in canned_cli.refused(1, "verify", canned.url)
+def test_a_server_that_is_not_an_afterglow_is_reported(canned_cli: Cli, canned: Canned) -> None:
+    assert "not an Afterglow" in canned_cli.refused(1, "verify", canned.url)
 
 
 def test_ctrl_c_closes_the_connection_which_cancels_the_verification(cli_at: Callable[[str], Cli]) -> None:
@@ -125,6 +125,6 @@ def test_ctrl_c_closes_the_connection_which_cancels_the_verification(cli_at: Cal
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         found = cli_at(url).run("verify", url)
-        assert (found.code, found.stderr) == (130, f"afterglow: interrupted; stopping the check that {url} makes\n")
+        assert (found.code, found.stderr) == (130, f"afterglow: interrupted; stopping the verification by {url}\n")
         assert closed.wait(30)
         thread.join()

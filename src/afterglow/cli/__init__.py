@@ -1,4 +1,7 @@
-"""The command line: thin commands over the packages below."""
+"""The command line ``afterglow``: thin commands over the packages below.
+
+Entry point: :func:`main`. :mod:`afterglow.cli.app` lists the modules of commands.
+"""
 
 from __future__ import annotations
 

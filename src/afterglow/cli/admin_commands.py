@@ -1,6 +1,7 @@
 """Commands of ``pulsar-admin`` for clusters, brokers, tenants, namespaces, topics and schemas.
 
-A command that makes one call and prints the answer is a row of :data:`_TABLE`; the others are functions below it.
+A command that makes one call for a topic, or for each of its partitions, and prints the answer is a row of
+:data:`_TABLE`. Commands that need several calls or combine arguments are functions below the table.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import inspect
 import json
 import string
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,20 +18,27 @@ from typing import Annotated, Any, Final
 import typer
 
 from afterglow.cli import parameters
-from afterglow.cli.command import Group, Session, namespace_path, topic_path, with_parameters
+from afterglow.cli.command import AdminSession, CommandGroup, namespace_path, topic_path, with_parameters
 from afterglow.cli.parameters import Force, NamespaceArgument, PriorityArgument, Subscription, TopicArgument
 from afterglow.errors import AfterglowError, ConfigError
 from afterglow.metadata.names import TopicName, encode_name
 
-CLUSTERS = Group("clusters", "Clusters and their addresses, by the names of pulsar-admin.")
-BROKERS = Group("brokers", "Brokers, by the names of pulsar-admin.")
-NAMESPACES = Group("namespaces", "Namespaces and their policies, by the names of pulsar-admin.", read_priority=True)
-SCHEMAS = Group("schemas", "Schemas of topics, by the names of pulsar-admin.")
-TENANTS = Group("tenants", "Tenants and who administers them, by the names of pulsar-admin.")
-TOPICS = Group("topics", "Topics, by the names of pulsar-admin and some more.", read_priority=True)
+CLUSTERS = CommandGroup("clusters", "Clusters, with the commands of pulsar-admin.")
+BROKERS = CommandGroup("brokers", "Brokers, with the commands of pulsar-admin.")
+NAMESPACES = CommandGroup("namespaces", "Namespaces, with the commands of pulsar-admin.", read_priority=True)
+SCHEMAS = CommandGroup("schemas", "Schemas of topics, with the commands of pulsar-admin.")
+TENANTS = CommandGroup("tenants", "Tenants, with the commands of pulsar-admin.")
+TOPICS = CommandGroup("topics", "Topics, with the commands of pulsar-admin and additional ones.", read_priority=True)
+_GROUPS: Final = {
+    "brokers": BROKERS,
+    "clusters": CLUSTERS,
+    "namespaces": NAMESPACES,
+    "tenants": TENANTS,
+    "topics": TOPICS,
+}
 
 Given = dict[str, Any]
-"""Arguments and options of a command by name."""
+"""Arguments and options of a command by parameter name."""
 Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]
 
 _PARAMETERS: Final[dict[str, Any]] = {
@@ -39,17 +48,17 @@ _PARAMETERS: Final[dict[str, Any]] = {
     "topic": TopicArgument,
     "subscription": Subscription,
     "count": parameters.Count,
-    "partitions": Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")],
+    "partitions": Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")],
     "priority": PriorityArgument,
     "force": Force,
-    "applied": Annotated[bool, typer.Option("--applied", "-ap", help="All that holds, also from wider levels.")],
+    "applied": Annotated[bool, typer.Option("--applied", "-ap", help="Show the effective values of all levels.")],
     "ttl": Annotated[
         int,
         typer.Option(
             *("--messageTTL", "-ttl"),
             metavar="TIME",
             parser=parameters.read_seconds,
-            help="Age past which a message counts as acknowledged, such as 2d; 0: never.",
+            help="Age at which unacknowledged messages expire, such as 2d; 0: never.",
         ),
     ],
     "lag": Annotated[
@@ -58,21 +67,18 @@ _PARAMETERS: Final[dict[str, Any]] = {
             *("--lag", "-l"),
             metavar="TIME",
             parser=parameters.read_milliseconds,
-            help="Time from offload to the end of the hot copy, such as 4h; without a unit seconds.",
+            help="Time from offload to the deletion of the hot copy, such as 4h; seconds if there is no unit.",
         ),
     ],
 }
-"""Arguments and options that rows of the table name."""
-
-
-# Forms of answers: each makes the call of a row and prints what came back.
+"""Arguments and options that rows of the table refer to."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call with all names filled in."""
+class _AdminCall:
+    """A call of a table row with all parameters filled in."""
 
-    session: Session
+    session: AdminSession
     method: str
     path: str
     body: object
@@ -80,38 +86,51 @@ class _Call:
     given: Given
 
 
-Answer = Callable[[_Call], None]
+# Output forms: each makes the call of a row and prints the answer.
+
+Answer = Callable[[_AdminCall], None]
 
 
-def _done(sentence: str | Callable[[Given], str]) -> Answer:
-    """Make a change and say so."""
+def _done(message: str | Callable[[Given], str]) -> Answer:
+    """Print a message after the call."""
 
-    def answer(call: _Call) -> None:
+    def answer(call: _AdminCall) -> None:
         call.session.client.call(call.method, call.path, call.body, query=call.query)
-        call.session.out.say(sentence.format(**call.given) if isinstance(sentence, str) else sentence(call.given))
+        call.session.out.say(message.format(**call.given) if isinstance(message, str) else message(call.given))
 
     return answer
 
 
 def _names(label: str) -> Answer:
-    """Print a list of names; in JSON each is under a label."""
+    """Print a list of names; in JSON each under a label."""
     return lambda call: call.session.out.lines(label, call.session.client.names(call.path))
 
 
 def _record(absent: str) -> Answer:
-    """Print an object, or that there is none."""
+    """Print an object, or a message if it is not set."""
     return lambda call: call.session.out.record(call.session.client.get(call.path, **call.query), absent)
 
 
+def _statistics(call: _AdminCall) -> None:
+    """Print an object with lists of objects in it."""
+    call.session.out.statistics(call.session.client.fields(call.path))
+
+
+def _partitions(call: _AdminCall) -> None:
+    """Print the number of partitions."""
+    count = call.session.partitions_of(call.given["topic"])
+    call.session.out.say(f"{count} partitions", {"partitions": count})
+
+
 def _rows(absent: str) -> Answer:
-    """Print a list of objects, or that there is none."""
+    """Print a list of objects, or a message if it is empty."""
     return lambda call: call.session.out.rows(call.session.client.rows(call.path), absent)
 
 
 def _value(label: str, absent: str, words: Callable[[Any], str] = str) -> Answer:
-    """Print one value, or that it is not set; in JSON it is under a label."""
+    """Print one value, or a message if it is not set; in JSON under a label."""
 
-    def answer(call: _Call) -> None:
+    def answer(call: _AdminCall) -> None:
         found = call.session.client.get(call.path)
         call.session.out.say(absent if found is None else words(found), {label: found})
 
@@ -119,25 +138,40 @@ def _value(label: str, absent: str, words: Callable[[Any], str] = str) -> Answer
 
 
 def _text(label: str, expected: str | None = None) -> Answer:
-    """Print an answer that is not JSON; fail where another one is expected."""
+    """Print an answer that is not JSON; fail if it is not the expected one."""
 
-    def answer(call: _Call) -> None:
-        said = call.session.client.content(call.path).content.decode("utf-8", "replace").strip()
-        if expected not in {None, said}:
-            raise AfterglowError(f"the broker says {said!r} of its {label}, not {expected!r}")
-        call.session.out.say(said, {label: said})
+    def answer(call: _AdminCall) -> None:
+        text = call.session.client.content(call.path).content.decode("utf-8", "replace").strip()
+        if expected not in {None, text}:
+            raise AfterglowError(f"the broker reports {label} {text!r}, not {expected!r}")
+        call.session.out.say(text, {label: text})
+
+    return answer
+
+
+def _position(message: str) -> Answer:
+    """Print the position of a message; in JSON with the topic."""
+
+    def answer(call: _AdminCall) -> None:
+        last = call.session.client.fields(call.path, "ledgerId", "entryId", method=call.method)
+        batch_index = last.get("batchIndex", -1)
+        position = f"{last['ledgerId']}:{last['entryId']}" + (f":{batch_index}" if batch_index >= 0 else "")
+        row = {"topic": str(call.given["topic"]), "ledger_id": last["ledgerId"], "entry_id": last["entryId"]}
+        if call.method == "GET":
+            row["batch_index"] = batch_index
+        call.session.out.say(message.format(**call.given, position=position), row)
 
     return answer
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A command that is one call."""
+class _Command:
+    """A command that makes one call, or one for each partition."""
 
     name: str
     """Group and command."""
     example: str
-    """What stands behind the name in the example."""
+    """Arguments of the example in the help."""
     help: str
     call: str
     """Method and path below ``/admin/v2``; names in braces are parameters."""
@@ -145,23 +179,29 @@ class _Row:
     body: str | None = None
     """The parameter that is sent as JSON."""
     options: tuple[str, ...] = ()
-    """Flags that go into the query."""
+    """Flags that are sent in the query."""
     defaults: Given = field(default_factory=dict)
     working: str | None = None
-    """What is shown while the call lasts."""
+    """Shown on a terminal during the call."""
+    each_partition: bool = False
+    """Whether a partitioned topic means a call for each partition; ``label`` then names it in messages."""
+    partitioned: str | None = None
+    """The call for a partitioned topic, if it has its own."""
 
 
 def _expiry(ttl_s: int) -> str:
-    return f"expire after {ttl_s} s" if ttl_s else "stay"
+    return f"expire after {ttl_s} s" if ttl_s else "do not expire"
 
 
 _NAMESPACE: Final = "namespaces/{namespace}"
 _SUBSCRIPTION: Final = "{topic}/subscription/{subscription}"
 _DEFAULT: Final = {"namespace": parameters.DEFAULT}
 _read_priority: Final = _value(
-    "dataReadPriority", "not set here: a wider level's holds", lambda found: str(found).lower().replace("_", "-")
+    "dataReadPriority",
+    "not set at this level; `topics policy` shows the effective value",
+    lambda found: str(found).lower().replace("_", "-"),
 )
-_offload_policies: Final = _record("not set here: what a wider level sets holds; --applied shows it")
+_offload_policies: Final = _record("not set at this level; --applied shows the effective values")
 _deletion_lag: Final = _value(
     "offloadDeletionLagMs",
     "Unset for namespace. Defaulting to broker setting.",
@@ -170,153 +210,181 @@ _deletion_lag: Final = _value(
 
 # fmt: off
 _TABLE: Final = (
-    _Row("clusters list", "", "List the clusters.", "GET clusters", _names("cluster")),
-    _Row("clusters get", "standalone", "Show where a cluster answers.",
-         "GET clusters/{cluster}", _record("nothing is known of it")),
-    _Row("brokers list", "", "List the brokers that run.", "GET brokers", _names("broker")),
-    _Row("brokers healthcheck", "", "Ask a broker whether it is well; exit 1 if not.",
-         "GET brokers/health", _text("health", "ok")),
-    _Row("brokers version", "", "Show the release of Pulsar whose protocol and API are served.",
-         "GET brokers/version", _text("version")),
-    _Row("brokers get-runtime-config", "--json", "Show every setting that the broker runs with, secrets masked.",
-         "GET brokers/configuration/runtime", _record("no settings")),
-    _Row("tenants list", "", "List all tenants.", "GET tenants", _names("tenant")),
-    _Row("tenants get", "public", "Show a tenant's administrators and clusters.",
-         "GET tenants/{tenant}", _record("none")),
-    _Row("tenants delete", "acme", "Delete a tenant that has no namespaces.",
-         "DELETE tenants/{tenant}", _done("deleted {tenant}")),
-    _Row("namespaces create", "public/orders", "Create a namespace in a tenant that exists.",
-         f"PUT {_NAMESPACE}", _done("created {namespace}")),
-    _Row("namespaces list", "public", "List the namespaces of a tenant.",
-         "GET namespaces/{tenant}", _names("namespace"), defaults={"tenant": "public"}),
-    _Row("namespaces delete", "public/orders", "Delete a namespace that has no topics.",
-         f"DELETE {_NAMESPACE}", _done("deleted {namespace}")),
-    _Row("namespaces policies", "public/default --json", "Show all policies of a namespace.",
-         f"GET {_NAMESPACE}", _record("none")),
-    _Row("namespaces topics", "public/default", "List the topics of a namespace, each partition by itself.",
-         f"GET {_NAMESPACE}/topics", _names("topic")),
-    _Row("namespaces unload", "public/default",
-         "Close all topics of a namespace; clients come back and open theirs again.",
-         f"PUT {_NAMESPACE}/unload", _done("unloaded {namespace}"), working="closing the topics of {namespace}"),
-    _Row("namespaces get-retention", "public/default", "Show how long acknowledged messages are kept.",
-         f"GET {_NAMESPACE}/retention", _record("not set: the broker's defaultRetention… settings hold")),
-    _Row("namespaces remove-retention", "public/default",
-         "Let the broker's retention hold again; where that is 0, acknowledged messages are deleted.",
-         f"DELETE {_NAMESPACE}/retention",
-         _done("removed the retention of {namespace}: the broker's defaultRetentionTimeInMinutes and "
-               "defaultRetentionSizeInMB hold; 0 keeps no acknowledged messages")),
-    _Row("namespaces set-message-ttl", "public/default -ttl 2d",
-         "Acknowledge messages by themselves once they are so old.", f"POST {_NAMESPACE}/messageTTL",
-         _done(lambda on: f"messages in {on['namespace']} {_expiry(on['ttl'])}"), body="ttl"),
-    _Row("namespaces get-message-ttl", "public/default",
-         "Show the age past which messages count as acknowledged, in seconds.",
-         f"GET {_NAMESPACE}/messageTTL", _value("messageTTL", "not set: messages stay until they are acknowledged")),
-    _Row("namespaces remove-message-ttl", "public/default",
-         "Let messages stay until they are acknowledged, however old.",
-         f"DELETE {_NAMESPACE}/messageTTL", _done("removed the time to live of {namespace}")),
-    _Row("namespaces get-offload-policies", "public/default --json",
-         "Show the offload policies that are set for a namespace.",
-         f"GET {_NAMESPACE}/offloadPolicies", _offload_policies, options=("applied",)),
-    _Row("namespaces remove-offload-policies", "public/default",
-         "Let the broker's offload settings hold again, also for threshold, lag and read priority.",
-         # Pulsar has no DELETE where the policies are.
-         f"DELETE {_NAMESPACE}/removeOffloadPolicies", _done("removed the offload policies of {namespace}")),
-    _Row("namespaces set-offload-deletion-lag", "public/default --lag 4h",
-         "Say how long the hot copy of a ledger stays after its offload.", f"PUT {_NAMESPACE}/offloadDeletionLagMs",
-         _done(lambda on: f"hot copies in {on['namespace']} stay for {on['lag'] / 1000:g} s after their offload"),
-         body="lag"),
-    _Row("namespaces get-offload-deletion-lag", "public/default",
-         "Show how long the hot copy of a ledger stays after its offload.",
-         f"GET {_NAMESPACE}/offloadDeletionLagMs", _deletion_lag),
-    _Row("namespaces clear-offload-deletion-lag", "public/default", "Let the broker's deletion lag hold again.",
-         f"DELETE {_NAMESPACE}/offloadDeletionLagMs", _done("cleared the deletion lag of {namespace}")),
-    _Row("namespaces set-data-read-priority", "public/default bookkeeper-first",
-         "Say which copy serves a read while both exist.",
-         f"PUT {_NAMESPACE}/dataReadPriority", _done("set the data read priority of {namespace}"), body="priority"),
-    _Row("namespaces get-data-read-priority", "public/default", "Show which copy serves a read while both exist.",
-         f"GET {_NAMESPACE}/dataReadPriority", _read_priority),
-    _Row("namespaces remove-data-read-priority", "public/default", "Let the broker's read priority hold again.",
-         f"DELETE {_NAMESPACE}/dataReadPriority", _done("removed the data read priority of {namespace}")),
-    _Row("topics list", "public/default", "List the topics of a namespace, each partition by itself.",
-         f"GET {_NAMESPACE}/topics", _names("topic"), defaults=_DEFAULT),
-    _Row("topics unload", "orders", "Close a topic; clients come back and open it again.",
-         "PUT {topic}/unload", _done("unloaded {topic}"), working="closing {topic}"),
-    _Row("topics truncate", "orders", "Acknowledge all messages for all subscriptions and let go of them.",
-         "DELETE {topic}/truncate", _done("truncated {topic}"), working="truncating {topic}"),
-    _Row("topics trim-topic", "orders",
-         "Let go of closed ledgers past their retention now, instead of at the next round.",
-         "POST {topic}/trim", _done("trimmed {topic}"), working="trimming {topic}"),
-    _Row("topics create-partitioned-topic", "orders --partitions 4",
-         "Create a topic with partitions; `create --partitions` does the same.",
-         "PUT {topic}/partitions", _done("created {topic} with {partitions} partitions"),
-         body="partitions", working="creating {partitions} partitions"),
-    _Row("topics update-partitioned-topic", "orders --partitions 8", "Give a partitioned topic more partitions. "
-         "Keys are spread anew: a key's later messages may go to another one.",
-         "POST {topic}/partitions", _done("{topic} has {partitions} partitions"),
-         body="partitions", working="creating partitions"),
-    _Row("topics list-partitioned-topics", "public/default", "List the partitioned topics of a namespace.",
-         "GET persistent/{namespace}/partitioned", _names("topic"), defaults=_DEFAULT),
-    _Row("topics delete-partitioned-topic", "orders --force",
-         "Delete a partitioned topic with all its partitions; `delete` does the same.",
-         "DELETE {topic}/partitions", _done("deleted {topic}"), options=("force",), working="deleting {topic}"),
-    _Row("topics subscriptions", "orders", "List the subscriptions of a topic.",
-         "GET {topic}/subscriptions", _names("subscription")),
-    _Row("topics unsubscribe", "orders -s billing",
-         "Delete a subscription; what no other one keeps is left to retention.",
-         f"DELETE {_SUBSCRIPTION}", _done("deleted the subscription {subscription} of {topic}"), options=("force",)),
-    _Row("topics skip", "orders -s billing -n 10",
-         "Acknowledge the next entries of a subscription; a batch is one entry.",
-         f"POST {_SUBSCRIPTION}/skip/{{count}}", _done("skipped {count} entries for {subscription} of {topic}")),
-    _Row("topics clear-backlog", "orders -s billing", "Acknowledge everything for a subscription.",
-         f"POST {_SUBSCRIPTION}/skip_all", _done("cleared the backlog of {subscription} of {topic}")),
-    _Row("topics get-offload-policies", "orders --applied", "Show the offload policies that are set for a topic.",
-         "GET {topic}/offloadPolicies", _offload_policies, options=("applied",)),
-    _Row("topics remove-offload-policies", "orders", "Let the namespace's offload policies hold again.",
-         "DELETE {topic}/offloadPolicies", _done("removed the offload policies of {topic}")),
-    _Row("topics set-data-read-priority", "orders bookkeeper-first",
-         "Say which copy serves a read while both exist; open readers obey at once.",
-         "PUT {topic}/dataReadPriority", _done("set the data read priority of {topic}"), body="priority"),
-    _Row("topics get-data-read-priority", "orders", "Show which copy serves a read while both exist.",
-         "GET {topic}/dataReadPriority", _read_priority),
-    _Row("topics remove-data-read-priority", "orders", "Let the namespace's read priority hold again.",
-         "DELETE {topic}/dataReadPriority", _done("removed the data read priority of {topic}")),
-    _Row("topics policy", "orders --json", "Show every setting that holds for a topic, with the level that set it.",
-         "GET {topic}/policy", _rows("no settings")),
+    _Command("clusters list", "", "List the clusters.", "GET clusters", _names("cluster")),
+    _Command("clusters get", "standalone", "Show the addresses of a cluster.",
+             "GET clusters/{cluster}", _record("not set")),
+    _Command("brokers list", "", "List the active brokers.", "GET brokers", _names("broker")),
+    _Command("brokers healthcheck", "", "Check the health of a broker; exit 1 if it fails.",
+             "GET brokers/health", _text("health", "ok")),
+    _Command("brokers version", "", "Show the Pulsar release that the broker is compatible with.",
+             "GET brokers/version", _text("version")),
+    _Command("brokers get-runtime-config", "--json", "Show the settings of the broker, with secrets masked.",
+             "GET brokers/configuration/runtime", _record("no settings")),
+    _Command("tenants list", "", "List all tenants.", "GET tenants", _names("tenant")),
+    _Command("tenants get", "public", "Show a tenant's administrators and clusters.",
+             "GET tenants/{tenant}", _record("not set")),
+    _Command("tenants delete", "acme", "Delete a tenant that has no namespaces.",
+             "DELETE tenants/{tenant}", _done("deleted {tenant}")),
+    _Command("namespaces create", "public/orders", "Create a namespace in an existing tenant.",
+             f"PUT {_NAMESPACE}", _done("created {namespace}")),
+    _Command("namespaces list", "public", "List the namespaces of a tenant.",
+             "GET namespaces/{tenant}", _names("namespace"), defaults={"tenant": "public"}),
+    _Command("namespaces delete", "public/orders", "Delete a namespace that has no topics.",
+             f"DELETE {_NAMESPACE}", _done("deleted {namespace}")),
+    _Command("namespaces policies", "public/default --json", "Show all policies of a namespace.",
+             f"GET {_NAMESPACE}", _record("not set")),
+    _Command("namespaces topics", "public/default",
+             "List the topics of a namespace, and each partition of a partitioned topic.",
+             f"GET {_NAMESPACE}/topics", _names("topic")),
+    _Command("namespaces unload", "public/default",
+             "Unload all topics of a namespace; clients reconnect and load them again.",
+             f"PUT {_NAMESPACE}/unload", _done("unloaded {namespace}"), working="closing the topics of {namespace}"),
+    _Command("namespaces get-retention", "public/default", "Show the retention of acknowledged messages.",
+             f"GET {_NAMESPACE}/retention",
+             _record("not set; defaultRetentionTimeInMinutes and defaultRetentionSizeInMB apply")),
+    _Command("namespaces remove-retention", "public/default",
+             "Return to the broker's retention; if that is 0, acknowledged messages are deleted.",
+             f"DELETE {_NAMESPACE}/retention",
+             _done("removed the retention of {namespace}; the broker's defaultRetentionTimeInMinutes and "
+                   "defaultRetentionSizeInMB apply: 0 keeps no acknowledged messages")),
+    _Command("namespaces set-message-ttl", "public/default -ttl 2d",
+             "Set the age at which unacknowledged messages expire.", f"POST {_NAMESPACE}/messageTTL",
+             _done(lambda on: f"messages in {on['namespace']} {_expiry(on['ttl'])}"), body="ttl"),
+    _Command("namespaces get-message-ttl", "public/default",
+             "Show the age at which unacknowledged messages expire, in seconds.",
+             f"GET {_NAMESPACE}/messageTTL", _value("messageTTL", "not set; ttlDurationDefaultInSeconds applies")),
+    _Command("namespaces remove-message-ttl", "public/default",
+             "Return to the broker's message TTL.",
+             f"DELETE {_NAMESPACE}/messageTTL", _done("removed the message TTL of {namespace}")),
+    _Command("namespaces get-offload-policies", "public/default --json",
+             "Show the offload policies of a namespace.",
+             f"GET {_NAMESPACE}/offloadPolicies", _offload_policies, options=("applied",)),
+    _Command("namespaces remove-offload-policies", "public/default",
+             "Return to the broker's offload settings, including threshold, deletion lag and read priority.",
+             # Pulsar has no DELETE at the path of the policies.
+             f"DELETE {_NAMESPACE}/removeOffloadPolicies", _done("removed the offload policies of {namespace}")),
+    _Command("namespaces set-offload-deletion-lag", "public/default --lag 4h",
+             "Set the time from the offload of a ledger to the deletion of its hot copy.",
+             f"PUT {_NAMESPACE}/offloadDeletionLagMs",
+             _done(lambda on: f"{on['namespace']} deletes hot copies {on['lag'] / 1000:g} s after offload"),
+             body="lag"),
+    _Command("namespaces get-offload-deletion-lag", "public/default",
+             "Show the time from the offload of a ledger to the deletion of its hot copy.",
+             f"GET {_NAMESPACE}/offloadDeletionLagMs", _deletion_lag),
+    _Command("namespaces clear-offload-deletion-lag", "public/default", "Return to the broker's deletion lag.",
+             f"DELETE {_NAMESPACE}/offloadDeletionLagMs", _done("cleared the deletion lag of {namespace}")),
+    _Command("namespaces set-data-read-priority", "public/default bookkeeper-first",
+             "Set the copy that serves a read while both exist.",
+             f"PUT {_NAMESPACE}/dataReadPriority", _done("set the data read priority of {namespace}"), body="priority"),
+    _Command("namespaces get-data-read-priority", "public/default",
+             "Show the copy that serves a read while both exist.",
+             f"GET {_NAMESPACE}/dataReadPriority", _read_priority),
+    _Command("namespaces remove-data-read-priority", "public/default", "Return to the broker's read priority.",
+             f"DELETE {_NAMESPACE}/dataReadPriority", _done("removed the data read priority of {namespace}")),
+    _Command("topics list", "public/default",
+             "List the topics of a namespace, and each partition of a partitioned topic.",
+             f"GET {_NAMESPACE}/topics", _names("topic"), defaults=_DEFAULT),
+    _Command("topics unload", "orders", "Unload a topic; clients reconnect and load it again.",
+             "PUT {topic}/unload", _done("unloaded {topic}"), working="closing {topic}"),
+    _Command("topics truncate", "orders", "Acknowledge all messages for all subscriptions, and delete them.",
+             "DELETE {topic}/truncate", _done("truncated {topic}"), working="truncating {topic}"),
+    _Command("topics trim-topic", "orders",
+             "Delete closed ledgers whose retention has expired now, instead of at the next check.",
+             "POST {topic}/trim", _done("trimmed {topic}"), working="trimming {topic}"),
+    _Command("topics create-partitioned-topic", "orders --partitions 4",
+             "Create a topic with partitions; `create --partitions` does the same.",
+             "PUT {topic}/partitions", _done("created {topic} with {partitions} partitions"),
+             body="partitions", working="creating {partitions} partitions"),
+    _Command("topics update-partitioned-topic", "orders --partitions 8", "Increase the number of partitions. "
+             "Keys are redistributed: later messages of a key may go to another partition.",
+             "POST {topic}/partitions", _done("{topic} has {partitions} partitions"),
+             body="partitions", working="creating partitions"),
+    _Command("topics list-partitioned-topics", "public/default", "List the partitioned topics of a namespace.",
+             "GET persistent/{namespace}/partitioned", _names("topic"), defaults=_DEFAULT),
+    _Command("topics delete-partitioned-topic", "orders --force",
+             "Delete a partitioned topic with all its partitions; `delete` does the same.",
+             "DELETE {topic}/partitions", _done("deleted {topic}"), options=("force",), working="deleting {topic}"),
+    _Command("topics subscriptions", "orders", "List the subscriptions of a topic.",
+             "GET {topic}/subscriptions", _names("subscription")),
+    _Command("topics unsubscribe", "orders -s billing",
+             "Delete a subscription; retention then applies to messages that no other subscription has in its backlog.",
+             f"DELETE {_SUBSCRIPTION}", _done("deleted the subscription {subscription} of {topic}"),
+             options=("force",)),
+    _Command("topics skip", "orders -s billing -n 10",
+             "Skip the next entries of a subscription; a batch is one entry.",
+             f"POST {_SUBSCRIPTION}/skip/{{count}}", _done("skipped {count} entries for {subscription} of {topic}")),
+    _Command("topics clear-backlog", "orders -s billing", "Acknowledge all messages for a subscription.",
+             f"POST {_SUBSCRIPTION}/skip_all", _done("cleared the backlog of {subscription} of {topic}")),
+    _Command("topics get-offload-policies", "orders --applied", "Show the offload policies of a topic.",
+             "GET {topic}/offloadPolicies", _offload_policies, options=("applied",)),
+    _Command("topics remove-offload-policies", "orders", "Return to the namespace's offload policies.",
+             "DELETE {topic}/offloadPolicies", _done("removed the offload policies of {topic}")),
+    _Command("topics set-data-read-priority", "orders bookkeeper-first",
+             "Set the copy that serves a read while both exist, also for open readers.",
+             "PUT {topic}/dataReadPriority", _done("set the data read priority of {topic}"), body="priority"),
+    _Command("topics get-data-read-priority", "orders", "Show the copy that serves a read while both exist.",
+             "GET {topic}/dataReadPriority", _read_priority),
+    _Command("topics remove-data-read-priority", "orders", "Return to the namespace's read priority.",
+             "DELETE {topic}/dataReadPriority", _done("removed the data read priority of {topic}")),
+    _Command("topics policy", "orders --json", "Show every effective setting of a topic, with the level that set it.",
+             "GET {topic}/policy", _rows("no settings")),
+    _Command("topics stats", "orders --json", "Show the counters, producers and subscriptions of a topic.",
+             "GET {topic}/stats", _statistics, partitioned="GET {topic}/partitioned-stats"),
+    _Command("topics stats-internal", "orders", "Show the ledgers and cursors of a topic.",
+             "GET {topic}/internalStats", _statistics, partitioned="GET {topic}/partitioned-internalStats"),
+    _Command("topics info-internal", "orders --json",
+             "Show the ledger list of a topic as stored in metadata, with the offload state of each ledger.",
+             "GET {topic}/internal-info", _statistics, each_partition=True),
+    _Command("topics last-message-id", "orders", "Show the position of the newest message of a topic.",
+             "GET {topic}/lastMessageId", _position("{label}{position}"), each_partition=True),
+    _Command("topics terminate", "orders", "Terminate a topic: it accepts no more messages, and stays readable.",
+             "POST {topic}/terminate", _position("terminated {topic} at {position}"), each_partition=True),
+    _Command("topics get-partitioned-topic-metadata", "orders",
+             "Show the number of partitions of a topic; 0: it is not partitioned.",
+             "GET {topic}/partitions", _partitions),
 )
 # fmt: on
 
 
-def _register(row: _Row) -> None:
+def _register(row: _Command) -> None:
     group, command = row.name.split()
-    method, template = row.call.split()
-    in_path = [name for _, name, _, _ in string.Formatter().parse(template) if name]
+    in_path = [name for _, name, _, _ in string.Formatter().parse(row.call) if name]
     names = [*in_path, *([row.body] if row.body else ()), *row.options]
     defaults = dict.fromkeys(row.options, False) | row.defaults
 
-    def run(session: Session, **given: Any) -> None:
-        path = template.format(**{name: _encoded(given[name]) for name in in_path})
+    def call(session: AdminSession, template: str, given: Given) -> None:
+        method, path = template.split()
+        path = path.format(**{name: _encoded(given[name]) for name in in_path})
         query = {name: "true" for name in row.options if given[name]}
-        call = _Call(session, method, path, given[row.body] if row.body else None, query, given)
-        if row.working is None:
-            row.answer(call)
-        else:
-            with session.out.working(row.working.format(**given)):
-                row.answer(call)
+        row.answer(_AdminCall(session, method, path, given[row.body] if row.body else None, query, given))
+
+    def run(session: AdminSession, **given: Any) -> None:
+        with session.out.working(row.working.format(**given)) if row.working else nullcontext():
+            if row.each_partition:
+                for topic in session.each_of(given["topic"]):
+                    label = "" if topic == given["topic"] else f"{topic} "
+                    call(session, row.call, {**given, "topic": topic, "label": label})
+            elif row.partitioned and session.partitions_of(given["topic"]):
+                call(session, row.partitioned, given)
+            else:
+                call(session, row.call, given)
 
     run.__doc__ = f"{row.help}\n\nExample: afterglow {row.name} {row.example}".rstrip()
-    kind = inspect.Parameter.KEYWORD_ONLY
+    annotations = {"session": AdminSession} | {name: _PARAMETERS[name] for name in names}
     taken = [
-        inspect.Parameter(name, kind, annotation=_PARAMETERS[name], default=defaults.get(name, inspect.Parameter.empty))
-        for name in names
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=annotation,
+            default=defaults.get(name, inspect.Parameter.empty),
+        )
+        for name, annotation in annotations.items()
     ]
-    groups = {"brokers": BROKERS, "clusters": CLUSTERS, "namespaces": NAMESPACES, "tenants": TENANTS, "topics": TOPICS}
-    groups[group].command(command)(
-        with_parameters(run, [inspect.Parameter("session", kind, annotation=Session), *taken])
-    )
+    _GROUPS[group].command(command)(with_parameters(run, taken))
 
 
 def _encoded(value: object) -> str:
-    """A parameter as it stands in a path."""
+    """Encode a parameter for a path."""
     if isinstance(value, TopicName):
         return topic_path(value)
     return encode_name(value) if isinstance(value, str) else str(value)
@@ -326,19 +394,22 @@ for _row in _TABLE:
     _register(_row)
 
 
-# Commands that need more than one call, or arguments that go together.
+# Commands that need several calls or combine arguments.
 
 AdminRoles = Annotated[
-    str | None, typer.Option("--admin-roles", "-r", metavar="ROLES", help="Who administers it, with commas between.")
+    str | None,
+    typer.Option("--admin-roles", "-r", metavar="ROLES", help="Roles that administer the tenant, separated by commas."),
 ]
 Clusters = Annotated[
     str | None,
-    typer.Option("--allowed-clusters", "-c", metavar="CLUSTERS", help="With commas between; else all that there are."),
+    typer.Option("--allowed-clusters", "-c", metavar="CLUSTERS", help="Clusters, separated by commas. Default: all."),
 ]
 
 
 @TENANTS.command("create")
-def create_tenant(session: Session, tenant: Tenant, *, roles: AdminRoles = None, clusters: Clusters = None) -> None:
+def create_tenant(
+    session: AdminSession, tenant: Tenant, *, roles: AdminRoles = None, clusters: Clusters = None
+) -> None:
     """Create a tenant.
 
     Example: afterglow tenants create acme --admin-roles alice,bob
@@ -349,8 +420,10 @@ def create_tenant(session: Session, tenant: Tenant, *, roles: AdminRoles = None,
 
 
 @TENANTS.command("update")
-def update_tenant(session: Session, tenant: Tenant, *, roles: AdminRoles = None, clusters: Clusters = None) -> None:
-    """Change a tenant's administrators or clusters; only what is given changes.
+def update_tenant(
+    session: AdminSession, tenant: Tenant, *, roles: AdminRoles = None, clusters: Clusters = None
+) -> None:
+    """Change the admin roles or clusters of a tenant; options that are not given stay unchanged.
 
     Example: afterglow tenants update acme --admin-roles alice
     """
@@ -359,7 +432,7 @@ def update_tenant(session: Session, tenant: Tenant, *, roles: AdminRoles = None,
     if not changed:
         raise typer.BadParameter("give --admin-roles ROLES, --allowed-clusters CLUSTERS, or both")
     path = f"tenants/{encode_name(tenant)}"
-    session.change("POST", path, {**session.client.fields(path), **changed}, f"changed {tenant}")
+    session.change("POST", path, {**session.client.fields(path), **changed}, f"updated {tenant}")
 
 
 def _split(text: str) -> list[str]:
@@ -368,7 +441,7 @@ def _split(text: str) -> list[str]:
 
 @NAMESPACES.command("set-retention")
 def set_retention(
-    session: Session,
+    session: AdminSession,
     namespace: NamespaceArgument,
     *,
     time: Annotated[
@@ -377,7 +450,7 @@ def set_retention(
             *("--time", "-t"),
             metavar="TIME",
             parser=parameters.read_minutes_or_none,
-            help="How long acknowledged messages are kept, such as 3h; -1: for ever.",
+            help="Retention time, such as 3h; -1: unlimited.",
         ),
     ],
     size: Annotated[
@@ -386,15 +459,15 @@ def set_retention(
             *("--size", "-s"),
             metavar="SIZE",
             parser=parameters.read_mebibytes_or_none,
-            help="How much of them is kept for each topic, such as 10G; -1: all.",
+            help="Retention size of each topic, such as 10G; -1: unlimited.",
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="With --time 0 --size 0: delete.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion by --time 0 --size 0.")] = False,
 ) -> None:
-    """Keep messages after every subscription has acknowledged them; --time 0 --size 0 deletes them instead.
+    """Set the retention of messages that all subscriptions have acknowledged; --time 0 --size 0 deletes them.
 
-    What is deleted is gone from the hot log and from the tier, ledger by ledger, and without a way back: therefore
-    zeros are refused without --yes. A topic without subscriptions has no unacknowledged messages.
+    Messages are deleted from hot log and tier, ledger by ledger, and cannot be restored. Therefore zeros need --yes.
+    In a topic without subscriptions, all messages count as acknowledged.
 
     Example: afterglow namespaces set-retention public/default --time 3d --size -1
     """
@@ -402,31 +475,30 @@ def set_retention(
         if not yes:
             raise typer.BadParameter(
                 f"--time 0 --size 0 keeps no acknowledged messages: {namespace} deletes them now, also from the tier, "
-                "and of topics without subscriptions all messages; nothing was changed: give --yes to do it"
+                "and all messages of topics without subscriptions; nothing was changed; give --yes to confirm"
             )
-        gone = "they are deleted, also from the tier, as soon as their ledger is closed"
-        sentence = f"{namespace} keeps no acknowledged messages: {gone}"
+        message = f"{namespace} keeps no acknowledged messages: they are deleted, also from the tier"
     else:
-        age, most = ("without limit" if n < 0 else f"{n} {unit}" for n, unit in ((time, "min"), (size, "MiB")))
-        sentence = f"{namespace} keeps acknowledged messages; age: {age}, size of a topic: {most}"
+        max_age, max_size = ("unlimited" if n < 0 else f"{n} {unit}" for n, unit in ((time, "min"), (size, "MiB")))
+        message = f"{namespace} retains acknowledged messages; age: {max_age}, size of a topic: {max_size}"
     value = {"retentionTimeInMinutes": time, "retentionSizeInMB": size}
-    session.change("POST", namespace_path(namespace, "retention"), value, sentence)
+    session.change("POST", namespace_path(namespace, "retention"), value, message)
 
 
 @SCHEMAS.command("get")
 def get_schema(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
-    version: Annotated[int | None, typer.Option("--version", "-v", min=0, help="A version by its number.")] = None,
-    every: Annotated[bool, typer.Option("--all-version", "-a", help="All versions, oldest first.")] = False,
+    version: Annotated[int | None, typer.Option("--version", "-v", min=0, help="Version number.")] = None,
+    every: Annotated[bool, typer.Option("--all-version", "-a", help="Show all versions, oldest first.")] = False,
 ) -> None:
     """Show the newest schema of a topic, one version, or all.
 
     Example: afterglow schemas get orders --all-version
     """
     if every and version is not None:
-        raise typer.BadParameter("--version asks for one, --all-version for all: give one of them")
+        raise typer.BadParameter("--version and --all-version exclude each other; give one")
     absent = f"{topic} has no schema"
     if every:
         found: list[Any] = session.client.fields(_schema(topic, "s"), "getSchemaResponses")["getSchemaResponses"]
@@ -437,7 +509,7 @@ def get_schema(
 
 @SCHEMAS.command("upload")
 def upload_schema(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
     file: Annotated[
@@ -446,11 +518,11 @@ def upload_schema(
             *("--filename", "-f"),
             exists=True,
             dir_okay=False,
-            help='JSON: {"type": "JSON", "schema": "…Avro as text…", "properties": {}}.',
+            help='JSON file: {"type": "JSON", "schema": "<Avro schema as a string>", "properties": {}}.',
         ),
     ],
 ) -> None:
-    """Add a version to the schema of a topic; one with the same content is not added again.
+    """Upload a schema of a topic as a new version, unless it equals an existing one.
 
     Example: afterglow schemas upload orders --filename order.json
     """
@@ -465,12 +537,14 @@ def upload_schema(
 
 @SCHEMAS.command("delete")
 def delete_schema(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Also where messages name its versions.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Delete it even if messages refer to its versions.")
+    ] = False,
 ) -> None:
-    """Forget all versions of a topic's schema.
+    """Delete all versions of a topic's schema.
 
     Example: afterglow schemas delete orders
     """

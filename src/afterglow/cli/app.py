@@ -1,6 +1,7 @@
-"""The application: its global options, and how its errors reach a person.
+"""The command-line application: global options, error messages and exit codes.
 
-Exit 0 done, 1 failed or damage found, 2 wrong usage. An error is one line on stderr; ``--debug`` shows the traceback.
+Exit codes: 0 success, 1 failure or damage found, 2 wrong usage. An error is one line on stderr; ``--debug`` adds the
+traceback.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from afterglow import __version__
-from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
 from afterglow.cli.output import printable
+from afterglow.cli.parameters import AdminConnection, AdminUrl, CaFile, Token
 from afterglow.errors import AfterglowError, ConfigError, InvalidName
 
 _COMMANDS: Final = (
     "admin_commands",
     "demo",
-    "tier",
+    "tier_commands",
     "export",
     "read",
     "serve",
@@ -30,21 +31,21 @@ _COMMANDS: Final = (
     "segments",
     "verify",
 )
-"""The modules whose commands register themselves, in the order of the help."""
+"""Modules that register commands when they are imported, in the order of the help."""
 
 DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 
-# typer brings a click of its own since 0.24, and names its errors only through this one.
+# Since 0.24 typer vendors click, and exports its error classes only as bases of this one.
 _UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="afterglow",
     help="Streaming tiered storage for Apache Pulsar topics.",
     add_completion=True,
-    rich_markup_mode=None,  # plain help shows long flags whole, and comes in half the time
+    rich_markup_mode=None,  # plain help does not truncate long flags, and takes half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -63,7 +64,7 @@ def options(
     version: Annotated[  # noqa: ARG001 - the callback prints it
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback where something fails.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     admin_url: AdminUrl = None,
     token: Token = None,
     ca_file: CaFile = None,
@@ -71,7 +72,7 @@ def options(
     """Streaming tiered storage for Apache Pulsar topics."""
     if debug:
         os.environ["AFTERGLOW_DEBUG"] = "1"
-    context.obj = Connection(admin_url, token, ca_file)
+    context.obj = AdminConnection(admin_url, token, ca_file)
 
 
 def main(args: list[str] | None = None) -> None:
@@ -81,7 +82,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def register() -> None:
-    """Have every command in the application."""
+    """Register every command."""
     for name in _COMMANDS:
         import_module(f"afterglow.cli.{name}")
 
@@ -93,7 +94,7 @@ def _run(args: list[str] | None) -> int:
         result = app(args=given or ["--help"], standalone_mode=False, prog_name="afterglow")
     except _UsageError as error:
         message = error.format_message()
-        if "\n\n" in message:  # a group without a subcommand has its whole help for a message
+        if "\n\n" in message:  # the message of a group without a subcommand is its help
             typer.echo(message)
             return WRONG_USAGE
         return _fail(message, WRONG_USAGE)
@@ -104,25 +105,19 @@ def _run(args: list[str] | None) -> int:
     except AfterglowError as error:
         return _fail(str(error), FAILED)
     except OSError as error:
-        return _fail(_words(error), FAILED)
-    except Exception as error:  # noqa: BLE001 - a traceback is for who asks for one
-        return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where it came from", FAILED)
+        has_file = error.filename is not None and error.strerror is not None
+        return _fail(f"{error.filename}: {error.strerror}" if has_file else str(error), FAILED)
+    except Exception as error:  # noqa: BLE001 - a traceback only with --debug
+        return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows the traceback", FAILED)
     if not given:
         return WRONG_USAGE
-    if result == INTERRUPTED:  # typer makes this of Ctrl-C
+    if result == INTERRUPTED:  # returned by typer after Ctrl-C
         sys.stderr.write("afterglow: interrupted\n")
     return result if isinstance(result, int) else DONE
 
 
-def _words(error: OSError) -> str:
-    """An error of the system by its object and its reason, as other programs say it."""
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
-
-
 def _fail(message: str, code: int) -> int:
     if os.environ.get("AFTERGLOW_DEBUG"):
-        raise  # noqa: PLE0704 - called from an except clause: shows the error as it came
+        raise  # noqa: PLE0704 - called from an except clause
     sys.stderr.write(f"afterglow: {printable(' '.join(message.split()))}\n")
     return code

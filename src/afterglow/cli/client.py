@@ -1,6 +1,6 @@
-"""A client of the admin API, Afterglow's or Pulsar's, that speaks to people of the command line's options.
+"""Client of the admin API, of an Afterglow or a Pulsar, whose errors name the options of the command line.
 
-A call is made once: what fails may have happened, and whoever asked decides whether to ask again.
+No call is retried: a call that failed may have taken effect, and the user decides whether to repeat it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from afterglow.metadata.cluster_credentials import ClusterCredentials
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.cli.connection import Connection
+    from afterglow.cli.parameters import AdminConnection
 
 _TIMEOUT_S: Final = 120.0
-"""A namespace with thousands of topics takes a while to let go of them."""
-_LONGEST_TEXT: Final = 300
+"""Deleting or unloading a namespace with thousands of topics takes a while."""
+_MAX_QUOTED_CHARS: Final = 300
 
 
 class AdminFailed(AfterglowError):
@@ -32,22 +32,24 @@ class AdminFailed(AfterglowError):
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
         self.status = status
-        """Of the answer; None where there was none."""
+        """HTTP status; None without an answer."""
 
 
 class AdminClient:
-    """Makes calls below ``/admin/v2``; each on a connection of its own."""
+    """Makes calls below ``/admin/v2``, each on its own connection."""
 
-    def __init__(self, connection: Connection, told_by: str = "--admin-url", *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self, connection: AdminConnection, url_option: str = "--admin-url", *, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         """Take a resolved connection.
 
         Args:
-            connection: Where to, and the proof.
-            told_by: What names its address on the command line.
-            timeout_s: Longest silence before a call has failed.
+            connection: Address and credentials.
+            url_option: The option or argument that gave the address, for error messages.
+            timeout_s: Longest silence before a call fails.
 
         Raises:
-            ConfigError: Its address is no URL of an admin API, or its certificates cannot be read.
+            ConfigError: The address is not valid, or the certificates cannot be read.
         """
         assert connection.admin_url is not None
         self.connection = connection
@@ -56,14 +58,14 @@ class AdminClient:
             base = parse_admin_url(connection.admin_url)
         except ValueError as error:
             raise ConfigError(
-                f"{told_by} {connection.admin_url!r} is no address of an admin API: write http://HOST:PORT"
+                f"{url_option} {connection.admin_url!r} is not a valid address of an admin API; write http://HOST:PORT"
             ) from error
-        self._told_by = told_by
-        self._at = f"{base.scheme}://{base.netloc}"
+        self._url_option = url_option
+        self._address = f"{base.scheme}://{base.netloc}"
         self._link = AdminHttp(base, ClusterCredentials(connection.token, connection.ca_file))
 
     def get(self, path: str, **query: str) -> Any:
-        """The value at a path; None where nothing is set.
+        """Return the value at a path; None if it is not set.
 
         Raises:
             AdminFailed: As :meth:`call`.
@@ -71,32 +73,26 @@ class AdminClient:
         return self.call("GET", path, query=query)
 
     def names(self, path: str) -> list[str]:
-        """A list of texts.
+        """Return a list of strings.
 
         Raises:
-            AdminFailed: As :meth:`call`, or it is none.
+            AdminFailed: As :meth:`call`, or the answer has another type.
         """
-        found = self.get(path)
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise self._unexpected(path, found, "a list of names")
-        return found
+        return self._list(path, str, "names")
 
     def rows(self, path: str) -> list[dict[str, Any]]:
-        """A list of objects.
+        """Return a list of objects.
 
         Raises:
-            AdminFailed: As :meth:`call`, or it is none.
+            AdminFailed: As :meth:`call`, or the answer has another type.
         """
-        found = self.get(path)
-        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-            raise self._unexpected(path, found, "a list of objects")
-        return found
+        return self._list(path, dict, "objects")
 
     def fields(self, path: str, *names: str, method: str = "GET", body: object = None) -> dict[str, Any]:
-        """An object that has certain fields.
+        """Return an object that has certain fields.
 
         Raises:
-            AdminFailed: As :meth:`call`, or it is none.
+            AdminFailed: As :meth:`call`, or the answer has another type or lacks a field.
         """
         found = self.call(method, path, body)
         if not isinstance(found, dict) or not all(name in found for name in names):
@@ -107,21 +103,21 @@ class AdminClient:
         """Make a call.
 
         Args:
-            method: Of HTTP.
-            path: Below ``/admin/v2``, each part encoded.
+            method: HTTP method.
+            path: Path below ``/admin/v2``, each part encoded.
             body: Sent as JSON; None sends an empty body.
-            query: Parameters.
+            query: Query parameters.
 
         Returns:
-            The JSON of the answer; None where it is empty.
+            The JSON of the answer; None if it is empty.
 
         Raises:
-            AdminFailed: The API refused the call, cannot be reached, or answered something that is no JSON.
+            AdminFailed: The API refused the call, cannot be reached, or did not answer JSON.
         """
         return _value(self._exchange(method, path, body, query))
 
     def content(self, path: str, **query: str) -> Answer:
-        """An answer as it came, for what is no JSON.
+        """Return an answer that is not JSON.
 
         Raises:
             AdminFailed: The API refused the call, or cannot be reached.
@@ -135,8 +131,8 @@ class AdminClient:
         Leaving the context closes the connection.
 
         Args:
-            method: Of HTTP.
-            path: Below ``/admin/v2``, each part encoded.
+            method: HTTP method.
+            path: Path below ``/admin/v2``, each part encoded.
             body: Sent as JSON.
 
         Raises:
@@ -146,6 +142,12 @@ class AdminClient:
             if answer.status >= 300:
                 raise _refused(Answer(answer.status, answer.read(), call, answer.headers))
             yield (_value(Answer(answer.status, line, call, answer.headers)) for line in answer)
+
+    def _list(self, path: str, item_type: type, plural: str) -> list[Any]:
+        found = self.get(path)
+        if not isinstance(found, list) or not all(isinstance(item, item_type) for item in found):
+            raise self._unexpected(path, found, f"a list of {plural}")
+        return found
 
     def _exchange(self, method: str, path: str, body: object, query: dict[str, str] | None) -> Answer:
         with self._errors():
@@ -166,19 +168,23 @@ class AdminClient:
         try:
             yield
         except ssl.SSLError as error:
-            raise AdminFailed(f"the admin API at {self._at} is not trusted: {error}; give --ca-file PATH") from error
+            raise AdminFailed(
+                f"the certificate of the admin API at {self._address} is not trusted: {error}; give --ca-file PATH"
+            ) from error
         except MetadataUnavailable as error:
             raise AdminFailed(str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise AdminFailed(
-                f"the admin API at {self._at} does not answer: {error or type(error).__name__}; "
-                f"start `afterglow serve`, or give another {self._told_by}"
+                f"the admin API at {self._address} does not answer: {error or type(error).__name__}; "
+                f"start `afterglow serve`, or give another {self._url_option}"
             ) from error
 
     def _unexpected(self, path: str, found: object, expected: str) -> AdminFailed:
-        said = repr(found)[:_LONGEST_TEXT]
-        at = f"{path} at {self.connection.admin_url}"
-        return AdminFailed(f"{at} is {said} and not {expected}: is it an admin API? see {self._told_by}")
+        text = repr(found)[:_MAX_QUOTED_CHARS]
+        return AdminFailed(
+            f"{path} at {self.connection.admin_url} returned {text}, which is not {expected}; "
+            f"check that {self._url_option} is the address of an admin API"
+        )
 
 
 def _value(answer: Answer) -> Any:
@@ -186,8 +192,11 @@ def _value(answer: Answer) -> Any:
     try:
         return json.loads(text) if text else None
     except ValueError as error:
-        said = f"{answer.call} answered {text[:_LONGEST_TEXT]!r}, which is no JSON: is it an admin API?"
-        raise AdminFailed(said, answer.status) from error
+        raise AdminFailed(
+            f"{answer.call} returned {text[:_MAX_QUOTED_CHARS]!r}, which is not valid JSON; check that the address is "
+            "that of an admin API",
+            answer.status,
+        ) from error
 
 
 def _refused(answer: Answer) -> AdminFailed:
@@ -198,8 +207,8 @@ def _refused(answer: Answer) -> AdminFailed:
         value = None
     if isinstance(value, dict) and isinstance(value.get("reason"), str):
         return AdminFailed(value["reason"], answer.status)
-    said = f": {text[:_LONGEST_TEXT]}" if text else ""
-    return AdminFailed(f"{answer.call} was answered with status {answer.status}{said}", answer.status)
+    detail = f": {text[:_MAX_QUOTED_CHARS]}" if text else ""
+    return AdminFailed(f"{answer.call} failed with status {answer.status}{detail}", answer.status)
 
 
 def _text(answer: Answer) -> str:

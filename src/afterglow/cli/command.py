@@ -1,6 +1,6 @@
-"""Commands that call the admin API: their groups, the session that each works with, and paths below ``/admin/v2``.
+"""Commands that call the admin API: command groups, the session of a command, and paths below ``/admin/v2``.
 
-A command is a function whose first parameter is a :class:`Session`. It gets the options that make one.
+A command is a function whose first parameter is an :class:`AdminSession`; the options of the session are added to it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from afterglow.cli.app import app
-from afterglow.cli.connection import AdminUrl, CaFile, Connection, Token
 from afterglow.cli.output import Output
+from afterglow.cli.parameters import AdminConnection, AdminUrl, CaFile, Token
 from afterglow.metadata.names import NamespaceName, TopicName, encode_name
 
 if TYPE_CHECKING:
@@ -26,57 +26,69 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _READ_PRIORITY: Final = "set-data-read-priority"
-_Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 _CONNECTION: Final[dict[str, Any]] = {"admin_url": AdminUrl, "token": Token, "ca_file": CaFile}
 
 
 def namespace_path(name: NamespaceName, *rest: str) -> str:
-    """Return the path of a namespace, or of something below it."""
+    """Return the path of a namespace, or of a resource below it."""
     return "/".join(("namespaces", str(name), *rest))
 
 
 def topic_path(name: TopicName, *rest: str) -> str:
-    """Return the path of a topic, or of something below it."""
+    """Return the path of a topic, or of a resource below it."""
     return "/".join((name.domain.value, str(name.namespace), encode_name(name.local_name), *rest))
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A client of the admin API and the output of one command."""
+class AdminSession:
+    """The admin client and the output of one command."""
 
     client: AdminClient
     out: Output
 
-    def change(self, method: str, path: str, value: object, sentence: str) -> None:
-        """Set a value at a path, or with ``DELETE`` remove it."""
+    def change(self, method: str, path: str, value: object, message: str) -> None:
+        """Make a call that changes something, and print a message.
+
+        Raises:
+            AdminFailed: The call failed.
+        """
         self.client.call(method, path, value)
-        self.out.say(sentence)
+        self.out.say(message)
 
     def partitions_of(self, topic: TopicName) -> int:
-        """Return the number of partitions; 0 where a topic is not partitioned, or is a partition itself."""
+        """Return the number of partitions; 0 if the topic is not partitioned, or is a partition.
+
+        Raises:
+            AdminFailed: The call failed.
+        """
         if topic.partition_index is not None:
             return 0
         return int(self.client.fields(topic_path(topic, "partitions"), "partitions")["partitions"])
 
     def each_of(self, topic: TopicName) -> list[TopicName]:
-        """Return the topic itself, or all its partitions."""
+        """Return the partitions of a topic, or the topic itself if it has none.
+
+        Raises:
+            AdminFailed: The call failed.
+        """
         count = self.partitions_of(topic)
         return [topic.partition(index) for index in range(count)] if count else [topic]
 
 
-class _Commands(TyperGroup):
-    """A group that lists its commands by name."""
+class _SortedCommands(TyperGroup):
+    """A group whose help lists the commands in alphabetical order."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of the help, whichever module defines them."""
+        """Return the sorted names."""
         return sorted(super().list_commands(ctx))
 
 
-class _CommandsWithFlag(_Commands):
-    """A group that also takes a command as PIP-73 writes it: ``--set-data-read-priority PRIORITY NAME``."""
+class _CommandsWithFlag(_SortedCommands):
+    """A group that also accepts the flag of PIP-73 as a command: ``--set-data-read-priority PRIORITY NAME``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the flag stands for, or the one that the first argument names."""
+        """Return the command of the flag, or the one that the first argument names."""
         priority = ctx.params.get(_READ_PRIORITY.replace("-", "_"))
         if priority is None:
             return super().resolve_command(ctx, args)
@@ -84,19 +96,19 @@ class _CommandsWithFlag(_Commands):
         return _READ_PRIORITY, self.get_command(ctx, _READ_PRIORITY), [name, priority, *options]
 
 
-class Group:
-    """Commands under one word.
+class CommandGroup:
+    """A group of commands, such as ``afterglow topics``.
 
     Args:
-        name: The word.
-        summary: For the help.
-        read_priority: Whether ``--set-data-read-priority PRIORITY NAME`` is taken for the command of that name.
+        name: Name of the group.
+        summary: Help of the group.
+        read_priority: Whether ``--set-data-read-priority PRIORITY NAME`` runs the command of that name.
     """
 
     def __init__(self, name: str, summary: str, *, read_priority: bool = False) -> None:
-        kind = _CommandsWithFlag if read_priority else _Commands
+        group = _CommandsWithFlag if read_priority else _SortedCommands
         self._typer = typer.Typer(
-            name=name, help=summary, cls=kind, no_args_is_help=True, invoke_without_command=read_priority
+            name=name, help=summary, cls=group, no_args_is_help=True, invoke_without_command=read_priority
         )
         self._typer.callback()(_connect_or_set if read_priority else _connect)
         app.add_typer(self._typer)
@@ -105,8 +117,8 @@ class Group:
         """Register a function as a command.
 
         Args:
-            name: Of the command.
-            options: Annotations of parameters that the function takes by ``**`` and that are None if not given.
+            name: Name of the command.
+            options: Annotations of the parameters that the function takes by ``**``, with None as their default.
         """
 
         def register(function: F) -> F:
@@ -118,9 +130,10 @@ class Group:
 
 def _connect(
     context: typer.Context, admin_url: AdminUrl = None, token: Token = None, ca_file: CaFile = None
-) -> Connection:
-    """Keep the options that stand before the subcommand."""
-    found: Connection = (context.obj or Connection()).overlaid(Connection(admin_url, token, ca_file))
+) -> AdminConnection:
+    """Store the connection options in the context, merged with those before the subcommand."""
+    earlier = context.obj or AdminConnection()
+    found: AdminConnection = earlier.overridden(AdminConnection(admin_url, token, ca_file))
     context.obj = found
     return found
 
@@ -136,26 +149,26 @@ def _connect_or_set(
         typer.Option(
             f"--{_READ_PRIORITY}",
             metavar="PRIORITY",
-            help=f"As PIP-73 writes it, with the name behind: the same as the command {_READ_PRIORITY}.",
+            help=f"Form of PIP-73, followed by the name: the same as the command {_READ_PRIORITY}.",
         ),
     ] = None,
 ) -> None:
-    """Keep the options that stand before the subcommand; see :class:`_CommandsWithFlag`."""
+    """Store the connection options in the context; see :class:`_CommandsWithFlag`."""
     if context.invoked_subcommand is None:
-        missing = "a command" if set_data_read_priority is None else f"the name behind --{_READ_PRIORITY}"
-        raise typer.BadParameter(f"{missing} is missing; `{context.command_path} --help` lists what there is")
+        missing = "a command" if set_data_read_priority is None else f"the name after --{_READ_PRIORITY}"
+        raise typer.BadParameter(f"{missing} is missing; `{context.command_path} --help` lists the commands")
     _connect(context, admin_url, token, ca_file)
 
 
 def _in_session(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Wrap a function so that its session is made from options."""
+    """Wrap a function so that its session is created from options."""
 
     @functools.wraps(function)
     def run(context: typer.Context, *, as_json: bool, **given: Any) -> Any:
         from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
         connection = _connect(context, **{name: given.pop(name) for name in _CONNECTION})
-        return function(Session(AdminClient(connection.resolved()), Output(as_json=as_json)), **given)
+        return function(AdminSession(AdminClient(connection.resolved()), Output(as_json=as_json)), **given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
@@ -168,7 +181,7 @@ def _in_session(function: Callable[..., Any], options: Mapping[str, Any]) -> Cal
 
 
 def with_parameters(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Give a function a signature that typer reads."""
+    """Give a function the signature that typer reads."""
     function.__annotations__ = {item.name: item.annotation for item in parameters}
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how inspect reads it
     return function

@@ -17,10 +17,12 @@ from afterglow.cli.interrupt import interruptible
 @app.command()
 def demo(
     *,
-    messages: Annotated[int, typer.Option(min=1, help="How many messages to send.")] = 20_000,
-    home: Annotated[Path | None, typer.Option(help="Directory to keep; a temporary one if not given.")] = None,
+    messages: Annotated[int, typer.Option(min=1, help="Number of messages to send.")] = 20_000,
+    home: Annotated[
+        Path | None, typer.Option(help="Home directory of the server, which is kept. Default: a temporary one.")
+    ] = None,
 ) -> int:
-    """Stream a topic to a tier while a stock client writes it, read it back with Spark, and check every message.
+    """Stream a topic to a tier while a stock client writes it, read it back with Spark, and compare every message.
 
     Example: afterglow demo --messages 50000 --home ./demo
     """
@@ -29,7 +31,7 @@ def demo(
 
     began = time.monotonic()
     with ExitStack() as stack:
-        stack.enter_context(interruptible("the demo: its client, its server and Spark"))
+        stack.enter_context(interruptible("the demo, its client, its server and Spark"))
         screen = stack.enter_context(Screen())
         kept = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afterglow-demo-")))
         topic, differences = run.run_demo(kept, messages, screen)
@@ -43,7 +45,7 @@ def demo(
         came_back = f"All {messages:,} messages came back from the tier alone: {compared}."
         screen.say(f"{came_back} {took_s:.0f} s in all.", "bold green")
     if home is not None:
-        screen.say(f"To look around: afterglow read {home} {topic} --limit 5")
-        screen.say(f"                afterglow verify {home} --deep")
-        screen.say(f"                afterglow serve --home {home} --streaming")
+        screen.say(f"To explore it: afterglow read {home} {topic} --limit 5")
+        screen.say(f"               afterglow verify {home} --deep")
+        screen.say(f"               afterglow serve --home {home} --streaming")
     return FAILED if differences else DONE

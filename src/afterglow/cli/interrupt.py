@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a command runs that has started something: it is ended at once, and named."""
+"""Termination by Ctrl-C or SIGTERM of commands that have started Spark, clients or servers."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _STDERR: Final = 2
 
 
 @contextmanager
-def interruptible(what: str) -> Iterator[None]:
-    """Have a signal end the program with exit code 130, or that of another signal, within two seconds.
+def interruptible(activity: str) -> Iterator[None]:
+    """Exit with code 128 + signal number within two seconds after SIGINT, SIGTERM or SIGHUP.
 
-    All that was opened inside is closed first. A second signal changes nothing.
+    Context managers inside are left normally. Further signals are ignored.
 
     Args:
-        what: What is stopped, for people.
+        activity: The activity that is stopped, for the message.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def end(number: int, _: FrameType | None) -> None:
-        if came:
+    def stop(number: int, _: FrameType | None) -> None:
+        if received:
             return
-        came.append(number)
-        _tell(f"afterglow: interrupted; stopping {printable(what)}\n")
-        logging.disable()  # PySpark tells of every call that the end of its JVM cuts off
+        received.append(number)
+        _write_stderr(f"afterglow: interrupted; stopping {printable(activity)}\n")
+        logging.disable()  # PySpark logs every call that is aborted when its JVM ends
         session = sys.modules.get("afterglow.spark.session")
-        if session is not None:  # whatever waits for Spark, on whatever thread, waits no longer
+        if session is not None:  # ends waits for Spark on all threads
             session.abort()
         raise SystemExit(128 + number)
 
     disabled = logging.root.manager.disable
-    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield
     except BaseException as error:
-        if came:  # whatever an end amid something was turned into
-            raise SystemExit(128 + came[0]) from error
+        if received:  # the SystemExit may have been turned into another error on its way
+            raise SystemExit(128 + received[0]) from error
         raise
     finally:
         logging.disable(disabled)
@@ -55,9 +55,9 @@ def interruptible(what: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(line: str) -> None:
+def _write_stderr(line: str) -> None:
     try:
         sys.stderr.write(line)
         sys.stderr.flush()
-    except RuntimeError:  # the signal came amid a write to the same stream
+    except RuntimeError:  # the signal interrupted a write to the same stream
         os.write(_STDERR, line.encode())

@@ -1,6 +1,6 @@
-"""``topics produce``, ``consume`` and ``peek-messages``: messages to and from a topic.
+"""``topics produce``, ``consume`` and ``peek-messages``.
 
-Produce and consume use the stock Pulsar client; peek asks the admin API, which gives the payload of an entry with its
+Produce and consume use the stock Pulsar client. Peek uses the admin API, which returns the payload of an entry with its
 metadata in headers.
 """
 
@@ -20,7 +20,7 @@ import typer
 
 from afterglow.cli import parameters
 from afterglow.cli.admin_commands import TOPICS
-from afterglow.cli.command import Session, topic_path
+from afterglow.cli.command import AdminSession, topic_path
 from afterglow.cli.interrupt import interruptible
 from afterglow.cli.output import printable
 from afterglow.cli.parameters import Count, Subscription, TopicArgument
@@ -37,27 +37,25 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY: Final = 1000
 _TIMEOUT_S: Final = 30
-_SLICE_MS: Final = 200
-"""Of a wait for a message: the client does not return for a signal before."""
+_MAX_WAIT_MS: Final = 200
+"""Longest single wait for a message: the client does not return for a signal earlier."""
 
 ServiceUrl = Annotated[
     str | None,
-    typer.Option("--service-url", metavar="URL", help="Where clients connect; without, the admin API is asked."),
+    typer.Option("--service-url", metavar="URL", help="Address for clients. Default: as the admin API returns it."),
 ]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="The values alone, byte for byte, each with a newline behind it: for a pipe.")
-]
+Raw = Annotated[bool, typer.Option("--raw", help="Print only the values, unmodified, each followed by a newline.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """One message, wherever it came from."""
+class ReceivedMessage:
+    """A message from the stock client or from the admin API."""
 
     topic: str
     ledger_id: int
     entry_id: int
     batch_index: int
-    """-1: not in a batch."""
+    """-1 if the message is not in a batch."""
     publish_time: int | None
     event_time: int | None
     key: str | None
@@ -66,14 +64,14 @@ class Received:
 
     @property
     def line(self) -> str:
-        """The message for people; bytes that are no text are replaced, control characters escaped."""
+        """The message as text; invalid UTF-8 is replaced, control characters are escaped."""
         batch = f":{self.batch_index}" if self.batch_index >= 0 else ""
         key = "" if self.key is None else f"{self.key}="
         return f"{self.ledger_id}:{self.entry_id}{batch}\t{printable(key + self.value.decode('utf-8', 'replace'))}"
 
     @property
     def row(self) -> dict[str, Any]:
-        """The message for machines, by the keys that ``afterglow read`` has."""
+        """The message as JSON, with the keys of ``afterglow read``."""
         return {
             "topic": self.topic,
             "ledger_id": self.ledger_id,
@@ -87,7 +85,7 @@ class Received:
         }
 
     def show(self, out: Output, *, raw: bool) -> None:
-        """Print the message in the form that was asked for."""
+        """Print the message."""
         if raw:
             out.raw(self.value)
         else:
@@ -96,17 +94,15 @@ class Received:
 
 @TOPICS.command("produce")
 def produce(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
-    messages: Annotated[
-        list[str], typer.Option("--message", "-m", metavar="TEXT", help="A message; give several for a series.")
-    ],
-    count: Annotated[int, typer.Option("--num-produce", "-n", min=1, help="How often the series is sent.")] = 1,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The messages' key.")] = None,
+    messages: Annotated[list[str], typer.Option("--message", "-m", metavar="TEXT", help="Message text. Repeatable.")],
+    count: Annotated[int, typer.Option("--num-produce", "-n", min=1, help="Number of times to send the messages.")] = 1,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the messages.")] = None,
     service_url: ServiceUrl = None,
 ) -> None:
-    """Send messages to a topic, and return when all are stored.
+    """Send messages to a topic, and wait until all are stored.
 
     Example: afterglow topics produce orders -m hello -n 1000
     """
@@ -124,30 +120,30 @@ def produce(
 
 @TOPICS.command("consume")
 def consume(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
     count: Annotated[
-        int, typer.Option("--num-messages", "-n", min=0, help="How many messages; 0: all that come in time.")
+        int, typer.Option("--num-messages", "-n", min=0, help="Number of messages; 0: all until the timeout.")
     ] = 1,
     subscription: Annotated[
         str | None,
         typer.Option(
-            "--subscription-name", "-s", help="Go on where it was, and acknowledge; without, nothing is left behind."
+            "--subscription-name", "-s", help="Subscription to consume and acknowledge. Default: a temporary reader."
         ),
     ] = None,
     timeout: Annotated[
         int,
         typer.Option(
-            "--timeout", metavar="TIME", parser=parameters.read_milliseconds, help="How long to wait for a message."
+            "--timeout", metavar="TIME", parser=parameters.read_milliseconds, help="Longest wait for a message."
         ),
     ] = "10s",  # type: ignore[assignment]  # parsed like any other
     raw: Raw = False,
     service_url: ServiceUrl = None,
 ) -> None:
-    """Print messages of a topic from its beginning, or from where a subscription was.
+    """Print messages of a topic from its beginning, or from the position of a subscription.
 
-    A line has a message's position, a tab, its key, and its value with control characters escaped.
+    A line has the position of a message, a tab, its key, and its value with control characters escaped.
 
     Example: afterglow topics consume orders -n 10
     """
@@ -161,17 +157,17 @@ def consume(
                 return
     if got < count:
         raise AfterglowError(
-            f"{topic} gave {got} of {count} messages within {timeout / 1000:g} s; --timeout waits longer"
+            f"received {got} of {count} messages of {topic} within {timeout / 1000:g} s; --timeout sets a longer wait"
         )
 
 
 @TOPICS.command("peek-messages")
 def peek_messages(
-    session: Session, topic: TopicArgument, *, subscription: Subscription, count: Count = 1, raw: Raw = False
+    session: AdminSession, topic: TopicArgument, *, subscription: Subscription, count: Count = 1, raw: Raw = False
 ) -> None:
     """Print the next messages of a subscription without acknowledging them.
 
-    A line has a message's position, a tab, its key, and its value with control characters escaped.
+    A line has the position of a message, a tab, its key, and its value with control characters escaped.
 
     Example: afterglow topics peek-messages orders -s billing -n 3
     """
@@ -183,11 +179,6 @@ def peek_messages(
 
 
 def _check_raw(out: Output, *, raw: bool) -> None:
-    """Insist on one form of output.
-
-    Raises:
-        BadParameter: Two are asked for.
-    """
     if raw and out.as_json:
         raise typer.BadParameter("--raw and --json exclude each other; give one")
 
@@ -197,30 +188,26 @@ def _check_raw(out: Output, *, raw: bool) -> None:
 
 def _stock_client() -> Any:
     try:
-        import pulsar  # noqa: PLC0415 - not among our dependencies, and not needed for --help
+        import pulsar  # noqa: PLC0415 - an optional dependency, and not needed for --help
     except ImportError as error:
         raise MissingDependency(
-            "topics produce and consume need the stock client: pip install pulsar-client"
+            "topics produce and consume need the stock client; run pip install pulsar-client"
         ) from error
     return pulsar
 
 
 @contextmanager
 def _connected(admin: AdminClient, service_url: str | None) -> Iterator[Any]:
-    """Use a stock client, which connects when it is first used.
-
-    Args:
-        admin: Knows the cluster's address, and has the credentials.
-        service_url: The address, where it is given.
+    """Open a stock client with the credentials of the admin client; it connects when it is first used.
 
     Raises:
         ConfigError: The address is not valid.
-        AdminFailed: The admin API was asked for it and did not answer.
-        AfterglowError: What was done with the client failed.
+        AdminFailed: The admin API did not return the address.
+        AfterglowError: An operation of the client failed.
     """
     pulsar = _stock_client()
     url = service_url or _service_url(admin)
-    # What fails is raised as well; the client's own lines would go to stdout, among the results.
+    # Failures are raised too; the client's log would go to stdout, among the results.
     silent = logging.getLogger(f"{__name__}.client")
     silent.setLevel(logging.CRITICAL + 1)
     token = admin.connection.token
@@ -238,7 +225,7 @@ def _connected(admin: AdminClient, service_url: str | None) -> Iterator[Any]:
     try:
         yield client
     except pulsar.PulsarException as error:
-        raise AfterglowError(f"the cluster at {url} refused or did not answer: {error}") from error
+        raise AfterglowError(f"the cluster at {url} refused the request or did not answer: {error}") from error
     finally:
         client.close()
 
@@ -249,23 +236,20 @@ def _service_url(admin: AdminClient) -> str:
         url = found.get("brokerServiceUrl") or found.get("brokerServiceUrlTls")
         if url:
             return str(url)
-    raise AfterglowError("the admin API does not say where clients connect: give --service-url pulsar://HOST:PORT")
+    raise AfterglowError("the admin API did not return an address for clients; give --service-url pulsar://HOST:PORT")
 
 
 def _send(
     client: Any, topic: TopicName, values: Iterable[bytes], key: str | None, report: Callable[[int], None]
 ) -> str | None:
-    """Send messages and wait until all are stored.
+    """Send messages with one key, wait until all are stored, and return the position of the last one.
 
     Args:
-        client: Of :func:`_connected`.
-        topic: Where to.
-        values: Of the messages.
-        key: Of all messages.
-        report: Called now and then with how many were handed over.
-
-    Returns:
-        The position of the last message; None where there was none.
+        client: Stock client.
+        topic: The topic.
+        values: Values of the messages.
+        key: Key of all messages.
+        report: Called from time to time with the number of messages that were sent.
 
     Raises:
         AfterglowError: A message was not stored.
@@ -275,7 +259,7 @@ def _send(
     last: Any = None
     failed: Any = None
 
-    def on_receipt(result: Any, message_id: Any) -> None:  # on the client's one thread of callbacks
+    def on_receipt(result: Any, message_id: Any) -> None:  # called on the client's single callback thread
         nonlocal last, failed
         if result == ok:
             last = message_id
@@ -291,19 +275,19 @@ def _send(
     producer.flush()
     producer.close()
     if failed is not None:
-        raise AfterglowError(f"{topic} did not take a message: {failed}")
+        raise AfterglowError(f"a message to {topic} was not stored: {failed}")
     if last is None:
         return None
     return f"{last.ledger_id()}:{last.entry_id()}" + (f":{last.batch_index()}" if last.batch_index() >= 0 else "")
 
 
-def _receive(client: Any, topic: TopicName, subscription: str | None, timeout_ms: int) -> Iterator[Received]:
-    """Receive messages until none comes in time, each waited for in slices.
+def _receive(client: Any, topic: TopicName, subscription: str | None, timeout_ms: int) -> Iterator[ReceivedMessage]:
+    """Receive messages until none arrives within the timeout.
 
     Args:
-        client: Of :func:`_connected`.
-        topic: Where from.
-        subscription: Whose position counts and moves; None reads from the beginning and leaves nothing behind.
+        client: Stock client.
+        topic: The topic.
+        subscription: Subscription to consume and acknowledge; None reads from the beginning without one.
         timeout_ms: Longest wait for a message.
     """
     pulsar = _stock_client()
@@ -315,22 +299,22 @@ def _receive(client: Any, topic: TopicName, subscription: str | None, timeout_ms
             str(topic),
             subscription,
             initial_position=pulsar.InitialPosition.Earliest,
-            batch_index_ack_enabled=True,  # else a batch that is taken in part comes again whole
+            batch_index_ack_enabled=True,  # otherwise a partly acknowledged batch is redelivered whole
         )
         receive = consumer.receive
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         left_ms = max(round((deadline - time.monotonic()) * 1000), 1)
         try:
-            message = receive(min(left_ms, _SLICE_MS))
+            message = receive(min(left_ms, _MAX_WAIT_MS))
         except pulsar.Timeout:
-            if left_ms <= _SLICE_MS:
+            if left_ms <= _MAX_WAIT_MS:
                 return
             continue
         if consumer is not None:
             consumer.acknowledge(message)
         at = message.message_id()
-        yield Received(
+        yield ReceivedMessage(
             topic=message.topic_name(),
             ledger_id=at.ledger_id(),
             entry_id=at.entry_id(),
@@ -347,22 +331,16 @@ def _receive(client: Any, topic: TopicName, subscription: str | None, timeout_ms
 # The admin API
 
 
-def _peek(client: AdminClient, topic: TopicName, path: str, count: int) -> Iterator[Received]:
-    """The next messages of a subscription; fewer where there are fewer.
-
-    Args:
-        client: Of the admin API.
-        topic: Whose messages.
-        path: Below which the entries stand by their number from 1.
-        count: How many messages at most.
+def _peek(client: AdminClient, topic: TopicName, path: str, count: int) -> Iterator[ReceivedMessage]:
+    """Return up to ``count`` next messages of a subscription; ``path`` is followed by the number of an entry.
 
     Raises:
-        AdminFailed: The API refused, cannot be reached, or gave something that is no message.
+        AdminFailed: The API refused the call, cannot be reached, or did not return a message.
     """
     from afterglow.cli.client import AdminFailed  # noqa: PLC0415 - HTTP is not needed for --help
 
     left = count
-    for number in range(1, count + 1):  # an entry has a message at least
+    for number in range(1, count + 1):  # an entry has at least one message
         try:
             answer = client.content(f"{path}/{number}")
         except AdminFailed as error:
@@ -376,12 +354,12 @@ def _peek(client: AdminClient, topic: TopicName, path: str, count: int) -> Itera
                 return
 
 
-def _entry_messages(answer: Answer, topic: TopicName) -> Iterator[Received]:
-    """The messages of one entry; an encrypted batch is one message, for nobody here has its key.
+def _entry_messages(answer: Answer, topic: TopicName) -> Iterator[ReceivedMessage]:
+    """Return the messages of an entry; an encrypted batch counts as one, since the key is not available.
 
     Raises:
-        AdminFailed: It is no entry.
-        CorruptEntry: Its batch is torn.
+        AdminFailed: The answer is not an entry.
+        CorruptEntry: The batch is corrupt.
     """
     from afterglow.cli.client import AdminFailed  # noqa: PLC0415 - HTTP and protobufs are not needed for --help
     from afterglow.format.entry import iter_batch  # noqa: PLC0415
@@ -393,15 +371,15 @@ def _entry_messages(answer: Answer, topic: TopicName) -> Iterator[Received]:
         batch = int(headers["X-Pulsar-num-batch-message"] or 0)
         properties = json.loads(headers["X-Pulsar-PROPERTY"] or "{}")
     except ValueError as error:
-        raise AdminFailed(f"{answer.call} is no message of Pulsar's: {error}; see --admin-url") from error
+        raise AdminFailed(f"{answer.call} did not return a Pulsar message: {error}; check --admin-url") from error
     common: dict[str, Any] = {"topic": str(topic), "ledger_id": ledger_id, "entry_id": entry_id}
     if not batch or headers["X-Pulsar-Is-Encrypted"] == "true":
         key = headers["X-Pulsar-partition-key"]
-        yield Received(**common, batch_index=-1, publish_time=publish_time, event_time=event_time, key=key,
+        yield ReceivedMessage(**common, batch_index=-1, publish_time=publish_time, event_time=event_time, key=key,
                        properties=properties, value=answer.content)  # fmt: skip
         return
     for index, (single, value) in enumerate(iter_batch(answer.content, batch)):
-        yield Received(
+        yield ReceivedMessage(
             **common,
             batch_index=index,
             publish_time=publish_time,
@@ -413,5 +391,5 @@ def _entry_messages(answer: Answer, topic: TopicName) -> Iterator[Received]:
 
 
 def _time(text: str | None) -> int | None:
-    """A moment that Pulsar writes in ISO 8601, in epoch milliseconds."""
+    """Convert ISO 8601 to epoch milliseconds."""
     return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Offload on the command line: by hand, by the policies of a topic or a namespace, and why data is where it is."""
+"""Offload commands: manual offload and its status, offload policies and thresholds, ``topics explain``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from afterglow.cli import parameters
 from afterglow.cli.admin_commands import NAMESPACES, TOPICS
-from afterglow.cli.command import Session, namespace_path, topic_path
+from afterglow.cli.command import AdminSession, namespace_path, topic_path
 from afterglow.cli.offload_flags import OPTIONS, OffloadFlags, driver_of
 from afterglow.cli.parameters import NamespaceArgument, TopicArgument
 from afterglow.cli.progress import segment_bars
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _POLICIES: Final = "offloadPolicies"
 _POLL_S: Final = 1.0
 
-_STATES: Final = {
+_STATUS_MESSAGES: Final = {
     "NOT_RUN": "Offload has not been run for {topic} since broker startup",
     "RUNNING": "Offload is currently running for {topic}",
     "SUCCESS": "Offload was a success for {topic}",
@@ -33,7 +33,7 @@ _STATES: Final = {
 
 @TOPICS.command("offload")
 def offload(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
     size: Annotated[
@@ -43,12 +43,13 @@ def offload(
             "-s",
             metavar="SIZE",
             parser=parameters.read_bytes,
-            help="How much of the newest data stays out of the tier, such as 10M, in whole ledgers. The open ledger "
-            "always does, unless the topic streams: then it goes up to its last entry where all before it goes.",
+            help="Size of the newest data that is not offloaded, such as 10M, in whole ledgers. The open ledger is not "
+            "offloaded, unless the topic streams and everything before it is: then it is offloaded up to its last "
+            "entry.",
         ),
     ],
 ) -> None:
-    """Offload closed ledgers now, or what segments do not hold yet. Each partition of a topic keeps that size.
+    """Offload closed ledgers now; of a topic that streams, all entries in no segment yet. -s counts per partition.
 
     Example: afterglow topics offload orders -s 10M
     """
@@ -57,13 +58,13 @@ def offload(
     for name in topics:
         try:
             _offload(session, name, size, "Nothing to offload" + (f" from {name}" if len(topics) > 1 else ""))
-        except AfterglowError as error:  # the other partitions are not to wait for this one
+        except AfterglowError as error:  # the other partitions are offloaded nevertheless
             refused.append(str(error))
     if refused:
         raise AfterglowError("; ".join(refused))
 
 
-def _offload(session: Session, topic: TopicName, size: int, nothing: str) -> None:
+def _offload(session: AdminSession, topic: TopicName, size: int, nothing: str) -> None:
     ledger = first_kept(session.client.fields(topic_path(topic, "internalStats"), "ledgers", "currentLedgerSize"), size)
     row = {"topic": str(topic), "triggered": ledger is not None, "before_ledger_id": ledger}
     if ledger is None:
@@ -75,10 +76,10 @@ def _offload(session: Session, topic: TopicName, size: int, nothing: str) -> Non
 
 
 def first_kept(stats: dict[str, Any], size: int) -> int | None:
-    """The ledger before which everything is to go, by the rule of ``pulsar-admin``; None where nothing is.
+    """Return the ledger before which everything is to be offloaded, by the rule of ``pulsar-admin``; None: nothing.
 
-    The newest ledgers stay as long as they have no more than ``size`` bytes together; the newest of all, which may be
-    open, stays in any case. Its size is not in the list.
+    The newest ledgers are kept as long as their total size is at most ``size`` bytes; the last one, which may be open,
+    is always kept. The list does not have its size.
     """
     sizes = {int(ledger["ledgerId"]): int(ledger["size"]) for ledger in stats["ledgers"]}
     if not sizes:
@@ -96,30 +97,30 @@ def first_kept(stats: dict[str, Any], size: int) -> int | None:
 
 @TOPICS.command("offload-status")
 def offload_status(
-    session: Session,
+    session: AdminSession,
     topic: TopicArgument,
     *,
-    wait: Annotated[bool, typer.Option("--wait-complete", "-w", help="Wait until none is running.")] = False,
+    wait: Annotated[bool, typer.Option("--wait-complete", "-w", help="Wait until no offload is running.")] = False,
 ) -> None:
-    """Show how the last offload by hand went; one that failed: exit 1.
+    """Show the status of the last manual offload; exit 1 if it failed.
 
     Example: afterglow topics offload-status orders -w
     """
     topics = session.each_of(topic)
     found = _wait(session, topics) if wait else _statuses(session, topics)
     for name, status in found.items():
-        sentence = _STATES.get(status["status"], "Offload of {topic}: " + status["status"])
-        session.out.say(sentence.format(topic=name), {"topic": str(name), **status})
+        message = _STATUS_MESSAGES.get(status["status"], "Offload of {topic}: " + status["status"])
+        session.out.say(message.format(topic=name), {"topic": str(name), **status})
     failed = [f"{name}: {status['lastError']}" for name, status in found.items() if status["status"] == "ERROR"]
     if failed:
         raise AfterglowError("Error offloading " + "; ".join(failed))
 
 
-def _statuses(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
+def _statuses(session: AdminSession, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
     return {topic: session.client.fields(topic_path(topic, "offload"), "status", "lastError") for topic in topics}
 
 
-def _wait(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
+def _wait(session: AdminSession, topics: Sequence[TopicName]) -> dict[TopicName, dict[str, Any]]:
     begin = time.monotonic()
     with segment_bars(session) as show:
         while True:
@@ -133,8 +134,8 @@ def _wait(session: Session, topics: Sequence[TopicName]) -> dict[TopicName, dict
 
 
 @TOPICS.command("explain")
-def explain(session: Session, topic: TopicArgument) -> None:
-    """Say of each ledger why it is where it is: not yet offloaded, or not yet gone from the hot log.
+def explain(session: AdminSession, topic: TopicArgument) -> None:
+    """Explain for each ledger why it is not offloaded yet, or why its hot copy still exists.
 
     Example: afterglow topics explain orders
     """
@@ -145,8 +146,8 @@ def explain(session: Session, topic: TopicArgument) -> None:
 
 
 @TOPICS.command("set-offload-policies", OPTIONS)
-def set_offload_policies(session: Session, topic: TopicArgument, **flags: Any) -> None:
-    """Change a topic's offload policies; only what is given changes.
+def set_offload_policies(session: AdminSession, topic: TopicArgument, **flags: Any) -> None:
+    """Change offload policies of a topic; options that are not given stay unchanged.
 
     Example: afterglow topics set-offload-policies orders --streaming --max-segment-size 64M --max-segment-time 10m
     """
@@ -154,8 +155,8 @@ def set_offload_policies(session: Session, topic: TopicArgument, **flags: Any) -
 
 
 @NAMESPACES.command("set-offload-policies", OPTIONS)
-def set_namespace_offload_policies(session: Session, namespace: NamespaceArgument, **flags: Any) -> None:
-    """Change offload policies; only what is given changes.
+def set_namespace_offload_policies(session: AdminSession, namespace: NamespaceArgument, **flags: Any) -> None:
+    """Change offload policies of a namespace; options that are not given stay unchanged.
 
     Example: afterglow namespaces set-offload-policies public/default -oat 1G -oae 4h
     """
@@ -164,7 +165,7 @@ def set_namespace_offload_policies(session: Session, namespace: NamespaceArgumen
 
 @NAMESPACES.command("set-offload-threshold")
 def set_offload_threshold(
-    session: Session,
+    session: AdminSession,
     namespace: NamespaceArgument,
     *,
     size: Annotated[
@@ -174,7 +175,7 @@ def set_offload_threshold(
             "-s",
             metavar="SIZE",
             parser=parameters.read_bytes_or_none,
-            help="What a topic keeps out of the tier, such as 10G. 0: each ledger goes as it closes, -1: not by size.",
+            help="Size of a topic's newest data that is not offloaded, such as 10G. 0: none, -1: no size threshold.",
         ),
     ] = None,
     time: Annotated[
@@ -184,11 +185,11 @@ def set_offload_threshold(
             "-t",
             metavar="TIME",
             parser=parameters.read_seconds_or_none,
-            help="Time from a ledger's close to its offload, such as 1h. 0: at once, -1: not by time.",
+            help="Time from the closing of a ledger to its offload, such as 1h. 0: immediately, -1: no time threshold.",
         ),
     ] = None,
 ) -> None:
-    """Say when ledgers are offloaded by themselves: past a size, past an age, or both.
+    """Set the thresholds of automatic offload: a size, a time, or both.
 
     Example: afterglow namespaces set-offload-threshold public/default --size 1G --time 1h
     """
@@ -202,8 +203,8 @@ def set_offload_threshold(
 
 
 @NAMESPACES.command("get-offload-threshold")
-def get_offload_threshold(session: Session, namespace: NamespaceArgument) -> None:
-    """Show past which size and age ledgers are offloaded; -1: not by this.
+def get_offload_threshold(session: AdminSession, namespace: NamespaceArgument) -> None:
+    """Show the thresholds of automatic offload; -1: none.
 
     Example: afterglow namespaces get-offload-threshold public/default
     """
@@ -214,8 +215,8 @@ def get_offload_threshold(session: Session, namespace: NamespaceArgument) -> Non
     session.out.say("\n".join(f"{name}: {value}" for name, value in found.items()), found)
 
 
-def _change_policies(session: Session, path: str, given: dict[str, Any], whose: str) -> None:
-    """Change the stored policies at a path in what flags give, and in nothing else."""
+def _change_policies(session: AdminSession, path: str, given: dict[str, Any], whose: str) -> None:
+    """Apply flags to the stored policies at a path."""
     flags = OffloadFlags(given)
     stored = session.client.get(path) or {}
     inherited = driver_of(session.client.get(path, applied="true") or {}) if flags.by_driver else None

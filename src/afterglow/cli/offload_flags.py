@@ -1,7 +1,6 @@
-"""Flags of ``set-offload-policies``, those of ``pulsar-admin`` and ours, and the fields of the JSON that they set.
+"""Flags of ``set-offload-policies``, those of ``pulsar-admin`` and additional ones, and the JSON fields that they set.
 
-Only what is given changes. For drivers that have fields of their own, a value goes into these and into the general
-ones, as ``pulsar-admin`` writes them.
+For drivers that have specific fields, a value is written to these and to the general ones, as ``pulsar-admin`` does.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ _OWN_PREFIX: Final = {
 _GENERAL_PREFIX: Final = "managedLedgerOffload"
 _NO_FIELD: Final = "gcsManagedLedgerOffloadServiceEndpoint"
 _ADDRESSED: Final = ("s3", "aws-s3")
-"""Drivers whose bucket is not found without a region or an endpoint."""
+"""Drivers that need a region or an endpoint to find the bucket."""
 _EXTRA: Final = "managedLedgerExtraConfigurations"
-"""The field with properties of the driver."""
+"""Field with additional properties of the driver."""
 _EXTRA_PREFIX: Final = "managedLedgerOffloadExtraConfig"
-"""What stands before a property's name in broker.conf."""
+"""Prefix of such a property in broker.conf."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """One option, and where its value goes."""
+    """An option and the field that it sets."""
 
     names: str
     help: str
     field: str = ""
     suffix: str = ""
-    """Instead of a field: what follows a prefix by driver."""
+    """Instead of ``field``: the part after a prefix that depends on the driver."""
     larger: tuple[str, int] | None = None
-    """A field in a larger unit, which is used where the value is a whole multiple."""
+    """Field in a larger unit, with that unit; set instead if the value is a whole multiple."""
     metavar: str | None = None
     parser: Callable[[str], Any] | None = None
     type: Any = str
 
     @property
     def annotation(self) -> Any:
-        """The option as typer reads it."""
+        """The annotation that typer reads."""
         option = typer.Option(*self.names.split(), metavar=self.metavar, parser=self.parser, help=self.help)
         return Annotated[self.type | None, option]
 
@@ -68,19 +67,19 @@ def _time(names: str, text: str, parser: Callable[[str], int] = parameters.read_
 
 _FLAGS: Final = {
     "driver": _Flag(
-        "--driver -d", "S3, aws-s3, filesystem, …; where none is ever given, the server's own tier.", _DRIVER
+        "--driver -d", "Offload driver: S3, aws-s3, filesystem, …. Default: the server's own tier.", _DRIVER
     ),
     "region": _Flag("--region -r", "Region of the bucket.", suffix="Region"),
     "bucket": _Flag("--bucket -b", "Bucket or container.", suffix="Bucket"),
     "endpoint": _Flag(
-        "--endpoint -e", "URL of the store, where it is not the provider's own.", suffix="ServiceEndpoint"
+        "--endpoint -e", "URL of the object store, if it is not the provider's default.", suffix="ServiceEndpoint"
     ),
     "file_system_uri": _Flag("--file-system-uri", "Root directory as file:///path, for filesystem.", "fileSystemURI"),
-    "aws_id": _Flag("--aws-id -i", "Access key id, for S3.", "s3ManagedLedgerOffloadCredentialId"),
+    "aws_id": _Flag("--aws-id -i", "Access key ID, for S3.", "s3ManagedLedgerOffloadCredentialId"),
     "aws_secret": _Flag("--aws-secret -s", "Secret access key, for S3.", "s3ManagedLedgerOffloadCredentialSecret"),
     "s3_role": _Flag("--s3-role --ro -ro", "Role to assume through STS, for S3.", "s3ManagedLedgerOffloadRole"),
     "s3_role_session_name": _Flag(
-        "--s3-role-session-name -rsn", "Session name of the role.", "s3ManagedLedgerOffloadRoleSessionName"
+        "--s3-role-session-name -rsn", "Session name of the assumed role.", "s3ManagedLedgerOffloadRoleSessionName"
     ),
     "max_block_size": _size(
         "--maxBlockSize -mbs --maxBlockSizeInBytes -m",
@@ -89,37 +88,37 @@ _FLAGS: Final = {
     ),
     "read_buffer_size": _size(
         "--readBufferSize -rbs --readBufferSizeInBytes -rb",
-        "Bytes fetched by one request of a reader, such as 1M.",
+        "Bytes per read request, such as 1M.",
         suffix="ReadBufferSizeInBytes",
     ),
     "deletion_lag": _time(
         "--offloadAfterElapsed -oae --offloadDeletionLagInMillis -dl",
-        "Time from offload to the end of the hot copy, such as 4h; without a unit seconds.",
+        "Time from offload to the deletion of the hot copy, such as 4h; seconds if there is no unit.",
         parameters.read_milliseconds,
         field="managedLedgerOffloadDeletionLagInMillis",
     ),
     "threshold_bytes": _size(
         "--offloadAfterThreshold -oat --offloadThresholdInBytes -t",
-        "What a topic keeps out of the tier, such as 10G. 0: each ledger goes as it closes, -1: not by size.",
+        "Size of a topic's newest data that is not offloaded, such as 10G. 0: none, -1: no size threshold.",
         parameters.read_bytes_or_none,
         field="managedLedgerOffloadThresholdInBytes",
     ),
     "threshold_seconds": _time(
         "--offloadAfterThresholdInSeconds -oats --offloadThresholdInSeconds -ts",
-        "Time from a ledger's close to its offload, such as 1h. 0: at once, -1: not by time.",
+        "Time from the closing of a ledger to its offload, such as 1h. 0: immediately, -1: no time threshold.",
         parameters.read_seconds_or_none,
         field="managedLedgerOffloadThresholdInSeconds",
     ),
     "read_priority": _Flag(
         "--offloadedReadPriority -orp",
-        "Which copy serves while both exist: tiered-storage-first or bookkeeper-first.",
+        "Copy that serves a read while both exist: tiered-storage-first or bookkeeper-first.",
         "managedLedgerOffloadedReadPriority",
         metavar="PRIORITY",
         parser=parameters.read_priority,
     ),
     "streaming": _Flag(
         "--streaming/--no-streaming",
-        "Whether entries go to the tier as they come.",
+        "Stream entries to the tier in segments while they are written.",
         "streamingOffloadEnabled",
         type=bool,
     ),
@@ -131,57 +130,59 @@ _FLAGS: Final = {
     ),
     "max_segment_time": _time(
         "--max-segment-time",
-        "Time after its first entry at which a segment closes, such as 10m.",
+        "Time from the first entry of a segment to its closing, such as 10m.",
         field="maxOffloadSegmentRolloverTimeInSeconds",
         larger=("maxOffloadSegmentRolloverTimeMinutes", 60),
     ),
     "extra_config": _Flag(
         "--extra-config",
-        "A property of the driver; others stay. Repeatable.",
+        "Additional property of the driver; others stay unchanged. Repeatable.",
         metavar="NAME=VALUE",
         parser=parameters.read_pair,
         type=list[Any],
     ),
     "further": _Flag(
         "--set",
-        "Any other setting of a topic, by its name in broker.conf. Repeatable.",
+        "Any other topic-level setting, by its name in broker.conf. Repeatable.",
         metavar="NAME=VALUE",
         parser=parameters.read_pair,
         type=list[Any],
     ),
-    "unset": _Flag("--unset", "A setting to set no longer, by its name. Repeatable.", metavar="NAME", type=list[str]),
+    "unset": _Flag(
+        "--unset", "Setting or property to remove, by its name. Repeatable.", metavar="NAME", type=list[str]
+    ),
 }
-"""All flags by the names of parameters."""
+"""All flags by parameter name."""
 
 OPTIONS: Final = {name: flag.annotation for name, flag in _FLAGS.items()}
 
 
 class OffloadFlags:
-    """Flags that were given.
+    """The flags of a command line.
 
     Raises:
-        ConfigError: None was.
+        ConfigError: No flag was given.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = {name: value for name, value in given.items() if value is not None}
         if not self._given:
-            raise ConfigError("nothing to change: give a flag, such as --offloadAfterThreshold 1G")
+            raise ConfigError("nothing to change; give a flag, such as --offloadAfterThreshold 1G")
 
     @property
     def by_driver(self) -> bool:
-        """Whether a value goes into fields that depend on the driver."""
+        """Whether a field depends on the driver."""
         return any(_FLAGS[name].suffix for name in self._given)
 
     def applied_to(self, stored: Json, driver: str | None = None) -> Json:
-        """Return stored policies with what is to change.
+        """Return a copy of stored policies with the flags applied.
 
         Args:
-            stored: As the admin API gives them; not changed.
-            driver: The one that holds where neither these flags nor the stored policies name one.
+            stored: Policies as the admin API returns them.
+            driver: The effective driver, if neither the flags nor the stored policies name one.
 
         Raises:
-            ConfigError: The driver has no address, or what is to be set no longer is not set.
+            ConfigError: The driver has neither region nor endpoint, or a name of ``--unset`` is not set.
         """
         changed = dict(stored)
         chosen = str(self._given.get("driver") or stored.get(_DRIVER) or driver or "").lower()
@@ -214,7 +215,9 @@ class OffloadFlags:
         changed[_EXTRA] = extra = extra | dict(self._given.get("extra_config", ()))
         for name in map(str.strip, self._given.get("unset", ())):
             if changed.pop(name, None) is None and extra.pop(name.removeprefix(_EXTRA_PREFIX), None) is None:
-                raise ConfigError(f"--unset {name}: it is not set here; get-offload-policies lists what is")
+                raise ConfigError(
+                    f"--unset {name}: not set at this level; get-offload-policies lists the policies that are"
+                )
         if not changed.get(_EXTRA):
             changed.pop(_EXTRA, None)
 
@@ -225,15 +228,15 @@ def driver_of(policies: Json) -> str | None:
 
 
 def _read_extra(text: str) -> dict[str, str]:
-    """Properties of a driver from one text, as it stands in broker.conf."""
+    """Parse properties of a driver as written in broker.conf."""
     from afterglow.config.value_types import pairs  # noqa: PLC0415 - not needed for --help
 
-    kind = pairs()
+    value_type = pairs()
     try:
-        return dict(kind.parse(text))
+        return dict(value_type.parse(text))
     except ValueError:
         raise ConfigError(
-            f"--set {_EXTRA}: {text!r} is not {kind.description}; --extra-config NAME=VALUE adds one of any form"
+            f"--set {_EXTRA}: {text!r} is not {value_type.description}; --extra-config NAME=VALUE takes any value"
         ) from None
 
 

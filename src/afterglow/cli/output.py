@@ -1,10 +1,10 @@
-"""Output of commands: tables for people, one JSON object per line for machines.
+"""Output of commands: tables, or one JSON object per line.
 
-Results go to stdout and nothing else does; progress goes to stderr, and only on a terminal.
+Only results are written to stdout; progress goes to stderr, and only to a terminal.
 
-Names, keys, payloads and error messages come from others. A terminal acts on control characters: it moves the cursor,
-changes its title, or types an answer on the user's behalf. Characters that reorder the text around them can make a name
-look like another one. Whatever people see has both as escapes of Python.
+Names, keys, payloads and error messages are untrusted. Control characters can move a terminal's cursor, change its
+title or type on the user's behalf, and bidirectional formatting characters can make one name look like another.
+Therefore text output escapes both as Python does.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _HARMLESS: Final = frozenset("\u00a0\u200c\u200d\u3000")
-"""Spaces of other widths, and the joiners inside words and emoji: not printable to Python, and no danger."""
+"""Spaces of other widths, and joiners in words and emoji: not printable according to Python, but harmless."""
 _SHOW_AFTER_S: Final = 0.5
-"""Most calls are over by then, and a line that flickers helps nobody."""
-_STATISTICS: Final = {
+"""Most calls have ended by then; an indicator that only flickers is of no use."""
+_STATISTICS_COLUMNS: Final = {
     "publishers": ("producerName", "producerId", "msgRateIn", "address", "clientVersion"),
     "subscriptions": ("name", "type", "msgBacklog", "unackedMessages", "msgOutCounter", "bytesOutCounter"),
     "ledgers": ("ledgerId", "entries", "size", "offloaded", "isOffloaded"),
     "cursors": ("name", "markDelete", "markDeletePosition", "readPosition", "state", "individuallyDeletedMessages"),
 }
-"""What people see of the longer ones, as far as it is there; the rest is in the JSON."""
+"""Columns of the tables of statistics, if present; JSON has all fields."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with every control, formatting and unassigned character escaped.
+    """Escape all control, formatting and unassigned characters.
 
     Args:
-        text: Of anyone.
-        keep: Characters to leave as they are, such as a newline.
+        text: Untrusted text.
+        keep: Characters that are not escaped, such as a newline.
     """
     if text.isprintable():
         return text
@@ -45,7 +45,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def json_text(value: object, out: TextIO) -> str:
-    """A value as one line of JSON; on a terminal its strings have escapes, which mean the same to every JSON parser."""
+    """Return a value as one line of JSON; on a terminal, control characters in strings are written as JSON escapes."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable() or not out.isatty():
         return text
@@ -53,24 +53,24 @@ def json_text(value: object, out: TextIO) -> str:
 
 
 class PrintableFormatter(logging.Formatter):
-    """A formatter of log lines that hold names which clients have chosen.
+    """Formatter of log records that contain untrusted names.
 
-    A record is one line, and what a traceback adds to it is indented: a name with a newline in it cannot pass for a
-    record of its own.
+    A record is one line, and the lines of its traceback are indented, so that a name with a newline cannot forge a
+    record.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in logging
-        """The record's line, without its traceback."""
+        """Return the line of the record, without its traceback."""
         return printable(super().formatMessage(record).rstrip("\n"))
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line, and the lines of its traceback."""
+        """Return the line of the record, followed by its traceback."""
         line, *traceback = super().format(record).split("\n")
         return "\n".join([line, *("  " + printable(each, keep="\t") for each in traceback)])
 
 
 class Output:
-    """Prints in the form that was asked for."""
+    """Prints results as tables or as JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -79,9 +79,9 @@ class Output:
         """Print a list of objects.
 
         Args:
-            rows: The objects; all have the keys of the first.
-            absent: What people see where there are none.
-            columns: The keys that people see; all unless given.
+            rows: Objects with the same keys.
+            absent: Message if there are none, except in JSON.
+            columns: Columns of the table. Default: all keys.
         """
         if self.as_json:
             for row in rows:
@@ -94,7 +94,7 @@ class Output:
             self._write(absent)
 
     def lines(self, name: str, values: Iterable[str]) -> None:
-        """Print a list of texts: one per line, or objects that hold each under a name."""
+        """Print a list of strings, one per line; in JSON as objects with one key."""
         for value in values:
             if self.as_json:
                 self.json({name: value})
@@ -105,8 +105,8 @@ class Output:
         """Print one object as names and values.
 
         Args:
-            value: The object; None where nothing is set.
-            absent: What people see where nothing is set.
+            value: The object; None if it is not set.
+            absent: Message if it is not set, except in JSON.
         """
         if self.as_json:
             self.json(value)
@@ -116,7 +116,7 @@ class Output:
             self.table([{"name": name, "value": item} for name, item in value.items()], ("name", "value"))
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
-        """Print a table for people."""
+        """Print a table."""
         from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and machines do not need it
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -126,17 +126,17 @@ class Output:
             numbers = all(_is_number(row.get(column)) for row in rows)
             table.add_column(column, justify="right" if numbers else "left", overflow="fold")
         for row in rows:
-            # Text, not str: a name with brackets is no mark-up.
+            # Text, not str: brackets in a name are not mark-up.
             table.add_row(*(Text(printable(_shown(row.get(column)), keep="\n")) for column in columns))
         Console().print(table)
 
     def statistics(self, stats: Mapping[str, Any]) -> None:
-        """Print statistics of a topic: for people figures first, then a table for each list or map inside."""
+        """Print statistics of a topic: a table of figures, then one for each list or map of objects."""
         if self.as_json:
             self.json(stats)
             return
         self.record({name: value for name, value in stats.items() if not isinstance(value, dict | list)}, absent="")
-        for name, columns in _STATISTICS.items():
+        for name, columns in _STATISTICS_COLUMNS.items():
             found = stats.get(name) or []
             rows = [{"name": key, **row} for key, row in found.items()] if isinstance(found, dict) else found
             if rows:
@@ -145,19 +145,19 @@ class Output:
             self.say(name)
             self.statistics(partition)
 
-    def say(self, sentence: str, value: object = None) -> None:
-        """Print one result: a sentence for people, a value for machines; without a value machines need no word."""
+    def say(self, message: str, value: object = None) -> None:
+        """Print a message; in JSON the value, or nothing without one."""
         if not self.as_json:
-            self._write(printable(sentence, keep="\n\t"))
+            self._write(printable(message, keep="\n\t"))
         elif value is not None:
             self.json(value)
 
     def json(self, value: object) -> None:
-        """Print one value on one line."""
+        """Print a value as one line of JSON."""
         self._write(json_text(value, sys.stdout))
 
     def raw(self, data: bytes) -> None:
-        """Print bytes as they are, and a newline behind them."""
+        """Print bytes unmodified, followed by a newline."""
         try:
             sys.stdout.buffer.write(data + b"\n")
             sys.stdout.buffer.flush()
@@ -166,17 +166,17 @@ class Output:
             raise SystemExit(0) from None
 
     @contextmanager
-    def working(self, sentence: str) -> Iterator[Callable[[str], None]]:
-        """Show that something goes on, with a line that may be changed; it is gone at the end."""
+    def working(self, activity: str) -> Iterator[Callable[[str], None]]:
+        """Show an activity indicator on a terminal until the context is left; the yielded function changes its text."""
         if not sys.stderr.isatty():
             yield lambda _: None
             return
-        from threading import Timer  # noqa: PLC0415 - a machine that calls needs neither
+        from threading import Timer  # noqa: PLC0415 - not needed without a terminal
 
         from rich.console import Console  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        status = Console(stderr=True, highlight=False).status(Text(printable(sentence)))
+        status = Console(stderr=True, highlight=False).status(Text(printable(activity)))
         timer = Timer(_SHOW_AFTER_S, status.start)
         timer.start()
         try:
@@ -196,9 +196,9 @@ class Output:
 
 
 def silence_stdout() -> None:
-    """Send to nowhere what a reader that has seen enough does not take.
+    """Discard further output after the reader has closed the pipe.
 
-    What is still buffered would fail again when the interpreter ends.
+    Otherwise flushing the buffered rest would fail again when the interpreter exits.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

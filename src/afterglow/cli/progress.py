@@ -1,4 +1,4 @@
-"""Progress on stderr while a person waits: a bar for bytes, and bars for segments. Nothing without a terminal."""
+"""Progress bars on stderr, for bytes and for segments; only on a terminal."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import TaskID
 
-    from afterglow.cli.command import Session
+    from afterglow.cli.command import AdminSession
     from afterglow.metadata.names import TopicName
 
 _SHORT: Final = 8
-"""Characters of a segment's id that tell it from the few others on the screen."""
+"""Characters of a segment id, enough to distinguish it from the others on the screen."""
 
 
 @contextmanager
-def byte_bar(sentence: str, things: str) -> Iterator[Callable[[int, int, int], None]]:
-    """Show a bar with its speed and the time that is left; it is gone at the end.
+def byte_bar(activity: str, plural: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Show a progress bar with speed and remaining time until the context is left.
 
     Args:
-        sentence: What is done.
-        things: What is counted, as in "objects".
+        activity: Text before the bar.
+        plural: Items that are counted, such as "objects".
 
     Yields:
-        A callback that takes bytes done, bytes due and things done.
+        A callback that takes bytes done, bytes in total, and the number of items done.
     """
     if not sys.stderr.isatty():
-        yield lambda _done, _due, _count: None
+        yield lambda _done, _total, _count: None
         return
     from rich import progress  # noqa: PLC0415 - rich is slow to import, and machines do not need it
     from rich.console import Console  # noqa: PLC0415
@@ -50,24 +50,24 @@ def byte_bar(sentence: str, things: str) -> Iterator[Callable[[int, int, int], N
         progress.TimeRemainingColumn(compact=True),
     )
     with progress.Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as shown:
-        task = shown.add_task(f"{sentence}: starting Spark", total=None)
+        task = shown.add_task(f"{activity}: starting Spark", total=None)
 
-        def show(done_bytes: int, due_bytes: int, count: int) -> None:
-            words = f"{sentence}: {count:,} {things}"
-            shown.update(task, description=words, completed=done_bytes, total=max(due_bytes, 1))
+        def show(done_bytes: int, total_bytes: int, count: int) -> None:
+            text = f"{activity}: {count:,} {plural}"
+            shown.update(task, description=text, completed=done_bytes, total=max(total_bytes, 1))
 
         yield show
 
 
 @contextmanager
-def segment_bars(session: Session) -> Iterator[Callable[[str, Sequence[TopicName]], None]]:
-    """Show a sentence and a bar per segment; all are gone at the end.
+def segment_bars(session: AdminSession) -> Iterator[Callable[[str, Sequence[TopicName]], None]]:
+    """Show a message and a progress bar for each segment until the context is left.
 
     Yields:
-        A callback that takes the sentence, and the topics whose segments are shown.
+        A callback that takes the message, and the topics whose segments are shown.
     """
     if not sys.stderr.isatty():
-        yield lambda _sentence, _topics: None
+        yield lambda _message, _topics: None
         return
     from rich.console import Console  # noqa: PLC0415 - rich is slow to import, and machines do not need it
     from rich.live import Live  # noqa: PLC0415
@@ -77,9 +77,9 @@ def segment_bars(session: Session) -> Iterator[Callable[[str, Sequence[TopicName
 
 
 class _SegmentScreen:
-    """A sentence, and below it the segments that are on their way."""
+    """A message, and below it the segments in progress."""
 
-    def __init__(self, session: Session, live: Live) -> None:
+    def __init__(self, session: AdminSession, live: Live) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn  # noqa: PLC0415 - as above
 
         self._session = session
@@ -89,8 +89,8 @@ class _SegmentScreen:
         )
         self._shown: dict[str, TaskID] = {}
 
-    def show(self, sentence: str, topics: Sequence[TopicName]) -> None:
-        """Show a sentence, and the segments of these topics."""
+    def show(self, message: str, topics: Sequence[TopicName]) -> None:
+        """Show a message and the segments of topics."""
         from rich.console import Group  # noqa: PLC0415 - as above
         from rich.spinner import Spinner  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -98,20 +98,18 @@ class _SegmentScreen:
         for topic in topics:
             for row in self._segments(topic):
                 self._draw(row)
-        self._live.update(Group(Spinner("dots", Text(printable(sentence))), self._bars))
+        self._live.update(Group(Spinner("dots", Text(printable(message))), self._bars))
 
     def _segments(self, topic: TopicName) -> list[dict[str, Any]]:
         try:
             return self._session.client.rows(topic_path(topic, "segments"))
-        except AfterglowError:  # Pulsar has no such resource; what matters is how the offload ends
+        except AfterglowError:  # Pulsar has no such resource; the status of the offload is reported anyway
             return []
 
     def _draw(self, row: dict[str, Any]) -> None:
-        """Draw a segment on its way, and one that was when it was last drawn."""
-        done = row.get("status") == "Offloaded"
         known = self._shown.get(row["id"])
         if known is None:
-            if done:
+            if row.get("status") == "Offloaded":  # complete before it was first shown
                 return
             known = self._shown[row["id"]] = self._bars.add_task("", total=None)
         begin = row["begin"]

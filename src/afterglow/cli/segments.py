@@ -1,4 +1,4 @@
-"""``topics segments``, and ``delete-offloaded``: taking topics out of their segments again."""
+"""``topics segments``, and ``delete-offloaded``, which rolls topics back from segments."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Annotated, Any, Final
 import typer
 
 from afterglow.cli.admin_commands import NAMESPACES, TOPICS
-from afterglow.cli.command import Session, namespace_path, topic_path
+from afterglow.cli.command import AdminSession, namespace_path, topic_path
 from afterglow.cli.parameters import NamespaceArgument, OptionalTopicArgument, TopicArgument
 from afterglow.errors import AfterglowError
 
 Streaming = Annotated[
-    bool, typer.Option("--streaming", help="The segments of streaming offload; whole ledgers go with their topic.")
+    bool, typer.Option("--streaming", help="Delete segments; offloaded ledgers are deleted with their topic.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would go.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Delete. Default: a dry run.")]
 LoseData = Annotated[
-    bool, typer.Option("--lose-data", help="Also drop ledgers that are in segments alone, with their entries.")
+    bool, typer.Option("--lose-data", help="Also delete ledgers whose hot copy is gone, with their entries.")
 ]
 
-_NOTHING_CHANGED: Final = "nothing was changed; give --yes to do it"
+_NOTHING_CHANGED: Final = "nothing was changed; give --yes to delete"
 _DELETE: Final = "deleteOffloaded"
 _COLUMNS: Final = ("id", "status", "begin", "end", "entries", "bytes", "offloaded")
-"""What people see; where each object lies is for ``--json``, and a line of a terminal has 80 columns."""
+"""Columns of the table, for a terminal of 80 columns; ``--json`` also has the location of each object."""
 _SHORT: Final = 8
-"""Characters of an id that tell it from others."""
+"""Characters of an id in the table, enough to distinguish it from others."""
 _OUTCOME_COLUMNS: Final = ("topic", "state", "segments", "bytes", "lost_entries")
-"""Columns for people. Reasons are sentences, and stand below the table: a line of a terminal has 80 columns."""
+"""Columns of the table, for a terminal of 80 columns; errors are printed below the table."""
 
 
 @TOPICS.command("segments")
-def segments(session: Session, topic: TopicArgument) -> None:
-    """List the segments of a topic that streaming offload has made or is making.
+def segments(session: AdminSession, topic: TopicArgument) -> None:
+    """List the segments of a topic, complete and in progress.
 
     Example: afterglow topics segments orders --json
     """
@@ -45,21 +45,21 @@ def segments(session: Session, topic: TopicArgument) -> None:
 
 @TOPICS.command("delete-offloaded")
 def delete_offloaded(
-    session: Session,
+    session: AdminSession,
     topic: OptionalTopicArgument = None,
     *,
     streaming: Streaming = False,
-    everything: Annotated[bool, typer.Option("--all", help="All topics of all namespaces, instead of one.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All topics of all namespaces.")] = False,
     yes: Yes = False,
     lose_data: LoseData = False,
 ) -> None:
-    """Take a topic out of its segments and delete them, for going back to a Pulsar that knows none.
+    """Delete the segments of a topic, to roll back to a Pulsar that does not support them.
 
-    Streaming must be switched off for the topic, and its last segment offloaded. Entries stay in the hot log, and may
-    be offloaded by whole ledgers afterwards. Without --yes nothing is changed.
+    Streaming must be disabled for the topic, and its last segment offloaded. Entries stay in the hot log, and can be
+    offloaded in whole ledgers afterwards. Without --yes nothing is changed.
 
-    With --all, one topic that must be refused keeps all as they are. What fails later can be tried again: topics that
-    are done have no segments any more.
+    With --all, nothing is deleted if one topic is refused. After a failure repeat the command: it continues with the
+    topics that still have segments.
 
     Example: afterglow topics delete-offloaded orders --streaming
     """
@@ -74,24 +74,24 @@ def delete_offloaded(
         if session.out.as_json:
             session.out.json(plan)
         else:
-            _tell(session, plan, done=yes)
+            _print_plan(session, plan, done=yes)
     if not yes and any(plan["segments"] for plan in plans):
         session.out.say(_NOTHING_CHANGED)
 
 
 @NAMESPACES.command("delete-offloaded")
 def delete_offloaded_of_namespace(
-    session: Session,
+    session: AdminSession,
     namespace: NamespaceArgument,
     *,
     streaming: Streaming = False,
     yes: Yes = False,
     lose_data: LoseData = False,
 ) -> None:
-    """Take all topics of a namespace out of their segments and delete these, for going back to a Pulsar without them.
+    """Delete the segments of all topics of a namespace, to roll back to a Pulsar that does not support them.
 
-    Streaming must be switched off for every topic. One topic that must be refused keeps all as they are. What fails
-    later can be tried again: topics that are done have no segments any more. Without --yes nothing is changed.
+    Streaming must be disabled for every topic. Nothing is deleted if one topic is refused. After a failure repeat the
+    command: it continues with the topics that still have segments. Without --yes nothing is changed.
 
     Example: afterglow namespaces delete-offloaded public/default --streaming
     """
@@ -100,40 +100,26 @@ def delete_offloaded_of_namespace(
 
 
 def _query(*, streaming: bool, yes: bool, lose_data: bool) -> dict[str, str]:
-    """The parameters of a call.
-
-    Raises:
-        BadParameter: It is not said that segments are meant.
-    """
     if not streaming:
-        raise typer.BadParameter("only segments are deleted by hand: give --streaming; whole ledgers go with the topic")
+        raise typer.BadParameter(
+            "only segments can be deleted; give --streaming (offloaded ledgers are deleted with their topic)"
+        )
     flags = {"streaming": True, "dryRun": not yes, "loseData": lose_data}
     return {name: "true" if flag else "false" for name, flag in flags.items()}
 
 
-def _delete_of_many(session: Session, path: str, where: str, query: dict[str, str]) -> None:
-    """Delete the segments of many topics, and print the outcome for each.
-
-    Args:
-        session: The command's.
-        path: Of the call.
-        where: Whose topics they are.
-        query: Its parameters.
-
-    Raises:
-        AdminFailed: The server refused all.
-        AfterglowError: Some would be refused, or failed.
-    """
+def _delete_of_many(session: AdminSession, path: str, where: str, query: dict[str, str]) -> None:
+    """Delete the segments of many topics, and print the outcome of each."""
     outcomes: dict[str, dict[str, Any]] = {}
     with session.out.working(f"deleting segments of {where}") as show:
         while True:
             rows = session.client.call("POST", path, query=query)
-            # A topic that an earlier call has done is empty in a later one.
+            # Topics whose segments an earlier call has deleted are empty in a later one.
             outcomes |= {row["topic"]: row for row in rows if row["topic"] not in outcomes or row["state"] != "empty"}
             pending = sum(row["state"] == "pending" for row in rows)
             if not pending or not any(row["state"] == "deleted" for row in rows):
                 break
-            show(f"deleting segments of {where}, {pending} topics to go")
+            show(f"deleting segments of {where}, {pending} topics left")
     states = Counter(row["state"] for row in outcomes.values())
     concerned = [row for row in outcomes.values() if row["state"] != "empty"]
     shown = outcomes.values() if session.out.as_json else concerned
@@ -146,18 +132,17 @@ def _delete_of_many(session: Session, path: str, where: str, query: dict[str, st
         session.out.say(f"{states['empty']} more topics have no segments")
     if states["refused"]:
         raise AfterglowError(
-            f"{states['refused']} of {len(outcomes)} topics are refused, and with them all: --yes would delete nothing"
+            f"{states['refused']} of {len(outcomes)} topics are refused, so --yes would delete nothing"
         )
     if left := states["failed"] + states["pending"]:
         raise AfterglowError(
-            f"{left} of {len(outcomes)} topics still have their segments; the same command again goes on with them"
+            f"{left} of {len(outcomes)} topics still have segments; repeat the command to continue with them"
         )
     if states["planned"]:
         session.out.say(_NOTHING_CHANGED)
 
 
-def _tell(session: Session, plan: dict[str, Any], *, done: bool) -> None:
-    """Say in words what goes, or has gone, of one topic."""
+def _print_plan(session: AdminSession, plan: dict[str, Any], *, done: bool) -> None:
     found, name = plan["segments"], plan["topic"]
     if not found:
         session.out.say(f"{name} has no segments")
@@ -167,15 +152,17 @@ def _tell(session: Session, plan: dict[str, Any], *, done: bool) -> None:
     size = sum(row["bytes"] for row in found)
     session.out.say(f"{name}: {len(found)} segments of {size} bytes {'are deleted' if done else 'would be deleted'}")
     if plan["ledgers"]:
-        session.out.say(f"the hot log alone {'keeps' if done else 'would keep'} ledgers {_joined(plan['ledgers'])}")
+        session.out.say(
+            f"ledgers that {'remain' if done else 'would remain'} only in the hot log: {_joined(plan['ledgers'])}"
+        )
     if plan["lost"]:
         entries = sum(ledger["entries"] for ledger in plan["lost"])
         ids = _joined([ledger["ledger_id"] for ledger in plan["lost"]])
         session.out.say(
-            f"LOST with them: {entries} entries of ledgers {ids}, whose hot copies are gone"
+            f"LOST: {entries} entries of ledgers {ids}, whose hot copies were gone"
             if done
-            else f"LOST with them, if --lose-data is given, would be {entries} entries of ledgers {ids}, whose hot "
-            "copies are gone; it is refused otherwise"
+            else f"WOULD BE LOST: {entries} entries of ledgers {ids}, whose hot copies are gone; refused without "
+            "--lose-data"
         )
 
 
@@ -186,7 +173,7 @@ def _columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _time(ms: int | None) -> str | None:
-    """The time of day for what happened today, the day for all else."""
+    """Format the time of day if it is today, the date otherwise."""
     if not ms:
         return None
     then = datetime.fromtimestamp(ms / 1000, UTC)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PRIVATE: Final = 0o077
-"""Rights of group and others, which files of a home do not have."""
+"""Permission bits of group and others, which files in a home do not have."""
 _STREAMING: Final = {
     "streamingOffloadEnabled": "true",
     "maxOffloadSegmentSizeInBytes": "64M",
@@ -33,43 +33,48 @@ _STREAMING: Final = {
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
 }
-"""What ``--streaming`` sets, unless a configuration says otherwise."""
+"""Defaults of ``--streaming``."""
 
 
 @app.command()
 def serve(
     *,
-    home: Annotated[Path, typer.Option(help="Directory that holds everything; made if absent.")],
+    home: Annotated[Path, typer.Option(help="Directory of the server's data; created if it does not exist.")],
     streaming: Annotated[
         bool,
         typer.Option(
-            "--streaming", help="Stream every topic to the tier in segments of 64 MiB or 1 minute; retain all for ever."
+            "--streaming",
+            help="Stream every topic to the tier in segments of 64 MiB or 1 minute, with unlimited retention.",
         ),
     ] = False,
-    conf: Annotated[Path | None, typer.Option(help="A broker.conf, Pulsar's own or ours.")] = None,
+    conf: Annotated[
+        Path | None, typer.Option(help="Configuration file: a broker.conf, also one of Apache Pulsar.")
+    ] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the binary protocol; 0 picks a free one.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port of the admin API; 0 picks a free one.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the binary protocol; 0 selects a free one.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Port of the admin API; 0 selects a free one.")] = None,
     tier: Annotated[
         str | None,
-        typer.Option(help="The tier: file:///path or s3://bucket[/prefix]; else HOME/tier."),
+        typer.Option(help="Tier: file:///path or s3://bucket[/prefix]. Default: HOME/tier."),
     ] = None,
-    master: Annotated[str | None, typer.Option(help="Spark master that runs offloads; else local[*].")] = None,
-    metadata: Annotated[str | None, typer.Option(help="sqlite:PATH or zk://host:2181[/chroot].")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master that runs offloads. Default: local[*].")] = None,
+    metadata: Annotated[
+        str | None, typer.Option(help="sqlite:PATH or zk://HOST:2181[/CHROOT]. Default: SQLite in the home.")
+    ] = None,
     settings: Annotated[
         list[Any] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
             parser=parameters.read_pair,
-            help="A setting by its name in broker.conf, which it wins over. Repeatable.",
+            help="Setting by its name in broker.conf; overrides the file. Repeatable.",
         ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication and TLS.")
     ] = False,
 ) -> int:
-    """Serve topics to stock Pulsar clients, durably, from one process.
+    """Run a broker for stock Pulsar clients, with offload to a tier.
 
     Example: afterglow serve --home ./home --streaming
     """
@@ -87,7 +92,7 @@ def serve(
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     for key, value in settings or ():
         if overrides.setdefault(key, value) != value:
-            raise ConfigError(f"--set {key}: the command line gives it two different values; leave one of them out")
+            raise ConfigError(f"--set {key}: the command line sets it to two different values; remove one of them")
     config = load_conf(conf, environ=os.environ, overrides=overrides)
     if streaming:
         unset = {key: value for key, value in _STREAMING.items() if config.origin(key) == DEFAULT}
@@ -96,26 +101,26 @@ def serve(
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection that it closes
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection that it closes
     _keep_private(home)
     asyncio.run(_serve(home, config, tier))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        # Threads that wait for a tier that does not answer. Python would wait for them; all else is closed by now.
+        # Threads that wait for a tier which does not answer. Python would wait for them; everything else is closed.
         logging.shutdown()
         os._exit(DONE)
     return DONE
 
 
 def _keep_private(home: Path) -> None:
-    """Make what this process and its children create private to their user, and warn of a home that is not."""
+    """Restrict new files of this process and its children to the user, and warn if others can access the home."""
     os.umask(_PRIVATE)
     try:
         mode = stat.S_IMODE(home.stat().st_mode)
     except OSError:
-        return  # it is made, or refused with the reason
+        return  # it will be created, or the start will fail with the reason
     if mode & _PRIVATE:
         log.warning(
-            "other users of this machine can enter the home: %s has the mode %04o; run chmod -R go-rwx %s",
+            "other users of this machine can access the home: %s has mode %04o; run chmod -R go-rwx %s",
             home,
             mode,
             shlex.quote(str(home)),

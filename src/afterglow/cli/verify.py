@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
-from afterglow.cli.connection import CaFile, Connection, Token
 from afterglow.cli.interrupt import interruptible
 from afterglow.cli.output import Output
-from afterglow.cli.parameters import read_milliseconds
+from afterglow.cli.parameters import (
+    AdminConnection,
+    CaFile,
+    SourceArgument,
+    SourceMetadata,
+    SourceTier,
+    Token,
+    read_milliseconds,
+)
 from afterglow.cli.progress import byte_bar
-from afterglow.cli.tier import TierOptions, tier_options
+from afterglow.cli.tier_commands import TierOptions
 from afterglow.errors import AfterglowError, ConfigError, NotSupported
 
 if TYPE_CHECKING:
@@ -25,45 +32,45 @@ if TYPE_CHECKING:
     from afterglow.pipeline.tier_verifier import VerifyRequest
     from afterglow.verify import ObjectVerifier
 
-    Found: TypeAlias = tuple[Mapping[str, Any], bool]
-    """A finding as JSON, and whether it is a fault that is still there."""
+    FindingRow: TypeAlias = tuple[Mapping[str, Any], bool]
+    """A finding as JSON, and whether it is a fault that was not repaired."""
 
-_SHOWN: Final = 20
-"""Of each kind that is no fault, so many are shown to people; a bucket may hold millions of others' objects."""
+_MAX_SHOWN: Final = 20
+"""Findings of each kind in the table, except faults; a bucket may hold millions of foreign objects."""
+
+_STATES: Final = {"failed": "failed", "cancelled": "was cancelled"}
 
 
 @app.command()
 def verify(
     context: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(help="A server's home, or http://host:8080 of one that runs; or zk://host:2181 of a Pulsar."),
-    ],
+    source: SourceArgument,
     *,
-    tier: Annotated[
-        str | None, typer.Option(help="Where all objects are: file:///path or s3://bucket[/prefix]; else as recorded.")
-    ] = None,
-    metadata: Annotated[str | None, typer.Option(help="sqlite:PATH, if the metadata is not in the home.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read and check every byte, on Spark.")] = False,
-    master: Annotated[str | None, typer.Option(help="With --deep: the Spark master; else local[*].")] = None,
+    tier: SourceTier = None,
+    metadata: SourceMetadata = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read and verify every byte, on Spark.")] = False,
+    master: Annotated[str | None, typer.Option(help="With --deep: Spark master. Default: local[*].")] = None,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Delete orphans and abort leaked uploads; a dry run unless --yes.")
+        bool, typer.Option("--sweep", help="Delete orphans and abort leaked uploads; a dry run without --yes.")
     ] = False,
     grace: Annotated[
-        int, typer.Option(metavar="TIME", parser=read_milliseconds, help="What is not older may be on its way.")
-    ] = "1h",  # type: ignore[assignment]  # parsed like any other
+        int,
+        typer.Option(
+            metavar="TIME", parser=read_milliseconds, help="Age below which an object may be an upload in progress."
+        ),
+    ] = "1h",  # type: ignore[assignment]  # the default is parsed too
     yes: Annotated[bool, typer.Option("--yes", help="With --sweep: delete.")] = False,
     option: TierOptions = None,
     token: Token = None,
     ca_file: CaFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
 ) -> int:
-    """Hold metadata against the tier: missing, damaged, overlapping, orphan objects, unfinished uploads. Any: exit 1.
+    """Verify metadata against the tier; exit 1 for missing, damaged, overlapping or orphan objects, leaked uploads.
 
-    Work in progress is no finding. Orphans younger than the grace are pending, objects of others foreign; neither is a
-    fault, nor are bytes that no checksum covers. Given an address, the server there checks itself, with its own
-    settings and on its own Spark; Ctrl-C ends that check. Of a Pulsar cluster's ZooKeeper, what its brokers have
-    offloaded is checked.
+    Work in progress is not reported. Orphans younger than --grace are pending, objects of other systems are foreign;
+    neither is a fault, nor are bytes without a checksum. For an http:// source the server verifies itself, with its own
+    settings and Spark; Ctrl-C cancels this. For the ZooKeeper of a Pulsar cluster, the ledgers that its brokers have
+    offloaded are verified.
 
     Example: afterglow verify ./home --deep
 
@@ -72,19 +79,19 @@ def verify(
     from afterglow.pipeline.tier_verifier import VerifyRequest  # noqa: PLC0415 - not needed for --help
 
     if yes and not sweep:
-        raise ConfigError("--yes says that --sweep may delete; give both, or neither")
+        raise ConfigError("--yes confirms the deletion by --sweep; give both, or neither")
     if sweep and source.startswith("zk://"):
         raise ConfigError(
-            "--sweep deletes what a server of ours has left; of a cluster's objects none is: leave it out"
+            "--sweep deletes only objects of an Afterglow server, and a Pulsar cluster has none; remove --sweep"
         )
     if master is not None and not deep:
-        raise ConfigError("--master says where --deep runs its tasks; give both, or neither")
+        raise ConfigError("--master is for --deep; give both, or neither")
     request = VerifyRequest(deep, sweep, yes, grace)
-    home = _Home(source, tier, metadata, master, tier_options(option))
+    home = _Home(source, tier, metadata, master, dict(option or ()))
     out = Output(as_json=as_json)
     if source.startswith(("http://", "https://")):
-        home.insist_on_nothing()
-        tally = _verify_remote(source, context.obj.overlaid(Connection(None, token, ca_file)), request, out)
+        home.check_no_options()
+        tally = _verify_remote(source, context.obj.overridden(AdminConnection(None, token, ca_file)), request, out)
     else:
         tally = _verify_local(home, request, out)
     out.say(tally.summary)
@@ -93,7 +100,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """A home, and how it is to be checked from outside."""
+    """Options of a verification that runs in this process."""
 
     source: str
     tier: str | None
@@ -101,58 +108,58 @@ class _Home:
     master: str | None
     options: Mapping[str, str]
 
-    def insist_on_nothing(self) -> None:
-        """Insist that nothing is given that a running server knows by itself.
+    def check_no_options(self) -> None:
+        """Reject options that do not apply to a running server.
 
         Raises:
-            ConfigError: Something is.
+            ConfigError: One is given.
         """
         given = {"tier": self.tier, "metadata": self.metadata, "master": self.master, "option": self.options}
         for name, value in given.items():
             if value:
                 raise ConfigError(
-                    f"--{name} is for a home directory: the server at {self.source} checks with its own settings; "
-                    f"leave --{name} out"
+                    f"--{name} is for a home directory; the server at {self.source} verifies with its own settings; "
+                    f"remove --{name}"
                 )
 
 
-def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> Tally:
+def _verify_local(home: _Home, request: VerifyRequest, out: Output) -> FindingTally:
     from afterglow.pipeline.tier_verifier import open_verifier  # noqa: PLC0415 - not needed for --help
 
-    tally = Tally(everything=out.as_json)
+    tally = FindingTally(everything=out.as_json)
     with ExitStack() as stack:
-        stack.enter_context(interruptible("the check and Spark" if request.deep else "the check"))
+        stack.enter_context(interruptible("the verification and Spark" if request.deep else "the verification"))
         opened = open_verifier(home.source, tier=home.tier, metadata=home.metadata, options=home.options)
         verifier = stack.enter_context(opened)
         objects: ObjectVerifier | None = None
         if request.deep:
-            bar = stack.enter_context(byte_bar("checking every byte", "objects"))
+            bar = stack.enter_context(byte_bar("verifying", "objects"))
             objects = stack.enter_context(verifier.deep(home.master, bar))
         else:
-            stack.enter_context(out.working("checking"))
+            stack.enter_context(out.working("verifying"))
         found = ((item.finding.as_json(), item.fault) for item in verifier.run(request, objects))
         out.rows(tally.shown(found), absent="nothing found")
     return tally
 
 
-def _verify_remote(source: str, connection: Connection, request: VerifyRequest, out: Output) -> Tally:
+def _verify_remote(source: str, connection: AdminConnection, request: VerifyRequest, out: Output) -> FindingTally:
     from afterglow.cli.client import AdminClient  # noqa: PLC0415 - HTTP and TLS are not needed for --help
 
-    client = AdminClient(connection.overlaid(Connection(source)).resolved(), "SOURCE")
-    tally = Tally(everything=out.as_json)
+    client = AdminClient(connection.overridden(AdminConnection(source)).resolved(), "SOURCE")
+    tally = FindingTally(everything=out.as_json)
     with ExitStack() as stack:
-        stack.enter_context(interruptible(f"the check that {source} makes"))
+        stack.enter_context(interruptible(f"the verification by {source}"))
         if request.deep:
-            bar = stack.enter_context(byte_bar("checking every byte", "objects"))
+            bar = stack.enter_context(byte_bar("verifying", "objects"))
 
             def show(now: Mapping[str, Any]) -> None:
                 if now["bytesDue"]:
                     bar(now["bytesDone"], now["bytesDue"], now["objectsDone"])
         else:
-            say = stack.enter_context(out.working("checking"))
+            say = stack.enter_context(out.working("verifying"))
 
             def show(now: Mapping[str, Any]) -> None:
-                say(f"checking: {now['objectsDone']:,} of {now['objectsDue']:,} objects")
+                say(f"verifying: {now['objectsDone']:,} of {now['objectsDue']:,} objects")
 
         out.rows(tally.shown(_remote_findings(client, source, request, show)), absent="nothing found")
     return tally
@@ -160,8 +167,8 @@ def _verify_remote(source: str, connection: Connection, request: VerifyRequest, 
 
 def _remote_findings(
     client: AdminClient, source: str, request: VerifyRequest, show: Callable[[Mapping[str, Any]], None]
-) -> Iterator[Found]:
-    """The findings of a running server, as it makes them; it stops when the connection is closed before the end."""
+) -> Iterator[FindingRow]:
+    """Return the findings of a running server as they arrive; closing the connection cancels the verification."""
     from afterglow.cli.client import AdminFailed  # noqa: PLC0415 - see above
 
     body = {
@@ -180,40 +187,42 @@ def _remote_findings(
                 elif "result" in line:
                     state, error = line["result"]["state"], line["result"].get("error")
                     if state != "done":
-                        raise AfterglowError(f"the check was {state}" + (f": {error}" if error else ""))
+                        raise AfterglowError(
+                            f"the verification {_STATES.get(state, state)}" + (f": {error}" if error else "")
+                        )
                     return
     except AdminFailed as error:
         if error.status in {404, 405}:
             raise NotSupported(
-                f"what answers at {source} makes no checks: it is no Afterglow of this release; give the address of "
-                "an `afterglow serve`, or the directory of its home"
+                f"the server at {source} does not support verification: it is not an Afterglow of this release; "
+                "give the address of `afterglow serve`, or its home directory"
             ) from error
         raise
-    raise AfterglowError(f"{source} closed the connection before the check had ended; its log may say why")
+    raise AfterglowError(f"{source} closed the connection before the verification had ended; see the log of the server")
 
 
-class Tally:
-    """Counts findings as they pass, and holds back what is too much for people."""
+class FindingTally:
+    """Counts findings, and limits those that are shown in a table."""
 
     def __init__(self, *, everything: bool) -> None:
         self.faults = 0
-        """That are still there."""
+        """Faults that were not repaired."""
         self._counts: Counter[str] = Counter()
         self._everything = everything
 
-    def shown(self, findings: Iterable[Found]) -> Iterator[Mapping[str, Any]]:
-        """The findings to print, given each with whether it is a fault."""
+    def shown(self, findings: Iterable[FindingRow]) -> Iterator[Mapping[str, Any]]:
+        """Return the findings to print."""
         for finding, fault in findings:
             kind = finding["kind"]
             self._counts[kind] += 1
             self.faults += fault
-            if fault or self._everything or self._counts[kind] <= _SHOWN:
+            if fault or self._everything or self._counts[kind] <= _MAX_SHOWN:
                 yield finding
 
     @property
     def summary(self) -> str:
-        """One line about all of them."""
-        told = ", ".join(f"{kind} {count}" for kind, count in sorted(self._counts.items()))
-        hidden = any(count > _SHOWN for count in self._counts.values())
-        rest = f"; of what is no fault the first {_SHOWN} of a kind are shown, --json prints all" if hidden else ""
-        return f"{self.faults or 'no'} faults{f' ({told}{rest})' if told else ''}"
+        """Number of faults, and of findings by kind."""
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self._counts.items()))
+        hidden = any(count > _MAX_SHOWN for count in self._counts.values())
+        rest = f"; only the first {_MAX_SHOWN} of each kind but faults are shown, --json prints all" if hidden else ""
+        return f"{self.faults or 'no'} faults{f' ({kinds}{rest})' if kinds else ''}"

@@ -1,4 +1,4 @@
-"""``afterglow doctor`` and ``afterglow inspect``: a tier and its objects, with no metadata at hand."""
+"""``afterglow doctor`` and ``afterglow inspect``: commands on a tier and its objects, without metadata."""
 
 from __future__ import annotations
 
@@ -10,33 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afterglow.cli.app import DONE, FAILED, app
-from afterglow.cli.output import Output, json_text, printable
+from afterglow.cli.output import Output, printable
+from afterglow.cli.parameters import read_pair
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from afterglow.read.inspect import Inspection
 
 TierOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the tier, such as endpoint or region."),
+    list[Any] | None,
+    typer.Option(
+        *("--option", "-o"),
+        metavar="NAME=VALUE",
+        parser=read_pair,
+        help="Option of the tier, such as endpoint or region. Repeatable.",
+    ),
 ]
-
-
-def tier_options(given: list[str] | None) -> dict[str, str]:
-    """Options given as NAME=VALUE.
-
-    Raises:
-        ConfigError: One has no value.
-    """
-    options: dict[str, str] = {}
-    for item in given or ():
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ConfigError(f"--option {item!r} has no value; write --option NAME=VALUE")
-        options[name.strip()] = value
-    return options
 
 
 @app.command()
@@ -44,9 +35,9 @@ def doctor(
     *,
     tier: Annotated[str, typer.Option(help="The tier: file:///path or s3://bucket[/prefix].")],
     option: TierOptions = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per step.")] = False,
 ) -> int:
-    """Try everything that Afterglow asks of a tier, and say which setting is wrong where it fails.
+    """Test every operation that Afterglow needs from a tier, and name the setting to correct if one fails.
 
     Example: afterglow doctor --tier s3://bucket/prefix --option endpoint=http://127.0.0.1:9000
     """
@@ -56,11 +47,11 @@ def doctor(
 
     from afterglow.storage import StepStatus, check_store, open_store  # noqa: PLC0415
 
-    options = tier_options(option)
+    options = dict(option or ())
     if tier.startswith("s3://"):
-        # A patient you want to hear about at once: nothing is tried a second time.
+        # A retry would only delay the diagnosis.
         options.setdefault("retry_deadline_s", "0")
-    with Output(as_json=as_json).working(f"trying {tier}"):
+    with Output(as_json=as_json).working(f"testing {tier}"):
         checks = check_store(open_store(tier, **options))
     failed = any(check.outcome is StepStatus.FAILED for check in checks)
     if as_json:
@@ -71,7 +62,7 @@ def doctor(
     colours = {StepStatus.OK: "green", StepStatus.FAILED: "bold red", StepStatus.SKIPPED: "yellow"}
     table = Table("step", "result", "ms", "detail")
     for check in checks:
-        # Text, not str: what a store says is no mark-up.
+        # Text, not str: brackets in a message of the store are not mark-up.
         detail = Text(printable(check.detail)).append(f"\n{check.cure}" if check.cure else "", "bold")
         table.add_row(check.step, Text(check.outcome.value, colours[check.outcome]), f"{check.elapsed_ms:.0f}", detail)
     Console().print(table)
@@ -79,7 +70,7 @@ def doctor(
 
 
 class OutputFormat(StrEnum):
-    """How rows are printed."""
+    """Output format of rows."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -90,15 +81,13 @@ def inspect(
     tier: Annotated[str, typer.Argument(help="The tier: file:///path or s3://bucket[/prefix].")],
     key: Annotated[str, typer.Argument(help="Key of a data object, or of its index.")],
     *,
-    blocks: Annotated[bool, typer.Option("--blocks", help="One row per block.")] = False,
-    entries: Annotated[bool, typer.Option("--entries", help="One row per entry.")] = False,
-    messages: Annotated[bool, typer.Option("--messages", help="One row per message.")] = False,
-    output: Annotated[OutputFormat, typer.Option("--format", help="A table for people, or JSON lines.")] = (
-        OutputFormat.TABLE
-    ),
+    blocks: Annotated[bool, typer.Option("--blocks", help="Print one row per block.")] = False,
+    entries: Annotated[bool, typer.Option("--entries", help="Print one row per entry.")] = False,
+    messages: Annotated[bool, typer.Option("--messages", help="Print one row per message.")] = False,
+    output: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = (OutputFormat.TABLE),
     option: TierOptions = None,
 ) -> int:
-    """Show what is in one data object and its index, V1 or V2, with no metadata at hand. Damage found: exit 1.
+    """Show the content of a data object and its index, V1 or V2, without metadata; exit 1 if it is damaged.
 
     Example: afterglow inspect file:///var/tier 457d7db4-cd64-462a-8bf4-884af839cf0a-ledger-4 --messages --format jsonl
     """
@@ -107,7 +96,7 @@ def inspect(
 
     if blocks + entries + messages > 1:
         raise ConfigError("--blocks, --entries and --messages exclude each other; give one")
-    inspection = inspect_object(open_store(tier, **tier_options(option)), key)
+    inspection = inspect_object(open_store(tier, **dict(option or ())), key)
     if messages:
         rows = _message_rows(inspection)
     elif entries:
@@ -116,11 +105,9 @@ def inspect(
         rows = _block_rows(inspection)
     else:
         rows = iter([_summary(inspection)])
-    if output is OutputFormat.JSONL:
-        for row in rows:
-            sys.stdout.write(json_text(row, sys.stdout) + "\n")
-    else:
-        _print_table(rows)
+    if output is OutputFormat.TABLE:
+        rows = ({name: _short(value) for name, value in row.items()} for row in rows)
+    Output(as_json=output is OutputFormat.JSONL).rows(rows, absent="no rows")
     for damage in inspection.damage:
         sys.stderr.write(printable(f"afterglow: damage in {inspection.key}: {damage}") + "\n")
     return FAILED if inspection.damage else DONE
@@ -173,21 +160,6 @@ def _message_rows(inspection: Inspection) -> Iterator[dict[str, Any]]:
         yield from message_rows(batch, topic=None, tier="tiered")
 
 
-def _print_table(rows: Iterable[dict[str, Any]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - not needed for --help
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table: Table | None = None
-    for row in rows:
-        if table is None:
-            table = Table(*row)
-        # Text, not str: a key with brackets is no mark-up.
-        table.add_row(*(Text("" if value is None else printable(_short(value))) for value in row.values()))
-    if table is not None:
-        Console().print(table)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _short(value: Any) -> Any:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return text[:57] + "..." if isinstance(text, str) and len(text) > 60 else text
