@@ -26,7 +26,7 @@ _PATHS = (
         (
             ("broker.connection", "cuts frames out of what a client sent"),
             ("broker.commands", "finds the producer of a SEND"),
-            ("broker.producers", "checks the message, and later sends the receipt"),
+            ("broker.producer", "checks the message, and later sends the receipt"),
             ("ledger.managed_ledger", "the topic"),
             ("ledger.append", "stamps broker time and index (PIP-70), keeps the order over a roll-over"),
             ("hot.local.ledger", "the ledger in use"),

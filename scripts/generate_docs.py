@@ -15,11 +15,11 @@ import architecture
 
 from afterglow.config import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS
 from afterglow.config.load import is_pulsar_key
-from afterglow.pipeline.metrics.declared import GROUPS, OTHER, Merge
+from afterglow.pipeline.metrics.definitions import GROUPS, OTHER, Merge
 
 if TYPE_CHECKING:
     from afterglow.config import Setting
-    from afterglow.pipeline.metrics.declared import Metric
+    from afterglow.pipeline.metrics.definitions import Metric
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,7 +81,7 @@ def _table_row(row: Setting) -> str:
 _METRICS_HEAD = f"""\
 # Metrics
 
-<!-- Generated from src/afterglow/pipeline/metrics/declared.py by `make docs`; edit there. -->
+<!-- Generated from src/afterglow/pipeline/metrics/definitions.py by `make docs`; edit there. -->
 
 `GET /metrics` on the port of the admin API (`webServicePort`) answers in the text format of Prometheus. Figures are
 gathered for each scrape, on a thread, so that none holds up messages. Where authentication is on, a scrape needs a

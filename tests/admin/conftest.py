@@ -37,7 +37,7 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
 from afterglow.pipeline.server_handle import ServerHandle
-from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier
+from afterglow.pipeline.tier_verifier import TierStores, TierVerifier
 from afterglow.pipeline.tiering import TopicSources
 from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.allowed_tiers import AllowedTiers
@@ -143,7 +143,7 @@ class Offloading:
         )
 
         def open_verifier(control: VerifyControl) -> TierVerifier:
-            stores = PlacedStores(tiers.store(own, config), config, tiers=tiers, control=control)
+            stores = TierStores(tiers.store(own, config), config, tiers=tiers, control=control)
             return TierVerifier(home, hot.instance, metadata, stores, config, quiet=False)
 
         self.verify_runs = VerifyRuns(open_verifier)

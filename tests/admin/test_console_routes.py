@@ -123,7 +123,7 @@ def test_a_look_is_kept_for_a_moment_and_rates_are_those_since(shared: Admin) ->
     clock[0] = 0.9
     assert shared.run(overview.look()) is first
     topic = next(topic for name, topic in shared.service.open_topics.items() if name.local_name == "looked-at")
-    topic.past_in.add(20, 200)
+    topic.past_traffic_in.add(20, 200)
     clock[0] = 10.0
     [row] = [row for row in shared.run(overview.look()).topics if row.topic.endswith("looked-at")]
     assert (row.messages_in_per_second, row.bytes_in_per_second) == (2.0, 20.0)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.served_topics import eventually
 
 from afterglow.errors import ObjectMissing
-from afterglow.pipeline.metrics.declared import METRICS
+from afterglow.pipeline.metrics.definitions import METRICS
 from afterglow.pipeline.tier_verifier import VerifyRequest
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from afterglow.config import AuthenticationProvider
 from afterglow.offload.dispatch import JobCounters
-from afterglow.pipeline.metrics.declared import METRICS
+from afterglow.pipeline.metrics.definitions import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -202,8 +202,8 @@ def test_statistics_tell_less_or_more_when_asked(admin: Admin, client: pulsar.Cl
     assert less["publishers"] == less["subscriptions"]["s"]["consumers"] == []
     more = admin.get(f"{TOPIC}/stats?getEarliestTimeInBacklog=true")
     assert begun <= more["earliestMsgPublishTimeInBacklogs"] <= int(time.time() * 1000)
-    open_since = {name: row["earliestMsgPublishTimeInBacklog"] for name, row in more["subscriptions"].items()}
-    assert open_since == {"s": more["earliestMsgPublishTimeInBacklogs"], "done": 0}
+    first_unacked_ms = {name: row["earliestMsgPublishTimeInBacklog"] for name, row in more["subscriptions"].items()}
+    assert first_unacked_ms == {"s": more["earliestMsgPublishTimeInBacklogs"], "done": 0}
     admin.refused(400, "GET", f"{TOPIC}/stats?excludePublishers=perhaps")
 
 

@@ -225,7 +225,7 @@ def test_a_key_that_is_no_safe_public_key_is_refused(rsa_key: rsa.RSAPrivateKey)
 
 
 def test_a_public_key_given_as_the_secret_is_refused(rsa_key: rsa.RSAPrivateKey) -> None:
-    with pytest.raises(ConfigError, match="give it as tokenPublicKey"):
+    with pytest.raises(ConfigError, match="set it as tokenPublicKey"):
         Authenticator.from_config(config(token_secret_key=b64(public_pem(rsa_key))))
 
 

@@ -49,7 +49,7 @@ def test_a_line_names_address_port_reason_and_cure(failed: FailedHandshakes, cap
         (alert("PEER_DID_NOT_RETURN_A_CERTIFICATE"), "no certificate that tlsTrustCertsFilePath trusts"),
         (alert("SOME_OTHER_REASON"), "SOME_OTHER_REASON"),
         (ConnectionResetError(), "the client closed the connection"),
-        (ConnectionAbortedError("SSL handshake is taking longer than 60.0 seconds"), "it took too long"),
+        (ConnectionAbortedError("SSL handshake is taking longer than 60.0 seconds"), "the handshake timed out"),
     ],
 )
 def test_every_kind_of_failure_has_a_reason(
@@ -74,7 +74,13 @@ def test_a_client_that_retries_is_logged_once_in_a_minute_with_the_number_of_its
     assert caplog.messages[3].endswith("(58 more since it was last logged)")
 
 
-def test_addresses_without_number_take_bounded_memory(failed: FailedHandshakes) -> None:
+def test_any_number_of_addresses_takes_bounded_memory_and_log_lines(
+    failed: FailedHandshakes, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(5_000):
         failed.report(f"10.0.{number >> 8}.{number & 255}", ConnectionResetError())
-    assert len(failed._throttle._logged) <= 1024
+    assert len(failed._throttle._logged) == len(caplog.messages) == 1001
+    clock.now_s += 60
+    failed.report("10.1.0.0", ConnectionResetError())
+    assert len(failed._throttle._logged) <= 1001
+    assert caplog.messages[-1].startswith("TLS handshake with 10.1.0.0 failed")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from afterglow.broker.raw_reads import OriginBytes
     from afterglow.broker.service import BrokerService
+    from afterglow.broker.traffic import OriginBytes
     from afterglow.errors import AfterglowError
 
 TOPIC = TopicName.parse("public/default/t")

@@ -1,4 +1,4 @@
-"""What consumers could not read is logged on one line, at a bounded rate."""
+"""Messages that consumers could not read are logged at a limited rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.clock import ManualClock
 
-from afterglow.broker.consumers import Consumer
+from afterglow.broker.consumer import Consumer
 from afterglow.config import BrokerConfig
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import EARLIEST, Position
@@ -65,8 +65,8 @@ def test_a_line_is_logged_per_producer_and_minute(tmp_path: Path, caplog: pytest
         asyncio.run(asyncio.wait_for(test(), 60))
     lines = [record.getMessage() for record in caplog.records if "could not read" in record.getMessage()]
     assert [re.sub(r" \d+:\d+ ", " POSITION ", line) for line in lines] == [
-        f"subscription s of {TOPIC}: consumer c could not read POSITION of producer {producer}: DecryptionError; "
-        f"{passed_over} more since the last such line"
-        for passed_over in (0, 4)
+        f"subscription s of {TOPIC}: consumer c could not read POSITION of producer {producer}: DecryptionError"
+        f"{dropped}"
+        for dropped in ("", " (4 more since it was last logged)")
         for producer in ("first", "second")
     ]

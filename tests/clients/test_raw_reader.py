@@ -171,7 +171,7 @@ def test_every_partition_of_a_partitioned_topic_is_read_by_its_own_name(
         assert read_all(address, f"{topic}-partition-{index}", ranges) == stored(home, ranges)
         total += sum(map(len, ranges))
     assert total == 120
-    with RawReader(address, topic) as reader, pytest.raises(NotSupported, match="ask for one of its partitions"):
+    with RawReader(address, topic) as reader, pytest.raises(NotSupported, match="use one of its partitions"):
         next(reader.read(Position(1, 0), Position(1, 1)))
 
 

@@ -139,10 +139,10 @@ def test_a_client_with_a_token_works_over_tls(secured: Served, certificate: tupl
 
 
 BAD_CREDENTIALS = [
-    pytest.param(lambda: None, "asks for a token", id="none"),
-    pytest.param(lambda: token(OTHER_SECRET), "signature does not fit tokenSecretKey", id="of another key"),
+    pytest.param(lambda: None, "requires a token", id="none"),
+    pytest.param(lambda: token(OTHER_SECRET), "signature does not match tokenSecretKey", id="of another key"),
     pytest.param(lambda: token(exp=time.time() - 60), "has expired", id="expired"),
-    pytest.param(lambda: "no token at all", "no well-formed JWT", id="garbage"),
+    pytest.param(lambda: "no token at all", "not a valid JWT", id="garbage"),
 ]
 
 

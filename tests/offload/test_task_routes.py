@@ -29,7 +29,7 @@ from afterglow.hot.local import open_shared, read_instance
 from afterglow.hot.pulsar import PulsarAddress, RemoteLedgers
 from afterglow.metadata.names import TopicName
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask, Route, RouteBytes, run_part, run_task
-from afterglow.pipeline.task_access import TaskReach
+from afterglow.pipeline.task_access import TaskAccess
 from afterglow.storage.memory import MemoryStore
 from afterglow.tier.locations import location_of_url
 
@@ -248,7 +248,7 @@ def test_another_engine_at_the_same_address_is_not_read(server: RunningServer, a
     task = server.task(v1(server, server.stretches[0]), home="", remote=address, instance="of another home")
     result = run_part(task, open_store=lambda *_: MemoryStore())
     assert isinstance(result.error, NotSupported)
-    assert f"this is the hot log {server.instance}, not of another home" in str(result.error)
+    assert f"this server has the hot log {server.instance}, not of another home" in str(result.error)
 
 
 def test_entries_that_are_not_as_planned_are_not_uploaded(server: RunningServer, address: PulsarAddress) -> None:
@@ -303,7 +303,7 @@ def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
     with serving(tmp_path / "home", "--conf", str(conf), plain=False) as served:
         tls = ssl.create_default_context(cafile=certificate)
         server = RunningServer(served, tmp_path / "home", publish(served.service_url, 20, token=token, tls=tls))
-        reach = TaskReach(load_conf(conf), location_of_url("s3://bucket"))
+        reach = TaskAccess(load_conf(conf), location_of_url("s3://bucket"))
         reach.listening("", served.service_url)
         address = reach()
         assert address is not None

@@ -13,7 +13,7 @@ import pytest
 from afterglow.config import AuthenticationProvider, BrokerConfig, parse_conf
 from afterglow.errors import ConfigError
 from afterglow.hot.pulsar import PulsarAddress
-from afterglow.pipeline.task_access import TaskReach
+from afterglow.pipeline.task_access import TaskAccess
 from afterglow.spark.session import spark_properties
 from afterglow.tier.locations import location_of_url
 
@@ -24,8 +24,8 @@ BUCKET = location_of_url("s3://bucket")
 URLS = ("pulsar://h:6650", "pulsar+ssl://h:6651")
 
 
-def reach(tier: str = "s3://bucket", **settings: Any) -> TaskReach:
-    made = TaskReach(BrokerConfig(**({"offload_tasks_read_files": False} | settings)), location_of_url(tier))
+def reach(tier: str = "s3://bucket", **settings: Any) -> TaskAccess:
+    made = TaskAccess(BrokerConfig(**({"offload_tasks_read_files": False} | settings)), location_of_url(tier))
     made.listening(*URLS)
     return made
 
@@ -108,10 +108,10 @@ def test_tasks_that_would_not_be_let_in_are_refused_at_the_start() -> None:
     secured = "authenticationEnabled=true\nauthenticationProviders=token\ntokenSecretKey=data:;base64,AAAA\n"
     for master in ("sparkMaster=spark://127.0.0.1:7077\n", "offloadTasksReadFiles=false\n"):
         with pytest.raises(ConfigError, match="set brokerClientAuthenticationParameters to token:"):
-            TaskReach(parse_conf(secured + master), BUCKET)
-    TaskReach(parse_conf(secured), BUCKET)
-    TaskReach(parse_conf(f"{secured}{master}anonymousUserRole=nobody\n"), BUCKET)
-    TaskReach(parse_conf(f"{secured}{master}brokerClientAuthenticationParameters=token:x\n"), BUCKET)
+            TaskAccess(parse_conf(secured + master), BUCKET)
+    TaskAccess(parse_conf(secured), BUCKET)
+    TaskAccess(parse_conf(f"{secured}{master}anonymousUserRole=nobody\n"), BUCKET)
+    TaskAccess(parse_conf(f"{secured}{master}brokerClientAuthenticationParameters=token:x\n"), BUCKET)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.support.served_topics import eventually
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
-from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier, VerifyRequest
+from afterglow.pipeline.tier_verifier import TierStores, TierVerifier, VerifyRequest
 from afterglow.pipeline.verify_runs import VerifyRuns, VerifyState
 from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import ObjectPortion, SparkVerifier, group_portions
@@ -184,7 +184,7 @@ def verify_runs(world: OffloadedTopic, home: Path) -> VerifyRuns:
     config = BrokerConfig(spark_master="local[2]")
 
     def open_verifier(control: VerifyControl) -> TierVerifier:
-        stores = PlacedStores(world.tier, config, control=control)
+        stores = TierStores(world.tier, config, control=control)
         return TierVerifier(home, INSTANCE, world.metadata, stores, config, quiet=False)
 
     return VerifyRuns(open_verifier)

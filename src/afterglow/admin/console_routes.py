@@ -19,8 +19,8 @@ from afterglow.ledger import ledger_list
 from afterglow.ledger.time_search import entry_time
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.segments.listing import SegmentStatus
-from afterglow.pipeline.metrics.offload import oldest_outside_ms
-from afterglow.pipeline.metrics.overview import in_turns, totals
+from afterglow.pipeline.metrics.offload import oldest_unoffloaded_ms
+from afterglow.pipeline.metrics.overview import totals, yielding_gil
 from afterglow.pipeline.metrics.topics import figures_of
 from afterglow.tier.locations import location_of_driver
 
@@ -141,7 +141,9 @@ def _wanted(call: Call) -> _Wanted:
 def _page(snapshot: Look, wanted: _Wanted) -> dict[str, Any]:
     rows = snapshot.grouped if wanted.whole is None else snapshot.of(wanted.whole)
     matching = [
-        row for row in in_turns(rows) if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in wanted.words)
+        row
+        for row in yielding_gil(rows)
+        if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in wanted.words)
     ]
     matching.sort(key=_by_name)
     matching.sort(key=_SORTS[wanted.column], reverse=wanted.descending)
@@ -180,10 +182,10 @@ async def get_log(call: Call) -> dict[str, Any]:
         **stored,
         "cursors": cursors,
         "producers": figures.producers,
-        "messages_in": figures.came.messages,
-        "bytes_in": figures.came.size_bytes,
-        "messages_out": figures.went.messages,
-        "bytes_out": figures.went.size_bytes,
+        "messages_in": figures.traffic_in.messages,
+        "bytes_in": figures.traffic_in.size_bytes,
+        "messages_out": figures.traffic_out.messages,
+        "bytes_out": figures.traffic_out.size_bytes,
     }
 
 
@@ -198,7 +200,7 @@ def _stored_log(call: Call, topic: Topic, first: int) -> dict[str, Any]:
     outage = call.offload.outage(name) if call.offloads else None
     info, layout, size_bytes = ledger.info, ledger.layout, ledger.size_bytes
     offloaded_bytes = min(0 if statistics is None else statistics.offloaded_bytes, size_bytes)
-    oldest_ms = oldest_outside_ms(ledger, store)
+    oldest_ms = oldest_unoffloaded_ms(ledger, store)
     now_ms = store.clock.now_ms()
     rows = _ledgers(
         info, layout, size_bytes=size_bytes, explained=explained, writing_to=ledger.writing_to, now_ms=now_ms

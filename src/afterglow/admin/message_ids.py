@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request
-from afterglow.broker.outgoing import prepare
+from afterglow.broker.consumer import prepare_entry
 from afterglow.catalog.json_nodes import check_given
 from afterglow.format.position import LATEST, Position, parse_position
 from afterglow.ledger.acks import to_words
@@ -86,4 +86,4 @@ async def _in_batch(topic: Topic, message: MessageReference) -> tuple[int, int]:
     entries = await topic.read(message.position, 1, 1)
     if not entries or entries[0].position != message.position:
         return first, 1
-    return first, prepare(entries[0], expose_broker_metadata=True).messages
+    return first, prepare_entry(entries[0], expose_broker_metadata=True).messages

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from afterglow.admin.access import Access
     from afterglow.admin.call import Call
     from afterglow.pipeline.metrics.collector import MetricsCollector
-    from afterglow.pipeline.metrics.declared import Metric
+    from afterglow.pipeline.metrics.definitions import Metric
     from afterglow.pipeline.metrics.samples import Samples
 
 

@@ -155,12 +155,12 @@ async def _delete_with_topics(service: BrokerService, namespace: NamespaceName) 
         NotFound: There is no such namespace.
         NotEmpty: Another call is still deleting one of its topics.
     """
-    await service.creation.end(namespace)
+    await service.topic_creator.stop(namespace)
     for name in await service.blocking(service.catalog.topics, namespace):
         with suppress(NotFound):
             await service.delete_topic(name, force=True)
     for name in await service.blocking(service.catalog.partitioned_topics, namespace):
-        await service.forget_topic(name)
+        await service.delete_topic_metadata(name)
         with suppress(NotFound):
             await service.blocking(service.catalog.delete_partitioned, name)
     await service.blocking(service.catalog.delete_namespace, namespace)

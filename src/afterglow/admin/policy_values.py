@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request, precondition_failed
-from afterglow.broker.creation import most_partitions
+from afterglow.broker.topic_creation import max_partitions
 from afterglow.config.choices import SchemaCompatibilityStrategy, SubscriptionType, TopicType
 from afterglow.policy.fields import AUTO_UPDATE_STRATEGIES, SERVED_TYPES
 
@@ -110,7 +110,7 @@ def check_partitions(config: BrokerConfig, creation: dict[str, Any]) -> None:
     Raises:
         AdminError: They may not.
     """
-    count, most = creation.get("defaultNumPartitions", 0), most_partitions(config)
+    count, most = creation.get("defaultNumPartitions", 0), max_partitions(config)
     if count > most:
         raise precondition_failed(f"defaultNumPartitions must be from 1 to {most}, not {count}")
 

@@ -89,7 +89,7 @@ async def _add_earliest(topic: Topic, shown: dict[str, Any]) -> None:
     found = []
     for name, row in shown["subscriptions"].items():
         subscription = topic.subscriptions.get(name)
-        since_ms = None if subscription is None else await topic.open_since(subscription.cursor)
+        since_ms = None if subscription is None else await topic.first_unacked_ms(subscription.cursor)
         if since_ms is not None:
             row["earliestMsgPublishTimeInBacklog"] = since_ms
             found.append(since_ms)

@@ -10,7 +10,7 @@ from afterglow.admin import message_ids, targets, values
 from afterglow.admin.access import Access
 from afterglow.admin.errors import conflict, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
-from afterglow.broker.outgoing import prepare
+from afterglow.broker.consumer import prepare_entry
 from afterglow.catalog.json_nodes import check_given
 from afterglow.format.position import EARLIEST, LedgerRange, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -64,7 +64,7 @@ async def create_subscription(call: Call) -> None:
     topics = await _topics_to_subscribe(service, call.topic)
     opened = [await service.topic(name, create=True) for name in topics]
     for topic in opened:
-        topic.check_subscriptions(subscription)
+        topic.check_subscription_limit(subscription)
     made = 0
     for topic in opened:
         made += await _create(topic, subscription, message)
@@ -129,7 +129,7 @@ async def skip(call: Call) -> None:
 
 async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[TopicName]:
     await service.blocking(service.catalog.policies, name.namespace)
-    count = await service.partitions(name, create=True)
+    count = await service.topic_creator.partitions(name, create=True)
     if count:
         return [name.partition(index) for index in range(count)]
     policy, _ = await service.blocking(service.policies.of_namespace, name.namespace)
@@ -212,7 +212,7 @@ class _Counted:
         for entry in entries:
             self.first = self.first or entry.position
             self.last = entry.position
-            self.messages += prepare(entry, expose_broker_metadata=True).messages
+            self.messages += prepare_entry(entry, expose_broker_metadata=True).messages
         self.entries += len(entries)
 
 

@@ -17,8 +17,8 @@ from afterglow.admin.errors import (
     precondition_failed,
 )
 from afterglow.admin.resource import Resources
-from afterglow.broker.creation import most_partitions
 from afterglow.broker.requests import TRANSACTION_COORDINATOR, check_listener
+from afterglow.broker.topic_creation import max_partitions
 from afterglow.catalog.json_nodes import check_given
 from afterglow.errors import NotFound
 from afterglow.ledger.properties import INDEX, TOPIC_EPOCH, set_text
@@ -98,8 +98,8 @@ async def create_topic(call: Call) -> None:
         count = await targets.partitions_of(service, name.base)
         if 0 < count <= name.partition_index:
             raise precondition_failed(f"{name.base} has {count} partitions: raise their number to have {name}")
-    await service.blocking(service.creation.check_room, name.namespace, 1)
-    ledger = await service.creation.make(name)
+    await service.blocking(service.topic_creator.check_topic_limit, name.namespace, 1)
+    ledger = await service.topic_creator.create(name)
     if properties:
         await service.blocking(ledger.update, partial(_put_properties, properties))
 
@@ -170,7 +170,7 @@ async def get_partitions(call: Call) -> dict[str, Any]:
         return partitioned_metadata(0)
     creating = call.flag("checkAllowAutoCreation")
     policy, _ = await call.blocking(call.service.policies.of_namespace, name.namespace)
-    count = await call.service.partitions(name, create=creating)
+    count = await call.service.topic_creator.partitions(name, create=creating)
     if not count and not (creating and policy.allow_auto_topic_creation):
         await targets.find(call.service, name)
     if not count:
@@ -189,13 +189,13 @@ async def create_partitioned(call: Call) -> None:
     if name.partition_index is not None:
         raise precondition_failed(f"{name} is the name of a partition: a partitioned topic has another")
     count, properties = _given_partitions(await call.body())
-    most = most_partitions(service.config)
+    most = max_partitions(service.config)
     if not 0 < count <= most:
         raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {most} partitions, not {count}")
     await call.namespace_policies()
     if await targets.partitions_of(service, name) or await targets.exists(service, name):
         raise conflict(f"topic {name} exists already")
-    await service.creation.make_partitioned(name, count, properties)
+    await service.topic_creator.create_partitioned(name, count, properties)
     await _create_partitions(service, name, range(count))
 
 
@@ -209,12 +209,12 @@ async def update_partitions(call: Call) -> None:
     before = await targets.partitions_of(service, name)
     if not before:
         raise conflict(f"{name} is not a partitioned topic")
-    most = most_partitions(service.config)
+    most = max_partitions(service.config)
     if not before <= count <= max(most, before):
         raise AdminError(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {most}, not {count}"
         )
-    await service.blocking(service.creation.check_room, name.namespace, count - before)
+    await service.blocking(service.topic_creator.check_topic_limit, name.namespace, count - before)
     await service.blocking(service.catalog.update_partitions, name, count)
     await _create_partitions(service, name, range(before, count))
 
@@ -244,7 +244,7 @@ async def delete_partitioned(call: Call) -> None:
         except NotFound:
             continue  # never used, or deleted by itself
     await service.blocking(service.catalog.delete_partitioned, name)
-    await service.forget_topic(name)
+    await service.delete_topic_metadata(name)
 
 
 def partitioned_metadata(count: int, properties: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _given_partitions(body: object) -> tuple[int, dict[str, str]]:
 
 async def _create_partitions(service: BrokerService, name: TopicName, indexes: range) -> None:
     for index in indexes:
-        await service.creation.make(name.partition(index))
+        await service.topic_creator.create(name.partition(index))
 
 
 # --- properties ---

@@ -18,8 +18,8 @@ from afterglow.read.copies import Tier
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from afterglow.broker.consumers import Consumer
-    from afterglow.broker.producers import Producer
+    from afterglow.broker.consumer import Consumer
+    from afterglow.broker.producer import Producer
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
     from afterglow.broker.traffic import Rate
@@ -144,15 +144,15 @@ def topic_stats(topic: Topic, owner: str) -> Json:
     """The statistics of a topic."""
     subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}
     producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
-    came, went = topic.came, topic.went
+    traffic_in, traffic_out = topic.traffic_in, topic.traffic_out
     return {
         **_TOPIC_ZEROS,
-        **_rate_in(topic.meter_in.rate(came)),
-        **_rate_out(topic.meter_out.rate(went)),
-        "bytesInCounter": came.size_bytes,
-        "msgInCounter": came.messages,
-        "bytesOutCounter": went.size_bytes,
-        "msgOutCounter": went.messages,
+        **_rate_in(topic.meter_in.rate(traffic_in)),
+        **_rate_out(topic.meter_out.rate(traffic_out)),
+        "bytesInCounter": traffic_in.size_bytes,
+        "msgInCounter": traffic_in.messages,
+        "bytesOutCounter": traffic_out.size_bytes,
+        "msgOutCounter": traffic_out.messages,
         "lastPublishTimeStamp": topic.ledger.last_stamp.broker_time_ms or 0,
         "storageSize": topic.ledger.size_bytes,
         "backlogSize": max((found["backlogSize"] for found in subscriptions.values()), default=0),
@@ -241,7 +241,7 @@ def publisher_stats(producer: Producer) -> Json:
     """The statistics of a producer."""
     return {
         **_PUBLISHER_ZEROS,
-        **_rate_in(producer.meter.rate(producer.came)),
+        **_rate_in(producer.meter.rate(producer.traffic_in)),
         "accessMode": wire.ProducerAccessMode.Name(producer.access_mode),
         "producerId": producer.producer_id,
         "producerName": producer.name,
@@ -254,7 +254,7 @@ def subscription_stats(subscription: Subscription) -> Json:
     cursor = subscription.cursor
     consumers = [consumer_stats(consumer) for consumer in subscription.consumers]
     backlog = cursor.backlog
-    out, times = subscription.out, subscription.times
+    out, times = subscription.traffic_out, subscription.times
     active = subscription.active
     shared = subscription.kind == wire.CommandSubscribe.Shared
     stats: Json = {
@@ -290,7 +290,7 @@ def consumer_stats(consumer: Consumer) -> Json:
     times = consumer.times
     return {
         **_CONSUMER_ZEROS,
-        **_rate_out(consumer.meter.rate(consumer.went)),
+        **_rate_out(consumer.meter.rate(consumer.traffic_out)),
         "firstConsumedFlowTimestamp": times.first_flow_ms,
         "lastConsumedFlowTimestamp": times.last_flow_ms,
         "firstMessagesSentTimestamp": times.first_sent_ms,

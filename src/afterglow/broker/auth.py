@@ -1,7 +1,7 @@
-"""Who a client is, and whether the broker may listen where it was told to.
+"""Authentication of clients on all ports, and the check of the addresses that the broker listens on.
 
-Authentication is one question with one answer, on every port: a :class:`Principal`, or a refusal whose message names
-the setting and the cure and never the credentials. What a role may do is not decided here.
+The result is a :class:`Principal`, or an error that names the setting and the fix and never the credentials. Rights of
+roles are in :mod:`~afterglow.broker.authorization`.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from afterglow.broker.tokens import TokenVerifier
     from afterglow.config import BrokerConfig
 
-TOKEN: Final = "token"  # noqa: S105 - the method's name, no secret
-"""How clients name the method in CONNECT."""
+TOKEN: Final = "token"  # noqa: S105 - the name of the method
+"""Name of the method in CONNECT."""
 
 _NO_METHOD: Final = frozenset({"", "none"})
-"""How clients say that they bring no credentials."""
+"""Names that clients without credentials send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a client proved to be."""
+    """An authenticated client."""
 
     role: str | None
-    """None where nothing was asked."""
+    """None without authentication."""
     expires_at: float | None = None
-    """Epoch seconds, exclusive: from then on the proof does not hold, allowed skew included. None: it holds forever."""
+    """Epoch seconds from which the token is not valid, allowed skew included. None: it does not expire."""
 
 
 class Authenticator:
-    """Asks clients who they are. Safe to use from any thread.
+    """Authenticates clients. Thread-safe.
 
     Args:
-        tokens: Checks tokens; None where authentication is off.
-        anonymous_role: Role of clients that bring no credentials; None: they are refused.
+        tokens: Verifies tokens; None without authentication.
+        anonymous_role: Role of clients without credentials; None: they are refused.
         super_users: Roles that may do everything.
     """
 
@@ -61,11 +61,11 @@ class Authenticator:
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> Authenticator:
-        """Return what the configuration asks for; keys are read now.
+        """Create the authenticator of a configuration, and read its keys.
 
         Raises:
-            ConfigError: A key cannot be read, or is of another kind than its setting promises.
-            MissingDependency: Tokens are asked for and their library is not installed.
+            ConfigError: A key cannot be read, or has the wrong kind for its setting.
+            MissingDependency: Tokens are configured and their library is not installed.
         """
         if not config.authentication_enabled:
             return cls()
@@ -81,14 +81,14 @@ class Authenticator:
 
     @property
     def enabled(self) -> bool:
-        """Whether clients are asked at all."""
+        """Whether clients must authenticate."""
         return self._tokens is not None
 
     def authenticate(self, method: str, data: bytes | str) -> Principal:
-        """Return who the client is, by the method and the data of its CONNECT or AUTH_RESPONSE.
+        """Authenticate a client by the method and the data of its CONNECT or AUTH_RESPONSE.
 
         Raises:
-            Refused: The client may not connect.
+            Refused: The credentials are missing or not valid.
         """
         if self._tokens is None:
             return Principal(None)
@@ -96,21 +96,21 @@ class Authenticator:
             if self._anonymous_role is not None:
                 return Principal(self._anonymous_role)
             raise _refused(
-                "this broker asks for a token (authenticationEnabled=true): "
+                "this broker requires a token (authenticationEnabled=true); "
                 "configure the client with token authentication"
             )
         if method != TOKEN:
-            raise _refused(f"this broker takes tokens, not {method[:32]!r}: use token authentication")
+            raise _refused(f"authentication method {method[:32]!r} is not supported; use token authentication")
         token = _text(data).strip()
         if not token:
-            raise _refused("the client sent an empty token: check where it reads its token from")
+            raise _refused("the client sent an empty token; check where it reads its token from")
         return Principal(*self._tokens.verify(token))
 
     def authenticate_header(self, authorization: str | None) -> Principal:
-        """Return who the sender of an HTTP request is, by its ``Authorization`` header.
+        """Authenticate the sender of an HTTP request by its ``Authorization`` header.
 
         Raises:
-            Refused: The request may not pass.
+            Refused: The credentials are missing or not valid.
         """
         if self._tokens is None:
             return Principal(None)
@@ -118,28 +118,28 @@ class Authenticator:
         return self.authenticate("none", b"") if token is None else self.authenticate(TOKEN, token)
 
     def is_super_user(self, role: str | None) -> bool:
-        """Whether the role may do everything; where nobody is asked, everybody may."""
+        """Whether the role may do everything; without authentication every client may."""
         return not self.enabled or role in self._super_users
 
 
 def bearer(header: str | None) -> str | None:
-    """Return the token of an ``Authorization: Bearer …`` header; None where there is no header.
+    """Return the token of an ``Authorization: Bearer …`` header; None without a header.
 
     Raises:
-        Refused: The header is of another scheme.
+        Refused: The header has another scheme.
     """
     if header is None:
         return None
     scheme, _, token = header.strip().partition(" ")
     if scheme.lower() != "bearer":
-        raise _refused("the Authorization header is of another scheme: send `Authorization: Bearer TOKEN`")
+        raise _refused("the Authorization header has another scheme; send `Authorization: Bearer TOKEN`")
     return token.strip()
 
 
 def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
     """Refuse to listen beyond this machine without authentication, or on a port without TLS.
 
-    A host name counts as all the addresses that it stands for, since all of them would be listened on.
+    A host name is resolved to all its addresses, since the broker would listen on all of them.
 
     Raises:
         ConfigError: The broker would be exposed and ``insecure`` is not set, or the host name is unknown.
@@ -156,20 +156,20 @@ def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
     ]
     if not plain and config.broker_service_port_tls is None and config.web_service_port_tls is None:
         return
-    cures = []
+    fixes = []
     if not config.authentication_enabled:
-        cures.append("set authenticationEnabled=true with authenticationProviders=token and a key")
+        fixes.append("set authenticationEnabled=true with authenticationProviders=token and a key")
     if plain:
-        cures.append(f"set {', '.join(f'{key}Tls' for key in plain)} and leave {', '.join(plain)} empty")
-    if cures:
+        fixes.append(f"set {', '.join(f'{key}Tls' for key in plain)} and leave {', '.join(plain)} empty")
+    if fixes:
         raise ConfigError(
-            f"bindAddress {config.bind_address!r} can be reached from other machines: {'; '.join(cures)}; "
+            f"bindAddress {config.bind_address!r} can be reached from other machines: {'; '.join(fixes)}; "
             f"or bind to 127.0.0.1, or give --insecure"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether all addresses that a host name stands for can be reached from this machine alone.
+    """Whether all addresses of a host name are loopback addresses.
 
     Raises:
         ConfigError: The name is unknown.
@@ -179,7 +179,7 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"bindAddress {host!r} cannot be resolved: give an address of this machine") from error
+        raise ConfigError(f"bindAddress {host!r} cannot be resolved; set it to an address of this machine") from error
     return all(_is_loopback_address(str(sockaddr[0])) for *_, sockaddr in found)
 
 
@@ -196,7 +196,7 @@ def _text(data: bytes | str) -> str:
     try:
         return data.decode("ascii")
     except UnicodeDecodeError as error:
-        raise _refused("the client sent a token that is no text: check where it reads its token from") from error
+        raise _refused("the client sent a token that is not text; check where it reads its token from") from error
 
 
 def _refused(message: str) -> Refused:

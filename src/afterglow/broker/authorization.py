@@ -35,7 +35,7 @@ SUBSCRIPTION_AUTH_MODE: Final = "subscription_auth_mode"
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
 ACTIONS: Final = (PRODUCE, CONSUME, "functions", "sources", "sinks", "packages")
-"""The actions that can be granted. Functions, connectors and packages are not served, so these grants open nothing."""
+"""The actions that can be granted. Functions, connectors and packages are not served: their grants have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RoleRights:
     is_admin: bool
     """Whether the role is a superuser or an admin of the tenant, who may do everything below it."""
     policies: Mapping[str, Any]
-    """Stored policies of the namespace; empty where it does not exist."""
+    """Stored policies of the namespace; empty if it does not exist."""
     wildcards: bool = False
     """Whether grants to ``prefix*`` and ``*suffix`` count for every role that matches."""
 
@@ -55,7 +55,7 @@ class RoleRights:
         return self.is_admin or self._has(topic, PRODUCE)
 
     def can_consume(self, topic: TopicName, subscription: str | None = None) -> bool:
-        """Whether the role may read a topic, with one subscription where it is given.
+        """Whether the role may read a topic, with a subscription if one is given.
 
         A subscription that names roles admits these only, and they also need the right to consume.
         """
@@ -66,7 +66,7 @@ class RoleRights:
         return self._has(topic, CONSUME)
 
     def can_lookup(self, topic: TopicName) -> bool:
-        """Whether the role may ask where a topic is served, for its partitions, schema and statistics."""
+        """Whether the role may look up a topic, its partitions, schema and statistics."""
         return self.can_produce(topic) or self.can_consume(topic)
 
     def can_list(self) -> bool:
@@ -74,19 +74,19 @@ class RoleRights:
         return self.is_admin or self._has_namespace(PRODUCE) or self._has_namespace(CONSUME)
 
     def _can_subscribe(self, subscription: str) -> bool:
-        roles = _part(self.policies, SUBSCRIPTION_AUTH).get(subscription)
+        roles = _auth_field(self.policies, SUBSCRIPTION_AUTH).get(subscription)
         if roles and self.role not in roles:
             return False
         prefixed = self.policies.get(SUBSCRIPTION_AUTH_MODE) == "Prefix"
         return not prefixed or (self.role is not None and subscription.startswith(self.role))
 
     def _has_namespace(self, action: str) -> bool:
-        return self._granted(_part(self.policies, NAMESPACE_AUTH), action)
+        return self._granted(_auth_field(self.policies, NAMESPACE_AUTH), action)
 
     def _has(self, topic: TopicName, action: str) -> bool:
         if self._has_namespace(action):
             return True
-        by_topic = _part(self.policies, TOPIC_AUTH)
+        by_topic = _auth_field(self.policies, TOPIC_AUTH)
         # A grant on a partitioned topic counts for its partitions, also for those added later.
         return any(self._granted(by_topic.get(str(name)) or {}, action) for name in {topic, topic.base})
 
@@ -100,14 +100,14 @@ class RoleRights:
 
 
 class Authorizer:
-    """Finds the rights of roles in the stored tenants and policies. Safe to use from any thread.
+    """Finds the rights of roles in the stored tenants and policies. Thread-safe.
 
-    Nothing is cached: a grant or a revocation counts from the next request on.
+    Nothing is cached: a grant or a revocation takes effect at the next request.
     """
 
     def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
         self.enabled = config.authorization_enabled
-        """Whether rights are checked at all."""
+        """Whether rights are checked."""
         self._catalog = catalog
         self._super_users = frozenset(config.super_user_roles)
         self._wildcards = config.authorization_allow_wildcards_matching
@@ -117,7 +117,7 @@ class Authorizer:
         return role in self._super_users
 
     def is_tenant_admin(self, role: str | None, tenant: str) -> bool:
-        """Whether the role may do everything below a tenant; of a tenant that is missing only a superuser may.
+        """Whether the role may do everything below a tenant; for a missing tenant only superusers may.
 
         Raises:
             InvalidName: The tenant's name is not well-formed.
@@ -129,10 +129,10 @@ class Authorizer:
         except NotFound:
             return False
 
-    def forget_topic(self, topic: TopicName) -> None:
-        """Remove the grants on a topic that was deleted, so that none counts for a new topic of the same name."""
+    def remove_topic_grants(self, topic: TopicName) -> None:
+        """Remove the grants on a deleted topic, so that they do not apply to a new topic of the same name."""
         with suppress(NotFound):
-            if str(topic) in _part(self._catalog.policies(topic.namespace), TOPIC_AUTH):
+            if str(topic) in _auth_field(self._catalog.policies(topic.namespace), TOPIC_AUTH):
                 self._catalog.update_policies(topic.namespace, lambda old: _without_topic(old, topic))
 
     def rights(self, role: str | None, namespace: NamespaceName) -> RoleRights:
@@ -146,13 +146,13 @@ class Authorizer:
         return RoleRights(role, is_admin=False, policies=policies, wildcards=self._wildcards)
 
 
-def _part(policies: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _auth_field(policies: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = (policies.get(AUTH) or {}).get(name) or {}
     return found
 
 
 def _without_topic(policies: Mapping[str, Any], topic: TopicName) -> dict[str, Any]:
-    grants = {name: roles for name, roles in _part(policies, TOPIC_AUTH).items() if name != str(topic)}
+    grants = {name: roles for name, roles in _auth_field(policies, TOPIC_AUTH).items() if name != str(topic)}
     return {**policies, AUTH: {**(policies.get(AUTH) or {}), TOPIC_AUTH: grants}}
 
 
@@ -163,30 +163,30 @@ def _matches(role: str, pattern: str) -> bool:
 
 
 def role_of(connection: Connection) -> str | None:
-    """The role that a client proved."""
+    """The authenticated role of a client."""
     return None if connection.peer is None else connection.peer.role
 
 
 async def disconnect_unauthorized(service: BrokerService, namespace: NamespaceName) -> None:
-    """Disconnect open producers and consumers of a namespace that would not be admitted any more.
+    """Disconnect producers and consumers of a namespace whose role has lost its right.
 
-    Their clients come back and are refused with an AuthorizationError.
+    Their clients reconnect and are refused with an AuthorizationError.
     """
     topics = [topic for name, topic in service.open_topics.items() if name.namespace == namespace]
     roles = {role_of(connection) for topic in topics for connection in _connections(topic)}
-    # A client that opens something meanwhile is judged by the new policies, see `requests.Admission`.
+    # Requests that are under way notice the change of policies themselves, see `requests._check_unchanged`.
     rights = {role: await service.blocking(service.authorizer.rights, role, namespace) for role in roles}
     for topic in topics:
         for producer in list(topic.producers.values()):
             found = rights.get(role_of(producer.connection))
             if found is not None and not found.can_produce(topic.name):
-                log.info("the role %r may not produce to %s any more: disconnected", found.role, topic.name)
+                log.info("disconnected a producer: the role %r may no longer produce to %s", found.role, topic.name)
                 topic.disconnect_producer(producer)
         for subscription in list(topic.subscriptions.values()):
             for consumer in list(subscription.consumers):
                 found = rights.get(role_of(consumer.connection))
                 if found is not None and not found.can_consume(topic.name, subscription.name):
-                    log.info("the role %r may not consume %s any more: disconnected", found.role, subscription)
+                    log.info("disconnected a consumer: the role %r may no longer consume %s", found.role, subscription)
                     consumer.connection.send(replies.close_consumer(consumer.consumer_id))
                     consumer.connection.session.consumers.pop(consumer.consumer_id, None)
                     subscription.remove(consumer)

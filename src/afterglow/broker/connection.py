@@ -1,8 +1,8 @@
-"""One client's connection: bytes in and out, the handshake, signs of life, and limits.
+"""One client's connection: frames in and out, the handshake, keep-alive, and limits.
 
-Whatever a client sends, it costs its own connection only: garbage and oversized frames close it, half a frame holds one
-buffer of bounded size, and a client that does not read stops being written to, and is closed when the answers it asked
-for pile up.
+A misbehaving client affects its own connection only: malformed and oversized frames close it, an incomplete frame holds
+one buffer of limited size, and a client that does not read gets no more messages, and is closed when unread responses
+pile up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 19
-"""The newest that Pulsar 4.0 speaks; clients that know less are answered with what they know."""
+"""The version of Pulsar 4.0; for older clients their own version is used."""
 
 _REFRESH = b"PulsarAuthRefresh"
 """The challenge that clients answer with a new token."""
@@ -39,9 +39,9 @@ _PONG = encode_command(wire.BaseCommand(type=wire.BaseCommand.PONG, pong=wire.Co
 
 
 class PublishBudget:
-    """Bytes that all connections have sent and that are not durable yet.
+    """Limit of bytes that all connections have sent and that are not durable yet.
 
-    Above its limit nobody who sends is read from, until half of it is durable.
+    Above the limit, connections that publish are not read until half of the bytes are durable.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -49,96 +49,96 @@ class PublishBudget:
         self._held = 0
         self._waiting: set[Connection] = set()
 
-    def take(self, connection: Connection, size: int) -> bool:
-        """Count bytes; False if the connection has to wait, and will be told."""
+    def acquire(self, connection: Connection, size: int) -> bool:
+        """Add bytes; False if the connection has to wait for a call of ``resume_reading``."""
         self._held += size
         if self._held <= self._limit_bytes:
             return True
         self._waiting.add(connection)
         return False
 
-    def give_back(self, size: int) -> None:
-        """Count bytes off."""
+    def release(self, size: int) -> None:
+        """Subtract bytes that are durable."""
         self._held -= size
         if self._waiting and self._held <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, set()
             for connection in waiting:
-                connection.read_again()
+                connection.resume_reading()
 
-    def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+    def discard(self, connection: Connection) -> None:
+        """Remove a lost connection."""
         self._waiting.discard(connection)
 
     def is_waiting(self, connection: Connection) -> bool:
-        """Whether a connection has to wait."""
+        """Whether a connection waits for the budget."""
         return connection in self._waiting
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may ask for."""
+    """Limits of one connection."""
 
     max_message_bytes: int
     keep_alive_s: float
-    """Silence after which a PING is sent; as much again without an answer closes the connection."""
+    """Idle time after which a PING is sent; the same time without a response closes the connection."""
     pending_publish_bytes: int
-    """Bytes sent and not yet durable above which nothing more is read from the client."""
+    """Bytes received and not durable above which the client is not read."""
     budget: PublishBudget
-    """Of all connections together."""
+    """Budget of all connections together."""
     write_buffer_bytes: int = 4 << 20
-    """Bytes waiting for the client above which it gets no more messages; four times as many answers close it."""
+    """Unread bytes above which the client gets no more messages; four times as many close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a client told of itself."""
+    """Properties of a client from its CONNECT."""
 
     protocol_version: int
     supports_broker_metadata: bool
     supports_auth_refresh: bool
     role: str | None
-    """Who it proved to be; None where nothing was asked."""
+    """The authenticated role; None without authentication."""
     client_version: str
     address: str
     """Host and port as Java prints them, ``/127.0.0.1:40334``."""
 
 
 class Handler(Protocol):
-    """Takes a connection's commands."""
+    """Handles the commands of connections."""
 
     def authenticate(self, method: str, data: bytes) -> Principal:
-        """Who the client has proved to be.
+        """Return the principal that the client has proved to be.
 
         Raises:
-            Refused: It has proved nothing that counts.
+            Refused: The credentials are missing or not valid.
         """
         ...
 
     def can_act_for(self, role: str | None, original: str) -> bool:
-        """Whether a client that proved one role may name another as the one on whose behalf it asks."""
+        """Whether a client with one role may name another as its original principal."""
         ...
 
     def command(self, connection: Connection, command: wire.BaseCommand, payload: memoryview) -> None:
-        """Take one command after the handshake. The payload is valid during the call only."""
+        """Handle one command after the handshake. The payload is valid during the call only."""
         ...
 
     def closed(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
         ...
 
     def writable(self, connection: Connection) -> None:
-        """The client reads again."""
+        """Handle that the client reads again."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. All methods belong to the event loop's thread.
+    """One client's connection. Belongs to the event loop's thread.
 
     Args:
-        handler: Takes the commands.
-        limits: What the client may ask for.
-        on_open: Called once the connection counts.
-        slots: Bounds the connections; None where the TLS layer in front has taken the slot.
+        handler: Handles the commands.
+        limits: Limits of the connection.
+        on_open: Called when the connection has its slot.
+        slots: Limits the number of connections; None if the TLS layer holds the slot.
     """
 
     def __init__(
@@ -156,8 +156,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flushing = False
-        self._heard = False
-        self._asked = False
+        self._received = False
+        """Whether anything was received since the last keep-alive check."""
+        self._ping_sent = False
         self._timer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._pending_publish = 0
@@ -167,12 +168,12 @@ class Connection(asyncio.BufferedProtocol):
         self.can_write = True
         self.peer: Peer | None = None
         self.session: Any = None
-        """What the handler keeps about this connection."""
+        """State that the handler keeps for this connection."""
 
-    # --- the transport's side ---
+    # --- calls of the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; the loop calls it."""
+        """Start; called by the event loop."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
@@ -183,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_s, self._keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End; the loop calls it."""
+        """Clean up; called by the event loop."""
         if exc is not None:
             log.debug("%s: %s", self, exc)
         self._transport = None
@@ -193,44 +194,44 @@ class Connection(asyncio.BufferedProtocol):
         for task in self._tasks:
             task.cancel()
         self._out.clear()
-        self._limits.budget.forget(self)
+        self._limits.budget.discard(self)
         if self._slots is not None:
             self._slots.release(self)
         self._handler.closed(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer knows what it needs
-        """Where the loop puts what arrives."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer knows the size it needs
+        """Return the space for the next bytes; called by the event loop."""
         return self._buffer.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what arrived."""
-        self._heard = True
+        """Handle received bytes; called by the event loop."""
+        self._received = True
         try:
             for command, payload in self._buffer.received(nbytes):
-                self._take(command, payload)
+                self._handle(command, payload)
                 if self._transport is None or self._transport.is_closing():
                     return
         except (InvalidFrame, DecodeError) as error:
-            self.fail(f"sent what is no command: {error}")
+            self.fail(f"sent a malformed command: {error}")
         except Exception:
-            # asyncio takes an OSError for one of the socket, and does not log it; errors of hot log and tier are such.
+            # asyncio takes any OSError for a socket error and does not log it; errors of hot log and tier are OSErrors.
             log.exception("%s: closed: a command failed", self)
             self.abort()
 
     def pause_writing(self) -> None:
-        """The client does not read; the loop calls it."""
+        """Stop messages to a client that does not read; called by the event loop."""
         self.can_write = False
 
     def resume_writing(self) -> None:
-        """The client reads again; the loop calls it."""
+        """Resume messages to the client; called by the event loop."""
         self.can_write = True
         self._handler.writable(self)
 
-    # --- the handlers' side ---
+    # --- calls of handlers ---
 
     @property
     def host(self) -> str:
-        """The client's address without its port; empty once it is gone."""
+        """The client's address without its port; empty once it is disconnected."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return str(name[0]) if name else ""
 
@@ -240,14 +241,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is None or self._transport.is_closing()
 
     def send(self, command: wire.BaseCommand) -> None:
-        """Send a command without payload, with others of the same turn of the loop in one write."""
+        """Send a command without payload; commands of one turn of the event loop share a write."""
         self.send_bytes(encode_command(command))
 
-    def send_bytes(self, *pieces: bytes | memoryview) -> None:
-        """Send a frame, given in pieces."""
+    def send_bytes(self, *buffers: bytes | memoryview) -> None:
+        """Send a frame, given as one or more buffers."""
         if self.closing:
             return
-        self._out.extend(pieces)
+        self._out.extend(buffers)
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -259,23 +260,23 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._tasks.discard)
 
     def publish_started(self, size: int) -> None:
-        """Count bytes that are not durable yet, and stop reading where there are too many."""
+        """Add bytes that are not durable yet, and pause reading above a limit."""
         self._pending_publish += size
-        room = self._limits.budget.take(self, size)
-        if room and self._pending_publish <= self._limits.pending_publish_bytes:
+        has_budget = self._limits.budget.acquire(self, size)
+        if has_budget and self._pending_publish <= self._limits.pending_publish_bytes:
             return
         if self._reading and self._transport is not None:
             self._reading = False
             self._transport.pause_reading()
 
     def publish_ended(self, size: int) -> None:
-        """Count them off; read again once half is durable."""
+        """Subtract bytes that are durable, and resume reading below half of the limit."""
         self._pending_publish -= size
-        self._limits.budget.give_back(size)
-        self.read_again()
+        self._limits.budget.release(size)
+        self.resume_reading()
 
-    def read_again(self) -> None:
-        """Read on, where neither this connection's own limit nor the budget of all forbids it."""
+    def resume_reading(self) -> None:
+        """Resume reading if both the limit of this connection and the budget of all allow it."""
         if self._reading or self._transport is None or self._limits.budget.is_waiting(self):
             return
         if self._pending_publish <= self._limits.pending_publish_bytes // 2:
@@ -283,18 +284,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def fail(self, reason: str) -> None:
-        """Close the connection because of what the client did."""
+        """Close the connection because of an error of the client."""
         log.info("%s: closed: %s", self, reason)
         self.close()
 
     def close(self) -> None:
-        """Send what is left, then close."""
+        """Send pending data, then close."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close without sending what is left."""
+        """Close without sending pending data."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -303,14 +304,14 @@ class Connection(asyncio.BufferedProtocol):
             return "a lost connection"
         return f"connection from {self._transport.get_extra_info('peername')}"
 
-    # --- inside ---
+    # --- private ---
 
-    def _take(self, data: memoryview, payload: memoryview) -> None:
+    def _handle(self, data: memoryview, payload: memoryview) -> None:
         command = self._command
         command.Clear()
         command.MergeFromString(bytes(data))
         if not command.IsInitialized():
-            self.fail("sent a command that lacks a required field")
+            self.fail("sent a command without a required field")
             return
         kind = command.type
         if kind == wire.BaseCommand.PING:
@@ -328,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail("sent a command before CONNECT")
 
     def _connect(self, connect: wire.CommandConnect) -> None:
-        principal = self._prove(connect.auth_method_name, connect.auth_data)
+        principal = self._authenticate(connect.auth_method_name, connect.auth_data)
         if principal is None:
             return
         if connect.original_principal and not self._handler.can_act_for(principal.role, connect.original_principal):
@@ -342,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             connect.feature_flags.supports_auth_refresh,
             principal.role,
             connect.client_version,
-            _shown(self._transport.get_extra_info("peername")),
+            _java_address(self._transport.get_extra_info("peername")),
         )
         command = wire.BaseCommand(type=wire.BaseCommand.CONNECTED)
         command.connected.server_version = f"Pulsar Server {replies.PULSAR_VERSION} (Afterglow)"
@@ -351,8 +352,8 @@ class Connection(asyncio.BufferedProtocol):
         command.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
         self.send(command)
 
-    def _prove(self, method: str, data: bytes) -> Principal | None:
-        """Who the client is; a client that cannot prove it is told, and closed."""
+    def _authenticate(self, method: str, data: bytes) -> Principal | None:
+        """Authenticate the client; after a failure it gets the error and is disconnected."""
         try:
             principal = self._handler.authenticate(method, data)
         except Refused as refused:
@@ -368,13 +369,13 @@ class Connection(asyncio.BufferedProtocol):
         return principal
 
     def _refresh(self, method: str, data: bytes) -> None:
-        """Take a new proof of an open connection, which must be of the same role: what is open was opened by it."""
-        principal = self._prove(method, data)
+        """Authenticate an open connection again. The role must stay the same, since open producers depend on it."""
+        principal = self._authenticate(method, data)
         if principal is not None and self.peer is not None and principal.role != self.peer.role:
-            self.fail(f"its role cannot change from {self.peer.role!r} to {principal.role!r}; connect anew")
+            self.fail(f"its role cannot change from {self.peer.role!r} to {principal.role!r}; reconnect")
 
     def _expired(self) -> None:
-        """A proof has run out: clients that can are asked for another, and have until the next sign of life for it."""
+        """Ask for a new token after the old one has expired; a client that cannot send one is disconnected."""
         if self.peer is None or not self.peer.supports_auth_refresh:
             self.fail("its token has expired")
             return
@@ -384,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         command.authChallenge.protocol_version = self.peer.protocol_version
         self.send(command)
         self._expiry = asyncio.get_running_loop().call_later(
-            self._limits.keep_alive_s, self.fail, "its token has expired, and it sent no other"
+            self._limits.keep_alive_s, self.fail, "its token has expired, and it sent no new one"
         )
 
     def _flush(self) -> None:
@@ -399,19 +400,19 @@ class Connection(asyncio.BufferedProtocol):
         if self.peer is None:
             self.fail(f"did not finish the handshake within {self._limits.keep_alive_s:g} s")
             return
-        if not self._heard:
-            if self._asked:
-                self.fail("does not answer")
+        if not self._received:
+            if self._ping_sent:
+                self.fail("does not respond")
                 return
-            self._asked = True
+            self._ping_sent = True
             self.send_bytes(_PING)
         else:
-            self._asked = False
-        self._heard = False
+            self._ping_sent = False
+        self._received = False
         self._timer = asyncio.get_running_loop().call_later(self._limits.keep_alive_s, self._keep_alive)
 
 
-def _shown(peername: tuple[Any, ...] | None) -> str:
+def _java_address(peername: tuple[Any, ...] | None) -> str:
     if not peername:
         return ""
     host, port = peername[:2]

@@ -1,11 +1,11 @@
-"""Limits on connections and TLS handshakes of a port, and throttled log lines about refused clients.
+"""Limits on connections and TLS handshakes of a port.
 
-A connection holds its slot from the moment that it is accepted, also while its TLS handshake is under way: a client
-that never finishes the handshake counts like any other.
+A connection holds its slot from the moment it is accepted, also during its TLS handshake, so that clients that never
+finish the handshake are limited too.
 
-asyncio drops the error of a handshake that fails, and the protocol behind it never learns of the connection: a client
-with the wrong certificate store would leave no trace. Here the TLS layer is put in front of the protocol by hand, with
-a future that asyncio resolves when the handshake ends.
+asyncio drops the error of a failed handshake, and the protocol behind it never learns of the connection: a client with
+the wrong trust store would leave no trace. Therefore the TLS layer is put in front of the protocol explicitly, with a
+future that asyncio resolves when the handshake ends.
 """
 
 from __future__ import annotations
@@ -18,52 +18,22 @@ from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
+from afterglow.broker.log_throttle import LogThrottle
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-_INTERVAL_S: Final = 60.0
-_MOST_KEYS: Final = 1024
-"""Keys that are remembered; beyond them the oldest is dropped, and may be logged again early."""
-
-
-class LogThrottle:
-    """Admits one line per key and minute. Belongs to the event loop's thread.
-
-    Args:
-        now_s: The clock, in seconds.
-    """
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
-        self._logged: dict[Hashable, tuple[float, int]] = {}
-        """When each key was last logged, and how many lines were dropped since."""
-
-    def admit(self, key: Hashable) -> str | None:
-        """Return what to put behind the line of a key, which counts those dropped; None: drop this one too."""
-        now_s = self._now_s()
-        last_s, since = self._logged.get(key, (float("-inf"), 0))
-        if now_s - last_s < _INTERVAL_S:
-            self._logged[key] = last_s, since + 1
-            return None
-        self._logged.pop(key, None)
-        if len(self._logged) >= _MOST_KEYS:
-            del self._logged[next(iter(self._logged))]
-        self._logged[key] = now_s, 0
-        return f" ({since} more since it was last logged)" if since else ""
-
 
 class ConnectionSlots:
-    """Slots for the connections of one service, whichever of its ports they come to.
-
-    Belongs to the event loop's thread.
+    """Slots for the connections of one service, on all its ports. Belongs to the event loop's thread.
 
     Args:
-        total: Most connections in all; 0: no limit.
-        per_address: Most connections from one address; 0: no limit.
-        total_setting: Name of the setting that `total` comes from, for the log.
-        per_address_setting: Name of the setting that `per_address` comes from.
+        total: Limit of all connections; 0: no limit.
+        per_address: Limit of connections from one address; 0: no limit.
+        total_setting: Name of the setting of `total`, for the log.
+        per_address_setting: Name of the setting of `per_address`.
         now_s: The clock, in seconds.
     """
 
@@ -87,14 +57,14 @@ class ConnectionSlots:
         return len(self._addresses)
 
     def acquire(self, holder: object, transport: asyncio.BaseTransport) -> bool:
-        """Take a slot for a connection.
+        """Acquire a slot for a connection.
 
         Args:
-            holder: The protocol of the connection, which gives the slot back.
-            transport: Knows the client's address.
+            holder: The protocol of the connection, which releases the slot.
+            transport: The transport, for the client's address.
 
         Returns:
-            False where a limit is reached; the reason is logged.
+            False if a limit is reached; the reason is logged.
         """
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
@@ -109,7 +79,7 @@ class ConnectionSlots:
         return True
 
     def release(self, holder: object) -> None:
-        """Give a slot back; without effect for a connection that holds none."""
+        """Release the slot of a connection, if it holds one."""
         address = self._addresses.pop(holder, None)
         if address is None:
             return
@@ -118,9 +88,8 @@ class ConnectionSlots:
             del self._counts[address]
 
     def _report(self, setting: str, limit: int, address: str) -> None:
-        if (more := self._throttle.admit(setting)) is None:
-            return
-        log.warning("connection from %s was refused: %s is %d%s", address, setting, limit, more)
+        if (dropped := self._throttle.admit(setting)) is not None:
+            log.warning("connection from %s was refused: %s is %d%s", address, setting, limit, dropped)
 
 
 P = ParamSpec("P")
@@ -130,8 +99,8 @@ _NOT_TRUSTED: Final = (
     "the client does not accept the certificate; it must trust the issuer, and the certificate must name the address "
     "that the client uses (advertisedAddress)"
 )
-_NOTHING_IN_COMMON: Final = (
-    "no TLS version or cipher suite is common to client and broker; see tlsProtocols, tlsCiphers"
+_NO_COMMON_CIPHER: Final = (
+    "client and broker have no TLS version or cipher suite in common; see tlsProtocols, tlsCiphers"
 )
 _NO_CERTIFICATE: Final = "the client has no certificate that tlsTrustCertsFilePath trusts"
 _CAUSES: Final = {
@@ -141,16 +110,16 @@ _CAUSES: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
     "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
-    "NO_SHARED_CIPHER": _NOTHING_IN_COMMON,
-    "UNSUPPORTED_PROTOCOL": _NOTHING_IN_COMMON,
+    "NO_SHARED_CIPHER": _NO_COMMON_CIPHER,
+    "UNSUPPORTED_PROTOCOL": _NO_COMMON_CIPHER,
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": _NO_CERTIFICATE,
     "CERTIFICATE_VERIFY_FAILED": _NO_CERTIFICATE,
 }
-"""By OpenSSL's name of the reason."""
+"""Explanations by OpenSSL's name of the reason."""
 
 
 class FailedHandshakes:
-    """Logs failed handshakes of one port, each address and reason at most once in a minute.
+    """Logs failed handshakes of one port, at most once per minute for each address and reason.
 
     Args:
         port: Name of the port's setting.
@@ -162,11 +131,10 @@ class FailedHandshakes:
         self._throttle = LogThrottle(now_s)
 
     def report(self, address: str, error: BaseException) -> None:
-        """Log why the handshake with a client failed, unless it was logged a moment ago."""
+        """Log the reason of a failed handshake, unless it was logged within the last minute."""
         reason = _reason(error)
-        if (more := self._throttle.admit((address, reason))) is None:
-            return
-        log.warning("TLS handshake with %s failed on %s: %s%s", address, self._port, reason, more)
+        if (dropped := self._throttle.admit((address, reason))) is not None:
+            log.warning("TLS handshake with %s failed on %s: %s%s", address, self._port, reason, dropped)
 
 
 def over_tls(
@@ -176,14 +144,14 @@ def over_tls(
     slots: ConnectionSlots,
     handshake_timeout_s: float,
 ) -> Callable[P, asyncio.BaseProtocol]:
-    """Put TLS in front of the protocols that a factory makes, for a server that is given no context of its own.
+    """Put TLS in front of the protocols of a factory, for a server that is created without a context.
 
     Args:
-        make_protocol: The factory. Its protocols take no slots of their own.
-        context: Offers the certificate.
+        make_protocol: The factory. Its protocols acquire no slots.
+        context: The TLS context, with the certificate.
         port: Name of the port's setting, for the log.
-        slots: Bounds the connections, from before the handshake.
-        handshake_timeout_s: Seconds after which a handshake that is not finished ends the connection.
+        slots: Limits the connections, from before the handshake.
+        handshake_timeout_s: Seconds after which an unfinished handshake ends the connection.
     """
     failed = FailedHandshakes(port)
 
@@ -194,7 +162,7 @@ def over_tls(
 
 
 class _ServerTls(SSLProtocol):
-    """The protocol that asyncio itself uses where ``create_server`` is given a context."""
+    """The protocol that asyncio uses for ``create_server`` with a context, with slots and logging added."""
 
     def __init__(
         self,
@@ -210,7 +178,7 @@ class _ServerTls(SSLProtocol):
         self._slots = slots
         ended: asyncio.Future[None] = loop.create_future()
         ended.add_done_callback(self._on_handshake_end)
-        seconds: Any = handshake_timeout_s  # the stubs allow whole numbers alone
+        seconds: Any = handshake_timeout_s  # the stubs declare int
         super().__init__(loop, protocol, context, ended, server_side=True, ssl_handshake_timeout=seconds)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -236,7 +204,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return f"{_CAUSES[error.reason]} ({error.reason})" if error.reason in _CAUSES else error.reason
     if isinstance(error, ConnectionAbortedError):
-        return "it took too long"
+        return "the handshake timed out"
     if isinstance(error, ConnectionError):
-        return "the client closed the connection before it was done"
+        return "the client closed the connection during the handshake"
     return str(error) or type(error).__name__

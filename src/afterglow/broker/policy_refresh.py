@@ -1,7 +1,7 @@
-"""Refresh of the policies of open topics, whatever the order in which changes and openings of topics happen.
+"""Refresh of the policies of open topics, safe against concurrent changes and openings of topics.
 
-Every change is counted once it is stored. A policy that was read is valid only while the count has not moved since
-before the read: a topic that was opened or refreshed by an earlier read is refreshed again.
+Every change is counted once it is stored. A policy that was read is valid only if the count has not changed since
+before the read; otherwise the policy is read again.
 """
 
 from __future__ import annotations
@@ -18,44 +18,41 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import NamespaceName, TopicName
 
 TOPICS_AT_ONCE: Final = 50
-"""Topics that are visited before other work has its turn in the event loop: about a millisecond."""
+"""Topics that are handled before the event loop runs other work: about a millisecond."""
 
 
 class PolicyRefresher:
-    """Keeps the open topics of one broker in step with stored policies. Belongs to the event loop's thread."""
+    """Applies stored policies to the open topics of one broker. Belongs to the event loop's thread."""
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._changes: Counter[NamespaceName] = Counter()
+        self.changes: Counter[NamespaceName] = Counter()
+        """Changes of policies since the start, of the namespace itself or of its topics."""
 
     def count(self, namespace: NamespaceName) -> None:
         """Count a change of policies of a namespace or its topics; to be called as soon as it is stored."""
-        self._changes[namespace] += 1
-
-    def changes_of(self, namespace: NamespaceName) -> int:
-        """How many changes were counted."""
-        return self._changes[namespace]
+        self.changes[namespace] += 1
 
     async def policy_of(self, name: TopicName) -> BrokerConfig:
-        """The effective policy of a topic. A caller that uses it without waiting in between misses no change."""
+        """The effective policy of a topic, current if the caller applies it before its next await."""
         while True:
-            before = self._changes[name.namespace]
+            before = self.changes[name.namespace]
             found = await self._service.blocking(self._read, [name])
-            if self._changes[name.namespace] == before:
+            if self.changes[name.namespace] == before:
                 return found[name]
 
-    async def refresh(self, namespace: NamespaceName, concerns: Callable[[TopicName], bool]) -> None:
-        """Apply the stored policies to the open topics of a namespace that a change concerns."""
-        while not await self._refresh_once(namespace, concerns):
+    async def refresh(self, namespace: NamespaceName, is_affected: Callable[[TopicName], bool]) -> None:
+        """Apply the stored policies to the open topics of a namespace that a change affects."""
+        while not await self._refresh_once(namespace, is_affected):
             pass
 
-    async def _refresh_once(self, namespace: NamespaceName, concerns: Callable[[TopicName], bool]) -> bool:
-        """Whether all of them were refreshed before the next change."""
-        before = self._changes[namespace]
-        topics = {name: topic for name, topic in self._service.open_topics.items() if concerns(name)}
+    async def _refresh_once(self, namespace: NamespaceName, is_affected: Callable[[TopicName], bool]) -> bool:
+        """Returns False if another change came before all topics were refreshed."""
+        before = self.changes[namespace]
+        topics = {name: topic for name, topic in self._service.open_topics.items() if is_affected(name)}
         found = await self._service.blocking(self._read, topics.keys())
         for number, (name, topic) in enumerate(topics.items(), 1):
-            if self._changes[namespace] != before:
+            if self.changes[namespace] != before:
                 return False
             topic.apply_policy(found[name])
             if number % TOPICS_AT_ONCE == 0:

@@ -1,14 +1,13 @@
-"""Access to a topic by its producers' access modes (PIP-68): who may produce, who waits, and the topic's epoch.
+"""Producer access modes of a topic (PIP-68): exclusive access, the queue for it, and the topic's epoch.
 
-The topic's epoch rises with every producer that gets the topic for itself. It is kept as Pulsar keeps it, in a property
-of the managed ledger, and a producer that comes back with an older one is fenced: another has had the topic meanwhile.
+The epoch is incremented with every producer that gets exclusive access. It is stored as in Pulsar, in a property of the
+managed ledger. A producer that reconnects with an older epoch is fenced: another one has had access meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
@@ -18,19 +17,14 @@ from afterglow.ledger.properties import TOPIC_EPOCH, get_number, raise_number
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.broker.producers import Producer
+    from afterglow.broker.producer import Producer
     from afterglow.broker.topic import Topic
-    from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 AccessMode: TypeAlias = "wire.ProducerAccessMode.ValueType"
 
 
 class ProducerAccess:
-    """Decides which producers a topic takes. All of it belongs to the event loop's thread.
-
-    Args:
-        topic: Whose producers they are.
-    """
+    """Access of producers to one topic. Belongs to the event loop's thread."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -39,32 +33,31 @@ class ProducerAccess:
 
     @property
     def epoch(self) -> int | None:
-        """The topic's epoch; None where no producer has had the topic for itself yet."""
+        """The topic's epoch; None if no producer has had exclusive access yet."""
         return get_number(self._topic.ledger.info, TOPIC_EPOCH)
 
     @property
     def is_held(self) -> bool:
-        """Whether a producer has the topic for itself, or is about to."""
+        """Whether a producer has exclusive access, or is being granted it."""
         return self._holder is not None
 
     @property
     def waiting(self) -> int:
-        """Producers that wait for the topic."""
+        """Number of producers that wait for exclusive access."""
         return len(self._waiting)
 
     async def acquire(self, producer: Producer, on_queued: Callable[[], None]) -> int | None:
-        """Let a producer in by its access mode; returns the topic's epoch.
+        """Grant a producer access by its access mode; returns the topic's epoch.
 
-        A producer that was let in for itself holds the topic until :meth:`release`; where this raises or is cancelled,
-        nothing is held.
+        Exclusive access lasts until :meth:`release`. If this raises or is cancelled, no access is held.
 
         Args:
-            producer: Who asks; not among the topic's producers yet.
-            on_queued: Called once where the producer has to wait for others.
+            producer: The producer, not among the topic's producers yet.
+            on_queued: Called once if the producer has to wait for others.
 
         Raises:
-            Refused: Other producers stand against it, or it was fenced.
-            MetadataError: The epoch could not be kept.
+            Refused: The mode conflicts with other producers, or the producer was fenced.
+            MetadataError: The epoch could not be stored.
         """
         mode = producer.access_mode
         if mode == wire.Shared:
@@ -75,7 +68,7 @@ class ProducerAccess:
         if mode == wire.Exclusive and (self.is_held or self._waiting):
             raise Refused(wire.ProducerFenced, self._held_message())
         if mode == wire.Exclusive and self._topic.producers:
-            raise Refused(wire.ProducerFenced, f"{self._topic.name} has producers that share it: close them first")
+            raise Refused(wire.ProducerFenced, f"{self._topic.name} has shared producers; close them first")
         if mode == wire.ExclusiveWithFencing:
             self._fence_others(producer)
         elif mode == wire.WaitForExclusive and (self.is_held or self._topic.producers):
@@ -88,7 +81,7 @@ class ProducerAccess:
             raise
 
     def release(self, producer: Producer) -> None:
-        """A producer has left, or was not added after all: the first of those that wait gets a free topic."""
+        """Release the access of a producer that is gone or was not added; the first in the queue gets a free topic."""
         if self._holder is producer:
             self._holder = None
         if self._holder is not None or self._topic.producers:
@@ -101,7 +94,7 @@ class ProducerAccess:
                 return
 
     def refuse_waiting(self, refused: Refused) -> None:
-        """Refuse all that wait."""
+        """Refuse all producers in the queue."""
         waiting, self._waiting = self._waiting, deque()
         for _, turn in waiting:
             if not turn.done():
@@ -109,20 +102,22 @@ class ProducerAccess:
 
     async def _wait(self, producer: Producer, on_queued: Callable[[], None]) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (producer, turn)
-        self._waiting.append(place)
+        queued = (producer, turn)
+        self._waiting.append(queued)
         on_queued()
         try:
             await turn
         except BaseException:
-            if place in self._waiting:
-                self._waiting.remove(place)
-            self.release(producer)  # its turn may have come in the moment in which its client left
+            if queued in self._waiting:
+                self._waiting.remove(queued)
+            self.release(producer)  # access may have been granted just before the client disconnected
             raise
 
     def _fence_others(self, producer: Producer) -> None:
-        # First those that wait: each producer that leaves would let one of them in.
-        self.refuse_waiting(Refused(wire.ProducerFenced, f"{producer.name} has fenced out {self._topic.name}"))
+        # The queue comes first: each disconnected producer would admit one of it.
+        self.refuse_waiting(
+            Refused(wire.ProducerFenced, f"{producer.name} has fenced the other producers of {self._topic.name}")
+        )
         self._holder = producer
         for rival in list(self._topic.producers.values()):
             self._topic.disconnect_producer(rival)
@@ -134,9 +129,11 @@ class ProducerAccess:
         if epoch is None:
             epoch = 0 if known is None else known + 1
         if epoch != known:
-            await self._topic.service.blocking(self._topic.ledger.update, partial(_set_epoch, epoch))
+            await self._topic.service.blocking(
+                self._topic.ledger.update, lambda info: raise_number(info, TOPIC_EPOCH, epoch)
+            )
         if self._holder is not producer:
-            raise Refused(wire.ProducerFenced, f"another producer has fenced out {producer.name}")
+            raise Refused(wire.ProducerFenced, f"another producer has fenced {producer.name}")
         return epoch
 
     def _check_epoch(self, producer: Producer) -> None:
@@ -148,9 +145,5 @@ class ProducerAccess:
             )
 
     def _held_message(self) -> str:
-        name = "one that waits for it" if self._holder is None else self._holder.name
+        name = "one in the queue" if self._holder is None else self._holder.name
         return f"{self._topic.name} has an exclusive producer: {name}; close it first"
-
-
-def _set_epoch(epoch: int, info: ManagedLedgerInfo) -> None:
-    raise_number(info, TOPIC_EPOCH, epoch)

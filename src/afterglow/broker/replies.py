@@ -1,4 +1,4 @@
-"""Commands that the broker sends, and how errors become them."""
+"""Commands that the broker sends, and the mapping of errors to protocol errors."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from afterglow.errors import (
     MetadataError,
     NotSupported,
 )
+from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 
 if TYPE_CHECKING:
-    from afterglow.broker.producers import Producer
-    from afterglow.format.position import Position
+    from afterglow.broker.producer import Producer
 
 PULSAR_VERSION = "4.0.8"
-"""The release of Pulsar that this broker speaks like."""
+"""The Pulsar release whose protocol behaviour this broker follows."""
 
 NO_REQUEST = 2**64 - 1
-"""Request id of what the broker sends on its own accord: -1 in Java."""
+"""Request id of unsolicited commands: -1 in Java."""
 
 
-def no_transactions() -> Refused:
-    """The answer to all that belongs to transactions."""
+def transactions_not_supported() -> Refused:
+    """The error for every command of transactions."""
     return Refused(wire.NotAllowedError, "transactions are not supported by this broker")
 
 
 def refusal(error: Exception) -> Refused:
-    """The protocol's error for any of ours. What is not ours is a fault of the broker and says no more than that."""
+    """The protocol error for an exception; one that is not an AfterglowError is a bug, and its text is not sent."""
     if isinstance(error, Refused):
         return error
     for kind, code in _CODES:
@@ -43,7 +43,7 @@ def refusal(error: Exception) -> Refused:
             return Refused(code, str(error))
     if isinstance(error, AfterglowError):
         return Refused(wire.UnknownError, str(error))
-    return Refused(wire.UnknownError, "the broker failed inside; its log says more")
+    return Refused(wire.UnknownError, "internal error of the broker; see its log")
 
 
 _CODES: tuple[tuple[type[Exception], wire.ServerError.ValueType], ...] = (
@@ -77,12 +77,12 @@ def success(request_id: int) -> wire.BaseCommand:
 def producer_success(
     request_id: int, producer: Producer, *, topic_epoch: int | None = None, ready: bool = True
 ) -> wire.BaseCommand:
-    """PRODUCER_SUCCESS; a producer that is not ready waits for the topic, and gets a second one when it has it."""
+    """PRODUCER_SUCCESS; a producer that is not ready waits for exclusive access, and gets a second one later."""
     command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER_SUCCESS)
     command.producer_success.request_id = request_id
     command.producer_success.producer_name = producer.name
     command.producer_success.last_sequence_id = -1
-    # Java's client reconnects for ever where this is absent; empty means that there is no schema.
+    # Java's client reconnects forever if this field is absent; empty means that there is no schema.
     command.producer_success.schema_version = producer.schema_version
     command.producer_success.producer_ready = ready
     if topic_epoch is not None:
@@ -101,7 +101,7 @@ def send_error(producer_id: int, sequence_id: int, refused: Refused) -> wire.Bas
 
 
 def close_producer(producer_id: int) -> wire.BaseCommand:
-    """CLOSE_PRODUCER, after which the client looks the topic up again."""
+    """CLOSE_PRODUCER, after which the client repeats the lookup."""
     command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST
@@ -117,12 +117,17 @@ def close_consumer(consumer_id: int) -> wire.BaseCommand:
 
 
 def set_message_id(target: wire.MessageIdData, position: Position, partition: int = -1) -> None:
-    """Write a position into a message id; ids carry Java's signed numbers in unsigned fields."""
+    """Write a position into a message id, whose unsigned fields hold Java's signed numbers."""
     target.ledgerId = position.ledger_id & 0xFFFFFFFFFFFFFFFF
     target.entryId = position.entry_id & 0xFFFFFFFFFFFFFFFF
     target.partition = partition
 
 
+def to_position(message_id: wire.MessageIdData) -> Position:
+    """The position that a message id names."""
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
+
+
 def signed(value: int) -> int:
-    """Java's signed long in an unsigned field."""
+    """Decode Java's signed long from an unsigned field."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,4 +1,4 @@
-"""The broker: its topics, who may use them, and the server that clients connect to."""
+"""The broker: open topics, policies, authorization, and the ports that clients connect to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from afterglow.broker.authorization import Authorizer, disconnect_unauthorized
 from afterglow.broker.commands import Commands
 from afterglow.broker.connection import Connection, ConnectionLimits, PublishBudget
 from afterglow.broker.connection_limits import ConnectionSlots, over_tls
-from afterglow.broker.creation import Creation
 from afterglow.broker.policy_refresh import TOPICS_AT_ONCE, PolicyRefresher
-from afterglow.broker.raw_reads import OriginBytes
 from afterglow.broker.topic import Topic
+from afterglow.broker.topic_creation import TopicCreator
+from afterglow.broker.traffic import OriginBytes
 from afterglow.errors import AfterglowError, NotFound, NotSupported
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
@@ -39,18 +39,18 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-assert requests  # registers what answers requests
+assert requests  # the import registers the request handlers
 
 
 class BrokerService:
-    """One broker. Everything but ``blocking`` work belongs to the event loop's thread.
+    """One broker. Belongs to the event loop's thread, except for work that it runs in its thread pools.
 
     Args:
         config: The broker's settings.
         store: The managed ledgers.
         catalog: Tenants, namespaces and partitioned topics.
         policies: Effective policies of topics.
-        schemas: The topics' schemas.
+        schemas: Schemas of topics.
         authenticator: Identifies clients.
         allowed_tiers: Tiers that policies of roles other than superusers may name.
         pool: Threads for work that waits for disks.
@@ -80,15 +80,15 @@ class BrokerService:
         self.catalog = catalog
         self.policies = policies
         self.authorizer = Authorizer(config, catalog)
-        self.creation = Creation(self)
+        self.topic_creator = TopicCreator(self)
         self.schemas = schemas
         self.instance = instance
         self.hot_instance = hot_instance
         self.connections: set[Connection] = set()
         self.raw_reads = OriginBytes()
-        """Of all raw readers."""
+        """Bytes sent to all raw readers."""
         self.offload_reads = OriginBytes()
-        """Of those among them that read for offload tasks."""
+        """Bytes sent to raw readers of offload tasks."""
         self.service_url = ""
         self.service_url_tls = ""
         self.authenticator = authenticator
@@ -99,7 +99,7 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._commands = Commands(self)
-        self._policy_refresher = PolicyRefresher(self)
+        self.policy_refresher = PolicyRefresher(self)
         self.policy_changes = PolicyChanges(config, catalog)
         self.allowed_tiers = allowed_tiers
         self._changing_policies = asyncio.Lock()
@@ -165,7 +165,7 @@ class BrokerService:
         return await loop.run_in_executor(self._tier_pool, lambda: work(*args, **kwargs))
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work that nobody waits for."""
+        """Run work without waiting for it; it is cancelled when the broker is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -174,38 +174,39 @@ class BrokerService:
 
     @property
     def open_topics(self) -> dict[TopicName, Topic]:
-        """The topics that are open, put together anew: for one of them there is :meth:`open_topic`."""
+        """All open topics, in a new dict; use :meth:`open_topic` for a single one."""
         return {name: task.result() for name, task in self._topics.items() if _is_open(task)}
 
     def open_topic(self, name: TopicName) -> Topic | None:
-        """A topic if it is open."""
+        """A topic, or None if it is not open."""
         task = self._topics.get(name)
         return task.result() if task is not None and _is_open(task) else None
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
-        """A topic, opened if it is not, and made if it does not exist and may be.
+        """Return a topic; open it if necessary, and create it if it is missing and may be created.
 
         Raises:
-            Refused: It does not exist, cannot be served here, or is being deleted.
+            Refused: The topic does not exist and may not be created, or is being deleted.
+            NotSupported: The topic is not persistent.
         """
         if name in self._deleting:
-            raise Refused(wire.ServiceNotReady, f"topic {name} is being deleted; come back when that is done")
+            raise Refused(wire.ServiceNotReady, f"topic {name} is being deleted; retry when that is done")
         task = self._topics.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(name, create=create))
             self._topics[name] = task
-            task.add_done_callback(lambda done: self._opened(name, done))
+            task.add_done_callback(lambda done: self._on_opened(name, done))
         return await asyncio.shield(task)
 
-    def _opened(self, name: TopicName, task: asyncio.Task[Topic]) -> None:
+    def _on_opened(self, name: TopicName, task: asyncio.Task[Topic]) -> None:
         if (task.cancelled() or task.exception() is not None) and self._topics.get(name) is task:
             del self._topics[name]
 
     async def _open(self, name: TopicName, *, create: bool) -> Topic:
         if not name.is_persistent:
-            raise NotSupported(f"{name}: topics that are not persistent are not served; use persistent://")
-        ledger = await self.creation.open(name, create=create)
-        return Topic(self, name, ledger, await self._policy_refresher.policy_of(name))
+            raise NotSupported(f"{name}: non-persistent topics are not supported; use persistent://")
+        ledger = await self.topic_creator.open(name, create=create)
+        return Topic(self, name, ledger, await self.policy_refresher.policy_of(name))
 
     # --- policies ---
 
@@ -215,23 +216,23 @@ class BrokerService:
         change: Callable[[dict[str, Any]], dict[str, Any]],
         allowed: AllowedTiers | None = None,
     ) -> None:
-        """Change a namespace's policies, and have its open topics obey them.
+        """Change the policies of a namespace, and apply them to its open topics.
 
         Args:
-            namespace: Its name.
-            change: From the stored policies to others.
-            allowed: Tiers that it may name; None: any.
+            namespace: The namespace.
+            change: Computes the new policies from the stored ones.
+            allowed: Tiers that the change may name; None: any.
 
         Raises:
-            ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
+            ConfigError: The new policies contradict those of a topic of the namespace; nothing was changed.
             TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
-            NotFound: There is no such namespace.
+            NotFound: The namespace does not exist.
         """
         async with self._changing_policies:
             warnings = await self.blocking(self.policy_changes.change_namespace, namespace, change, allowed)
         log_warnings(f"namespace {namespace}", warnings)
         self.policies_changed(namespace)
-        await self._policy_refresher.refresh(namespace, lambda name: name.namespace == namespace)
+        await self.policy_refresher.refresh(namespace, lambda name: name.namespace == namespace)
         if self.authorizer.enabled:
             await disconnect_unauthorized(self, namespace)
 
@@ -241,91 +242,76 @@ class BrokerService:
         change: Callable[[dict[str, Any]], dict[str, Any]],
         allowed: AllowedTiers | None = None,
     ) -> None:
-        """Change a topic's own policies, and have it obey them; a partition's are those of its partitioned topic.
+        """Change the policies of a topic, and apply them; a partition has the policies of its partitioned topic.
 
-        Args:
-            topic: Its name.
-            change: From the stored policies to others.
-            allowed: Tiers that it may name; None: any.
+        See :meth:`update_policies` for the arguments.
 
         Raises:
-            ConfigError: The topic could not carry out its policies afterwards; nothing was changed.
+            ConfigError: The new policies contradict each other; nothing was changed.
             TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
         """
         async with self._changing_policies:
             warnings = await self.blocking(self.policy_changes.change_topic, topic, change, allowed)
         log_warnings(f"topic {topic}", warnings)
         self.policies_changed(topic.namespace)
-        await self._policy_refresher.refresh(topic.namespace, lambda name: name.base == topic.base)
+        await self.policy_refresher.refresh(topic.namespace, lambda name: name.base == topic.base)
 
-    async def forget_topic(self, name: TopicName) -> None:
-        """Forget what is kept by a topic's name, after the topic is gone; a partition has nothing of its own."""
+    async def delete_topic_metadata(self, name: TopicName) -> None:
+        """Delete schemas, policies and grants of a deleted topic; a partition has none of its own."""
         await self.blocking(self.schemas.delete, name)
         await self.blocking(self.catalog.delete_topic_policies, name)
         if self.authorizer.enabled:
-            await self.blocking(self.authorizer.forget_topic, name)
+            await self.blocking(self.authorizer.remove_topic_grants, name)
         self.policies_changed(name.namespace)
 
-    def policy_changes_of(self, namespace: NamespaceName) -> int:
-        """How often policies of a namespace or its topics have changed since the start."""
-        return self._policy_refresher.changes_of(namespace)
-
     def policies_changed(self, namespace: NamespaceName) -> None:
-        """Notify of stored policies of a namespace or its topics that have changed."""
-        self._policy_refresher.count(namespace)
+        """Record that stored policies of a namespace or its topics have changed."""
+        self.policy_refresher.count(namespace)
         self.policies.changed(namespace)
 
     async def expire_messages(self) -> None:
-        """Let every open topic acknowledge what has grown older than its namespace's time to live."""
+        """Expire the messages of every open topic that are older than its time to live."""
         for topic in list(self.open_topics.values()):
             try:
                 await topic.expire_messages()
             except AfterglowError as error:
-                log.warning("messages of %s expire later: %s", topic.name, error)
+                log.warning("could not expire messages of %s, will retry: %s", topic.name, error)
 
     async def sample_rates(self) -> None:
-        """Remember the counts of every open topic, for their rates; to be called once in a period."""
+        """Sample the counts of every open topic, for their rates; to be called once per period."""
         for number, topic in enumerate(list(self.open_topics.values()), 1):
             topic.sample()
             if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def partitions(self, name: TopicName, *, create: bool) -> int:
-        """How many partitions a topic has, 0 if it is none; a new one may be made partitioned.
-
-        Raises:
-            NotFound: Its namespace does not exist.
-            Refused: A topic may not have as many, or the namespace has no room for them.
-        """
-        return await self.creation.partitions(name, create=create)
-
     async def unload(self, name: TopicName) -> None:
-        """Close a topic; clients come back and open it again."""
+        """Close a topic; clients that reconnect open it again."""
         task = self._topics.pop(name, None)
         if task is None:
             return
         try:
             topic = await task
         except AfterglowError:
-            return  # it could not be opened, as whoever wanted it was told
+            return  # opening failed, which was reported to the client that opened it
         await topic.close()
 
     async def delete_topic(self, name: TopicName, *, force: bool) -> None:
-        """Delete a topic and everything in it.
+        """Delete a topic with all its data.
 
         Raises:
-            Refused: It does not exist, or is in use and ``force`` is not given.
+            NotFound: The topic does not exist.
+            Refused: The topic is in use and ``force`` is not set.
         """
         if name in self._deleting or not await self.blocking(self.store.exists, name.managed_ledger_name):
             raise NotFound(f"topic {name} does not exist")
         topic = self.open_topic(name)
         if topic is not None and topic.in_use and not force:
             raise Refused(wire.NotAllowedError, f"topic {name} has producers or consumers connected; use force")
-        self._deleting.add(name)  # its clients come back at once, and would open it again, or make it anew
+        self._deleting.add(name)  # its clients reconnect at once, and would open or create it again
         try:
             await self.unload(name)
             await self.blocking(self.store.delete, name.managed_ledger_name)
-            await self.forget_topic(name)
+            await self.delete_topic_metadata(name)
         finally:
             self._deleting.discard(name)
 
@@ -336,7 +322,7 @@ def url_host(host: str) -> str:
 
 
 def log_warnings(owner: str, warnings: Iterable[str]) -> None:
-    """Log what will surprise in the policies of a namespace or a topic."""
+    """Log the warnings about new policies of a namespace or a topic."""
     for warning in warnings:
         log.warning("policies of %s: %s", owner, warning)
 

@@ -1,12 +1,8 @@
 """A subscription: a cursor, its consumers, and a dispatcher between them.
 
-Only consumers of the best priority level take part. The partitions of a topic are dealt out to them in the order of
-their names; a topic without partitions goes to the consumer that follows the topic's name on a hash ring, so that the
-topics of an application spread over its consumers.
-
-An acknowledgement names the message alone. Its producer is looked up where the entry is still in memory, which it is
-when the client has just been sent it; so a line is logged once per minute for each subscription and producer, and once
-per minute for a subscription's messages that are no longer in memory.
+The active consumer of a Failover subscription is one of those with the best priority level. Partitions are assigned to
+these in the order of their names; a topic without partitions goes to the consumer that follows the topic's name on a
+hash ring, so that the topics of an application spread over its consumers.
 """
 
 from __future__ import annotations
@@ -18,14 +14,14 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from afterglow.broker import replies
-from afterglow.broker.consumers import ConsumerTimes
-from afterglow.broker.dispatch import DispatchTask, SharedDispatcher, SingleActiveDispatcher
-from afterglow.broker.in_order import InOrder
-from afterglow.broker.replies import signed
+from afterglow.broker.consumer import ConsumerTimes
+from afterglow.broker.dispatcher import DispatchTask, SharedDispatcher, SingleActiveDispatcher
+from afterglow.broker.log_throttle import LogThrottle
+from afterglow.broker.ordered_calls import OrderedCalls
+from afterglow.broker.replies import to_position
 from afterglow.broker.traffic import Traffic, TrafficMeter, total
 from afterglow.errors import CorruptEntry
 from afterglow.format.entry import decode_entry
-from afterglow.format.position import Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 from afterglow.ledger.durable_cursor import DurableCursor
@@ -33,16 +29,16 @@ from afterglow.ledger.durable_cursor import DurableCursor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from afterglow.broker.consumers import Consumer
+    from afterglow.broker.consumer import Consumer
     from afterglow.broker.topic import Topic
     from afterglow.errors import AfterglowError
-    from afterglow.format.position import LedgerRange
+    from afterglow.format.position import LedgerRange, Position
     from afterglow.ledger.cursor import Cursor
 
 log = logging.getLogger(__name__)
 
 RING_POINTS: Final = 100
-"""Places of one consumer on the hash ring."""
+"""Points of one consumer on the hash ring."""
 
 _MASK: Final = 0xFFFFFFFF
 
@@ -50,13 +46,13 @@ _MASK: Final = 0xFFFFFFFF
 def choose_active(
     consumers: Sequence[Consumer], topic: str, partition: int, *, consistent_hashing: bool = False
 ) -> Consumer:
-    """Return the consumer that gets the messages.
+    """Return the active consumer of a Failover subscription.
 
     Args:
-        consumers: All that are connected; at least one.
+        consumers: All connected consumers, at least one.
         topic: The topic's full name.
         partition: The index of the partition, -1 if the topic is not partitioned.
-        consistent_hashing: Whether partitions are placed by the hash ring too.
+        consistent_hashing: Whether partitions are assigned by the hash ring too.
     """
     best = min(consumer.priority for consumer in consumers)
     rivals = sorted((found for found in consumers if found.priority == best), key=lambda found: found.name)
@@ -67,7 +63,7 @@ def choose_active(
     for consumer in rivals:
         points = _ring_points(consumer.name)
         at = bisect_left(points, wanted)
-        # Behind the last point the ring begins again.
+        # After the last point the ring starts again.
         distance = points[at] - wanted if at < len(points) else points[0] - wanted + (1 << 31)
         if least < 0 or distance <= least:
             chosen, least = consumer, distance
@@ -100,81 +96,15 @@ def _mixed(word: int) -> int:
     return word * 0x1B873593 & _MASK
 
 
-INTERVAL_MS: Final = 60_000
-_MOST_PRODUCERS: Final = 1_000
-"""Producers of one subscription whose last lines are remembered; more of them share a line."""
-
-
-class UnreadableMessages:
-    """Logs what consumers of one subscription could not read, at a bounded rate.
-
-    Args:
-        subscription: Whose consumers they are.
-    """
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._logged_ms: dict[str, int] = {}
-        self._passed_over: dict[str, int] = {}
-
-    def report(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        """Log an acknowledgement that carries a validation error, unless its producer had a line within a minute."""
-        position = _position(ack.message_id[0]) if ack.message_id else None
-        producer = "" if position is None else self._producer(position)
-        now_ms = self._subscription.now_ms()
-        if producer not in self._logged_ms and len(self._logged_ms) >= _MOST_PRODUCERS:
-            self._forget(now_ms)
-            if len(self._logged_ms) >= _MOST_PRODUCERS:
-                producer = ""
-        last_ms = self._logged_ms.get(producer)
-        if last_ms is not None and now_ms - last_ms < INTERVAL_MS:
-            self._passed_over[producer] = self._passed_over.get(producer, 0) + 1
-            return
-        self._logged_ms[producer] = now_ms
-        log.warning(
-            "%s: consumer %s could not read %s of producer %s: %s; %d more since the last such line",
-            self._subscription,
-            consumer.name,
-            position,
-            producer or "(not known)",
-            wire.CommandAck.ValidationError.Name(ack.validation_error),
-            self._passed_over.pop(producer, 0),
-        )
-
-    def _producer(self, position: Position) -> str:
-        """Who sent a message, empty where it is not in memory."""
-        held = self._subscription.topic.ledger.reader.read_memory(position, 1, 1)
-        if held is None or not held.entries or held.entries[0].position != position:
-            return ""
-        try:
-            return decode_entry(held.entries[0].data, check=False).metadata.producer_name
-        except CorruptEntry:
-            return ""
-
-    def _forget(self, now_ms: int) -> None:
-        kept = {name: at_ms for name, at_ms in self._logged_ms.items() if now_ms - at_ms < INTERVAL_MS}
-        self._logged_ms = kept
-        self._passed_over = {name: count for name, count in self._passed_over.items() if name in kept}
-
-
-def _position(message_id: wire.MessageIdData) -> Position:
-    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
-
-
 READER_GRACE_S: Final = 60.0
-"""Clients come back from a seek at once; those that lost their connection meanwhile, after some seconds."""
+"""Lifetime of a reader's subscription after a seek. Clients reconnect at once, or seconds after a lost connection."""
 
 SubType = wire.CommandSubscribe
 SubTypeValue: TypeAlias = "wire.CommandSubscribe.SubType.ValueType"
 
 
-def position_of(message_id: wire.MessageIdData) -> Position:
-    """The position that a message id names."""
-    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
-
-
 class Subscription:
-    """One subscription of a topic. All of it belongs to the event loop's thread."""
+    """One subscription of a topic. Belongs to the event loop's thread."""
 
     def __init__(self, topic: Topic, name: str, cursor: Cursor, kind: SubTypeValue, *, durable: bool) -> None:
         self.topic = topic
@@ -183,18 +113,18 @@ class Subscription:
         self.kind = kind
         self.durable = durable
         self.consumers: list[Consumer] = []
-        self._past_out = Traffic()
+        self._past_traffic_out = Traffic()
         self.meter = TrafficMeter()
         self._past_times = ConsumerTimes()
         self.last_advanced_ms = 0
-        """When an acknowledgement last moved the mark-delete position, in epoch milliseconds; 0: not yet."""
+        """When an acknowledgement last moved the mark-delete position, in epoch milliseconds; 0: never."""
         self.now_ms = topic.service.store.clock.now_ms
-        self._told_end: set[Consumer] = set()
-        self._unreadable = UnreadableMessages(self)
-        self._persisted = InOrder(asyncio.get_running_loop())
+        self._end_notified: set[Consumer] = set()
+        self._unreadable = LogThrottle(lambda: self.now_ms() / 1000)
+        self._persisted = OrderedCalls(asyncio.get_running_loop())
         self._active: Consumer | None = None
         self._takeover: asyncio.TimerHandle | None = None
-        """Lets the active consumer of a Failover subscription have messages, a while after it became that."""
+        """Starts dispatch to the active consumer of a Failover subscription, some time after it was chosen."""
         self._dispatcher = self._new_dispatcher(cursor.read_position)
         self._task = DispatchTask(self, self._dispatcher)
 
@@ -203,47 +133,44 @@ class Subscription:
 
     @property
     def max_unacknowledged(self) -> int:
-        """Messages without acknowledgement at which a consumer of a shared subscription gets no more; 0: no limit."""
+        """Limit of unacknowledged messages of each consumer of a shared subscription; 0: no limit."""
         return self.topic.policy.max_unacked_messages_per_consumer
 
     @property
     def active(self) -> Consumer | None:
-        """The one consumer that messages go to; None where there is none, or where they go to all."""
+        """The only consumer that messages go to; None without consumers, and for shared subscriptions."""
         return self._active
 
     @property
     def receiver(self) -> Consumer | None:
-        """The active consumer, once it may have messages: not while it waits for the last one to acknowledge."""
+        """The active consumer; None during the delay in which its predecessor may still acknowledge."""
         return self._active if self._takeover is None else None
 
     @property
     def delayed(self) -> int:
-        """Messages that are held back until their delivery time."""
+        """Number of messages that wait for their delivery time."""
         return len(self._dispatcher.delayed) if isinstance(self._dispatcher, SharedDispatcher) else 0
 
     @property
-    def out(self) -> Traffic:
-        """What was sent to consumers, also to those that are gone."""
-        return total([self._past_out, *(consumer.went for consumer in self.consumers)])
+    def traffic_out(self) -> Traffic:
+        """Messages to consumers, including closed ones."""
+        return total([self._past_traffic_out, *(consumer.traffic_out for consumer in self.consumers)])
 
     @property
     def times(self) -> ConsumerTimes:
-        """When something last happened with any of its consumers, also with those that are gone."""
+        """The latest times of all its consumers, including closed ones."""
         found = self._past_times
         for consumer in self.consumers:
-            found = found.or_later(consumer.times)
+            found = found.latest(consumer.times)
         return found
 
     @property
     def exposes_to_all(self) -> bool:
-        """Whether every consumer may see the broker's metadata."""
+        """Whether every consumer receives the broker's metadata."""
         return all(self.exposes_to(consumer) for consumer in self.consumers)
 
     def exposes_to(self, consumer: Consumer) -> bool:
-        """Whether a consumer may see the broker's metadata (PIP-70).
-
-        It asked for entries as they are stored; or the broker says so, and its client can.
-        """
+        """Whether a consumer receives the broker's metadata (PIP-70): as a raw reader, or by the broker's settings."""
         peer = consumer.connection.peer
         return consumer.raw or (
             self.topic.service.config.exposing_broker_entry_metadata_to_client_enabled
@@ -258,12 +185,12 @@ class Subscription:
         """Add a consumer.
 
         Raises:
-            Refused: The subscription is of another type, exclusive and taken, or there are enough consumers.
+            Refused: The subscription has another type, is exclusive and in use, or has reached a limit of consumers.
         """
-        if not consumer.own:
-            self.topic.check_room(self.name)
+        if not consumer.internal:
+            self.topic.check_consumer_limits(self.name)
         if self.consumers and kind != self.kind:
-            raise Refused(wire.ConsumerBusy, f"{self} is of type {SubType.SubType.Name(self.kind)}")
+            raise Refused(wire.ConsumerBusy, f"{self} has the type {SubType.SubType.Name(self.kind)}")
         if self.consumers and kind == SubType.Exclusive:
             raise Refused(wire.ConsumerBusy, f"Exclusive consumer is already connected to {self}")
         if kind != self.kind:
@@ -273,30 +200,30 @@ class Subscription:
             self._notify_active(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """Take a consumer out; what it has not acknowledged goes to others."""
+        """Remove a consumer; its unacknowledged messages go to others."""
         if consumer not in self.consumers:
             return
-        self._take_out(consumer)
+        self._detach(consumer)
         self._choose_active()
-        self._told_end.discard(consumer)
+        self._end_notified.discard(consumer)
         self.wake()
-        self.topic.consumer_left(self)
+        self.topic.on_consumer_removed(self)
 
     def disconnect_consumers(self) -> None:
         """Make every client subscribe again."""
         for consumer in list(self.consumers):
             consumer.connection.send(replies.close_consumer(consumer.consumer_id))
             consumer.connection.session.consumers.pop(consumer.consumer_id, None)
-            self._take_out(consumer)
+            self._detach(consumer)
         self._choose_active()
-        self._told_end.clear()
+        self._end_notified.clear()
 
-    def _take_out(self, consumer: Consumer) -> None:
+    def _detach(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
-        self._past_out.add(consumer.messages_out, consumer.bytes_out)
-        self._past_times = self._past_times.or_later(consumer.times)
+        self._past_traffic_out.add(consumer.messages_out, consumer.bytes_out)
+        self._past_times = self._past_times.latest(consumer.times)
         if self._active is None or consumer is self._active:
-            self._dispatcher.left(consumer)
+            self._dispatcher.on_consumer_removed(consumer)
 
     def _change_kind(self, kind: SubTypeValue) -> None:
         self._dispatcher.close()
@@ -308,7 +235,7 @@ class Subscription:
         return SharedDispatcher(self, start) if self.kind == SubType.Shared else SingleActiveDispatcher(self, start)
 
     def _choose_active(self) -> bool:
-        """Choose the active consumer where there is one; True if it is another than before."""
+        """Choose the active consumer, if the type has one; True if it has changed."""
         chosen: Consumer | None = None
         if self.kind == SubType.Failover and self.consumers:
             chosen = choose_active(
@@ -326,13 +253,13 @@ class Subscription:
             self._takeover.cancel()
             self._takeover = None
         if self.kind == SubType.Failover and chosen is not None and self._takeover is None:
-            # What the last consumer acknowledges in this time need not be sent twice.
+            # Messages that the previous consumer acknowledges in this time need not be sent twice.
             delay_s = self.topic.service.config.active_consumer_failover_delay_time_millis / 1000
             self._takeover = asyncio.get_running_loop().call_later(delay_s, self._take_over)
         return True
 
     def _take_over(self) -> None:
-        """Have the active consumer begin with the first entry that is not acknowledged."""
+        """Start dispatch to the active consumer, at the first unacknowledged entry."""
         self._takeover = None
         self._dispatcher.rewind(self.cursor.mark_delete.next())
         for consumer in self.consumers:
@@ -340,7 +267,7 @@ class Subscription:
         self.wake()
 
     def _notify_active(self, consumer: Consumer) -> None:
-        """Tell a consumer of a Failover subscription whether it is the active one; clients before v12 do not ask."""
+        """Notify a consumer whether it is the active one; clients before protocol 12 do not know the command."""
         peer = consumer.connection.peer
         if peer is not None and peer.protocol_version >= 12:
             command = wire.BaseCommand(type=wire.BaseCommand.ACTIVE_CONSUMER_CHANGE)
@@ -348,73 +275,102 @@ class Subscription:
             command.active_consumer_change.is_active = consumer is self._active
             consumer.connection.send(command)
 
-    # --- what consumers ask ---
+    # --- commands of consumers ---
 
     def wake(self) -> None:
-        """Something may have become possible."""
+        """Check whether messages can be sent now."""
         self._task.wake()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """A consumer takes more messages."""
+        """Add permits of a consumer."""
         consumer.permits += permits
-        consumer.times.flowed(self.now_ms())
+        consumer.times.on_flow(self.now_ms())
         self.wake()
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        """Acknowledge messages, one by one or all up to one.
+        """Acknowledge messages, individually or cumulatively.
 
         Raises:
             Refused: Messages of a shared subscription cannot be acknowledged cumulatively.
         """
         if ack.HasField("validation_error"):
-            self._unreadable.report(consumer, ack)
+            self._report_unreadable(consumer, ack)
         before = self.cursor.mark_delete
         self._acknowledge(consumer, ack)
         consumer.times.last_acked_ms = self.now_ms()
         if self.cursor.mark_delete != before:
             self.last_advanced_ms = consumer.times.last_acked_ms
-            self.reached_end()
+            self.notify_end()
 
     def _acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         if ack.ack_type == wire.CommandAck.Cumulative:
             if self.kind == SubType.Shared:
-                raise Refused(wire.NotAllowedError, "a shared subscription takes no cumulative acknowledgements")
+                raise Refused(wire.NotAllowedError, "shared subscriptions do not support cumulative acknowledgements")
             for message_id in ack.message_id:
-                self.cursor.ack_through(position_of(message_id), tuple(message_id.ack_set) or None)
+                self.cursor.ack_through(to_position(message_id), tuple(message_id.ack_set) or None)
             return
-        acks = [(position_of(message_id), tuple(message_id.ack_set) or None) for message_id in ack.message_id]
+        acks = [(to_position(message_id), tuple(message_id.ack_set) or None) for message_id in ack.message_id]
         self.cursor.ack(acks)
         if isinstance(self._dispatcher, SharedDispatcher):
             for position, _ in acks:
                 if self.cursor.is_acked(position):
-                    self._settled(consumer, position)
+                    self._release(consumer, position)
             if self.max_unacknowledged:
                 self.wake()
 
     def persist(self, done: Callable[[AfterglowError | None], None]) -> None:
-        """Have what was acknowledged made durable; ``done`` is called in the loop's thread."""
+        """Make acknowledgements durable; ``done`` is called in the loop's thread."""
         if isinstance(self.cursor, DurableCursor):
             self.cursor.flush(lambda error: self._persisted.run(partial(done, error)))
         else:
             done(None)
 
-    def _settled(self, consumer: Consumer, position: Position) -> None:
+    def _report_unreadable(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Log a message that a consumer could not read, at most once per minute for each producer.
+
+        The acknowledgement does not name the producer. It is read from the entry while that is still in memory, which
+        it usually is, since the client has just received it.
+        """
+        position = to_position(ack.message_id[0]) if ack.message_id else None
+        producer = "" if position is None else self._producer_of(position)
+        if (dropped := self._unreadable.admit(producer)) is not None:
+            log.warning(
+                "%s: consumer %s could not read %s of producer %s: %s%s",
+                self,
+                consumer.name,
+                position,
+                producer or "(unknown)",
+                wire.CommandAck.ValidationError.Name(ack.validation_error),
+                dropped,
+            )
+
+    def _producer_of(self, position: Position) -> str:
+        """Name of a message's producer; empty if the entry is not in memory, or corrupt."""
+        held = self.topic.ledger.reader.read_memory(position, 1, 1)
+        if held is None or not held.entries or held.entries[0].position != position:
+            return ""
+        try:
+            return decode_entry(held.entries[0].data, check=False).metadata.producer_name
+        except CorruptEntry:
+            return ""
+
+    def _release(self, consumer: Consumer, position: Position) -> None:
         assert isinstance(self._dispatcher, SharedDispatcher)
         if not consumer.release(position):
             for other in self.consumers:
                 if other.release(position):
                     break
-        self._dispatcher.acknowledged(position)
+        self._dispatcher.on_acknowledged(position)
 
     def acknowledge_marker(self, position: Position) -> None:
-        """An entry that no client sees counts as acknowledged."""
+        """Acknowledge a marker, which no client receives."""
         self.cursor.ack([(position, None)])
 
-    def leave_out(self, spans: Iterable[LedgerRange]) -> None:
-        """What no copy can give counts as acknowledged: nobody will ever acknowledge it."""
+    def skip_unreadable(self, spans: Iterable[LedgerRange]) -> None:
+        """Acknowledge entries that no copy can serve, since no client ever will."""
         for span in spans:
             log.warning(
-                "%s: entries %s:%s to %s cannot be read and count as acknowledged",
+                "%s: entries %s:%s to %s cannot be read; skipped and acknowledged",
                 self,
                 span.ledger_id,
                 span.first,
@@ -423,10 +379,10 @@ class Subscription:
             self.cursor.ack_ranges([span])
 
     def redeliver(self, consumer: Consumer, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
-        """Send messages again. Of a Failover subscription only the active consumer has any."""
+        """Send messages again. In a Failover subscription only the active consumer has any."""
         if self.kind == SubType.Failover and consumer is not self._active:
             return
-        positions = [position_of(message_id) for message_id in request.message_ids] or None
+        positions = [to_position(message_id) for message_id in request.message_ids] or None
         if request.HasField("consumer_epoch"):
             consumer.epoch = request.consumer_epoch
         self._dispatcher.redeliver(consumer, positions)
@@ -435,29 +391,29 @@ class Subscription:
     def reset(self, position: Position, ack_set: tuple[int, ...] | None = None) -> None:
         """Make the entry at ``position``, or the next one that exists, the next to be sent.
 
-        A reader's subscription waits for the reader to come back from this, and goes if it does not.
+        A reader's subscription is removed if the reader does not reconnect within ``READER_GRACE_S``.
         """
         self._dispatcher.rewind(self.cursor.reset(position, ack_set))
         if not self.durable:
-            asyncio.get_running_loop().call_later(READER_GRACE_S, self.topic.consumer_left, self)
+            asyncio.get_running_loop().call_later(READER_GRACE_S, self.topic.on_consumer_removed, self)
 
-    def reached_end(self) -> None:
-        """Nothing is left to read: where the topic has ended for good, consumers are told once.
+    def notify_end(self) -> None:
+        """Notify each consumer of a terminated topic once that nothing is left to read.
 
-        Not before all is acknowledged: a client that knows of the end may drop what it has still to acknowledge.
-        Readers acknowledge nothing that is kept.
+        A durable subscription waits until all is acknowledged: a client that knows of the end may drop pending
+        acknowledgements. A reader's acknowledgements are not stored, so it is not waited for.
         """
         if not self.topic.terminated or (self.durable and self.cursor.backlog):
             return
         for consumer in self.consumers:
-            if consumer not in self._told_end:
-                self._told_end.add(consumer)
+            if consumer not in self._end_notified:
+                self._end_notified.add(consumer)
                 command = wire.BaseCommand(type=wire.BaseCommand.REACHED_END_OF_TOPIC)
                 command.reachedEndOfTopic.consumer_id = consumer.consumer_id
                 consumer.connection.send(command)
 
     async def close(self) -> None:
-        """Stop sending. The cursor stays."""
+        """Stop dispatch; the cursor remains."""
         if self._takeover is not None:
             self._takeover.cancel()
         self._dispatcher.close()

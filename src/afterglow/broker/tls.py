@@ -1,11 +1,11 @@
-"""TLS for the ports that ask for it, with certificates that may be renewed while the broker runs.
+"""TLS contexts of the ports, with certificates that are reloaded while the broker runs.
 
-One context serves all ports. At the start of a handshake it hands the connection over to a context with the newest
-certificate, which was made from the files as a whole: a renewal that is half-written, or does not fit its key, is
-logged and tried again later, and meanwhile the last good one is used.
+One context serves all ports. At the start of a handshake it passes the connection to a context with the newest
+certificate. A renewal that is half-written, or does not match its key, is logged and retried later; until then the last
+valid certificate is used.
 
-Not promised: a choice among the cipher suites of TLS 1.3. OpenSSL's interface in Python cannot make it; all of them are
-offered where ``tlsCiphers`` is empty or names one, none (and so no TLS 1.3) where it names only older ones.
+Single cipher suites of TLS 1.3 cannot be selected with Python's ``ssl``: all of them are offered if ``tlsCiphers`` is
+empty or names one of them, and TLS 1.3 is not offered if ``tlsCiphers`` names older suites only.
 """
 
 from __future__ import annotations
@@ -27,70 +27,70 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-"""Older ones are broken, and OpenSSL refuses them by default."""
+"""Older versions are insecure, and OpenSSL refuses them by default."""
 _TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 
 
 def server_context(config: BrokerConfig, now_s: Callable[[], float] = time.monotonic) -> ssl.SSLContext | None:
-    """Return the context of the TLS ports; None where none is open.
+    """Return the context of the TLS ports; None if no such port is configured.
 
     Args:
-        config: What to offer and where its files are.
-        now_s: The clock that spaces looks for a renewed certificate, in seconds.
+        config: The settings.
+        now_s: The clock for the interval between checks for a renewed certificate, in seconds.
 
     Raises:
-        ConfigError: A file is missing, unreadable or not what its setting promises, or a setting has an unknown value.
+        ConfigError: A file is missing, unreadable or not valid for its setting, or a setting has an unknown value.
     """
     if config.broker_service_port_tls is None and config.web_service_port_tls is None:
         return None
-    return _Renewing(config, now_s).context
+    return _CertificateReloader(config, now_s).context
 
 
-class _Renewing:
-    """Keeps the newest good certificate. Its methods belong to the thread that serves the ports."""
+class _CertificateReloader:
+    """Provides the newest valid certificate. Belongs to the event loop's thread."""
 
     def __init__(self, config: BrokerConfig, now_s: Callable[[], float]) -> None:
         self._config = config
-        self._files = _Files.of(config)
+        self._files = _TlsFiles.of(config)
         self._now_s = now_s
         self._checked_s = now_s()
-        self._state = self._files.state()
-        self._failed: object = None
+        self._version = self._files.version()
+        self._failed_version: object = None
         self.context = self._current = _build(config, self._files)
-        self.context.sni_callback = self._choose
+        self.context.sni_callback = self._on_handshake
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Hand the connection over; OpenSSL asks this at every handshake, also where the client names no server."""
+    def _on_handshake(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Set the current context; OpenSSL calls this in every handshake, also without a server name."""
         now_s = self._now_s()
         if now_s - self._checked_s >= self._config.tls_cert_refresh_check_duration_sec:
             self._checked_s = now_s
-            self._refresh()
+            self._reload()
         connection.context = self._current
 
-    def _refresh(self) -> None:
-        # The state is taken first: what changes while the files are read is seen at the next look.
-        state = self._files.state()
-        if state == self._state:
+    def _reload(self) -> None:
+        # The version is read before the files, so that the next check notices a change in between.
+        version = self._files.version()
+        if version == self._version:
             return
         try:
             self._current = _build(self._config, self._files)
         except ConfigError as error:
-            if state != self._failed:
-                log.warning("the TLS certificate was not renewed, the last good one is still used: %s", error)
-            self._failed = state
+            if version != self._failed_version:
+                log.warning("cannot reload the TLS certificate, the last valid one is still used: %s", error)
+            self._failed_version = version
             return
-        self._state, self._failed = state, None
-        log.info("took the renewed TLS certificate of %s", self._files.certificate)
+        self._version, self._failed_version = version, None
+        log.info("reloaded the TLS certificate %s", self._files.certificate)
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _TlsFiles:
     certificate: Path
     key: Path
     trust: Path | None
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> _Files:
+    def of(cls, config: BrokerConfig) -> _TlsFiles:
         if not config.tls_certificate_file_path or not config.tls_key_file_path:
             raise ConfigError("TLS needs both tlsCertificateFilePath and tlsKeyFilePath")
         trust = config.tls_trust_certs_file_path
@@ -98,12 +98,12 @@ class _Files:
             Path(config.tls_certificate_file_path), Path(config.tls_key_file_path), Path(trust) if trust else None
         )
 
-    def state(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What changes when a file is renewed, in place, by renaming, or by turning a symbolic link."""
-        return tuple(_state(path) for path in (self.certificate, self.key, self.trust) if path is not None)
+    def version(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Identifies the content: changes when a file is rewritten, renamed over, or its symbolic link is moved."""
+        return tuple(_version(path) for path in (self.certificate, self.key, self.trust) if path is not None)
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
+def _version(path: Path) -> tuple[int, int, int] | None:
     try:
         found = path.stat()
     except OSError:
@@ -111,7 +111,7 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _build(config: BrokerConfig, files: _Files) -> ssl.SSLContext:
+def _build(config: BrokerConfig, files: _TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_versions(context, config.tls_protocols)
@@ -124,7 +124,7 @@ def _build(config: BrokerConfig, files: _Files) -> ssl.SSLContext:
 def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     for name in names:
         if name not in _VERSIONS:
-            raise ConfigError(f"tlsProtocols: {name!r} is not offered; take {' or '.join(_VERSIONS)}")
+            raise ConfigError(f"tlsProtocols: {name!r} is not supported; use {' or '.join(_VERSIONS)}")
     versions = [_VERSIONS[name] for name in names] or [*_VERSIONS.values()]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
 
@@ -135,10 +135,12 @@ def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     older = [name for name in names if name not in _TLS_1_3_SUITES]
     for name in older:
         try:
-            # One at a time: of a list, OpenSSL drops silently what it does not know.
+            # One at a time: OpenSSL silently ignores unknown names in a list.
             context.set_ciphers(_openssl_name(name))
         except ssl.SSLError as error:
-            raise ConfigError(f"tlsCiphers: {name!r} is no cipher suite that this machine's OpenSSL offers") from error
+            raise ConfigError(
+                f"tlsCiphers: unknown cipher suite {name!r}; see `openssl ciphers` for those of this machine"
+            ) from error
     if older:
         context.set_ciphers(":".join(map(_openssl_name, older)))
         if len(older) == len(names):
@@ -146,11 +148,13 @@ def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     else:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     if context.minimum_version > context.maximum_version:
-        raise ConfigError("tlsCiphers: none of the cipher suites belongs to a version that tlsProtocols offers")
+        raise ConfigError(
+            "tlsCiphers: no cipher suite belongs to a version of tlsProtocols; add one, or another version"
+        )
 
 
 def _openssl_name(name: str) -> str:
-    """OpenSSL's name of a suite that Java names ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
+    """OpenSSL's name of a suite in Java's form, such as ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
     exchange, found, cipher = name.removeprefix("TLS_").partition("_WITH_")
     if not found:
         return name
@@ -159,7 +163,7 @@ def _openssl_name(name: str) -> str:
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
 
 
-def _load_chain(context: ssl.SSLContext, files: _Files) -> None:
+def _load_chain(context: ssl.SSLContext, files: _TlsFiles) -> None:
     _check_readable("tlsCertificateFilePath", files.certificate)
     _check_readable("tlsKeyFilePath", files.key)
     try:
@@ -182,19 +186,19 @@ def _set_trust(context: ssl.SSLContext, trust: Path | None, *, required: bool) -
     if trust is None:
         if required:
             raise ConfigError(
-                "tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath, the authorities to trust"
+                "tlsRequireTrustedClientCertOnConnect needs trusted authorities; set tlsTrustCertsFilePath"
             )
         return
     _check_readable("tlsTrustCertsFilePath", trust)
     try:
         context.load_verify_locations(trust)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"tlsTrustCertsFilePath: {trust} holds no PEM certificates") from error
+        raise ConfigError(f"tlsTrustCertsFilePath: no PEM certificates found in {trust}") from error
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
 
 
 def _check_readable(setting: str, path: Path) -> None:
-    """OpenSSL does not say which of two files it could not read."""
+    """Report an unreadable file by its setting, since OpenSSL does not say which of two files it could not read."""
     try:
         with path.open("rb"):
             pass
@@ -203,7 +207,7 @@ def _check_readable(setting: str, path: Path) -> None:
 
 
 def _refuse_password() -> str:
-    """Without this OpenSSL would ask for the passphrase on the terminal, and wait."""
+    """Refuse an encrypted key: OpenSSL would ask for the passphrase on the terminal, and wait."""
     raise ConfigError(
-        "tlsKeyFilePath: the key is encrypted: store it without a passphrase, readable by the broker only"
+        "tlsKeyFilePath: the key is encrypted; store it without a passphrase, readable by the broker only"
     )

@@ -1,10 +1,10 @@
-"""Signed tokens (JWT): the key that checks them, and what a valid one says.
+"""Verification of signed tokens (JWT) against the configured key.
 
-The key alone decides which algorithms are taken, never the token: a secret checks HMAC only, a public key only the
-signatures of its own kind. So neither an unsigned token nor one that is "signed" with a public key as if that were a
-secret can pass. Times are checked as Pulsar checks them: ``exp`` and ``nbf`` with the allowed skew, ``iat`` not.
+The key alone decides which algorithms are accepted, never the token: a secret verifies HMAC only, a public key only
+signatures of its own kind. So neither an unsigned token nor one that is "signed" with a public key used as a secret can
+pass. Times are checked as in Pulsar: ``exp`` and ``nbf`` with the allowed skew, ``iat`` not.
 
-No message says anything of the token's text.
+No error message contains a part of the token.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 MAX_TOKEN_BYTES: Final = 64 << 10
-"""Longer ones are refused before anything of them is read; tokens have some hundred bytes."""
+"""Longer tokens are refused before they are parsed; usual tokens have some hundred bytes."""
 
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""The shortest secret that each algorithm is safe with (RFC 7518, 3.2); Pulsar refuses shorter ones too."""
+"""Minimum secret length of each algorithm (RFC 7518, 3.2); Pulsar refuses shorter ones too."""
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _RSA_BITS: Final = 2048
 _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
@@ -48,13 +48,13 @@ _DATA_URL: Final = re.compile(r"data:[^,;]*(?:;charset=[^,;]*)?(?P<base64>;base6
 
 
 class TokenVerifier:
-    """Checks tokens against one key. Safe to use from any thread."""
+    """Verifies tokens against one key. Thread-safe."""
 
     def __init__(self, config: BrokerConfig) -> None:
         """Read the key.
 
         Raises:
-            ConfigError: There is no key, or it is not of the kind that its setting promises.
+            ConfigError: The key is missing, or has the wrong kind for its setting.
         """
         self._key: bytes | PublicKey
         if config.token_secret_key:
@@ -66,19 +66,19 @@ class TokenVerifier:
             self._key = _public_key(read_key(self._setting, config.token_public_key))
             self._algorithms = _algorithms_of(self._key, config.token_public_alg)
         else:
-            raise ConfigError("authenticationProviders names token, which needs tokenSecretKey or tokenPublicKey")
+            raise ConfigError("authenticationProviders=token needs a key; set tokenSecretKey or tokenPublicKey")
         if config.token_audience_claim and not config.token_audience:
-            raise ConfigError("tokenAudienceClaim needs tokenAudience, the audience that stands for this broker")
+            raise ConfigError("tokenAudienceClaim is set without tokenAudience; set it to the audience of this broker")
         self._role_claim = config.token_auth_claim
         self._audience_claim = config.token_audience_claim
         self._audience = config.token_audience
         self._skew_s = config.token_allowed_clock_skew_seconds
 
     def verify(self, token: str) -> tuple[str, float | None]:
-        """Return the token's role, and the epoch second from which it is not taken any more (None: never).
+        """Return the token's role, and the epoch second at which it expires (None: never).
 
         Raises:
-            Refused: The token is not valid here.
+            Refused: The token is not valid.
         """
         if len(token) > MAX_TOKEN_BYTES:
             raise _refused(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
@@ -93,26 +93,26 @@ class TokenVerifier:
                 self._key,
                 algorithms=self._algorithms,
                 leeway=self._skew_s,
-                # The audience is a claim of the operator's choice, and checked below; Pulsar asks nothing of the rest.
+                # The audience claim is configurable and checked below; Pulsar does not check the others.
                 options={"verify_aud": False, "verify_iat": False, "verify_sub": False, "verify_jti": False},
             )
         except jwt.ExpiredSignatureError as error:
-            raise _refused("the token has expired: give the client a new one") from error
+            raise _refused("the token has expired; give the client a new one") from error
         except jwt.ImmatureSignatureError as error:
             raise _refused(
-                "the token is not valid yet: check both clocks, or raise tokenAllowedClockSkewSeconds"
+                "the token is not valid yet; check both clocks, or raise tokenAllowedClockSkewSeconds"
             ) from error
         except jwt.InvalidAlgorithmError as error:
             raise _refused(
-                f"the token is unsigned or signed by an algorithm that {self._setting} cannot check: "
+                f"the token is unsigned or its algorithm does not match {self._setting}; "
                 f"sign it with {' or '.join(self._algorithms)}"
             ) from error
         except jwt.InvalidSignatureError as error:
             raise _refused(
-                f"the token's signature does not fit {self._setting}: sign it with the key that belongs to it"
+                f"the token's signature does not match {self._setting}; sign it with the matching key"
             ) from error
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise _refused("the token is no well-formed JWT: create it with `pulsar tokens create`") from error
+            raise _refused("the token is not a valid JWT; create it with `pulsar tokens create`") from error
         return claims
 
     def _check_audience(self, claims: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class TokenVerifier:
         if isinstance(role, list):
             role = role[0] if role else None
         if not isinstance(role, str) or not role:
-            raise _refused(f"the token's claim {self._role_claim!r} (tokenAuthClaim) names no role")
+            raise _refused(f"the token's claim {self._role_claim!r} (tokenAuthClaim) does not contain a role")
         return role
 
     def _expiry(self, claims: Mapping[str, Any]) -> float | None:
@@ -148,17 +148,17 @@ def read_key(setting: str, text: str) -> bytes:
     """Return the bytes of a key given as ``file:`` or ``data:`` URL, as the path of a file, or as base64.
 
     Raises:
-        ConfigError: The text is none of these, or the file cannot be read.
+        ConfigError: The text has another form, or the file cannot be read.
     """
     if text.startswith("file:"):
         url = urlsplit(text.strip())
         if url.netloc not in {"", "localhost"} or not url.path:
-            raise ConfigError(f"{setting}: write the path of its file as file:///path")
+            raise ConfigError(f"{setting}: invalid file URL; use file:///path")
         return _read_file(setting, Path(unquote(url.path)))
     if text.startswith("data:"):
         match = _DATA_URL.fullmatch(text)
         if match is None:
-            raise ConfigError(f"{setting}: write its data URL as data:;base64,…")
+            raise ConfigError(f"{setting}: invalid data URL; use data:;base64,…")
         return _decode(setting, match["data"]) if match["base64"] else unquote_to_bytes(match["data"])
     if _is_file(text):
         return _read_file(setting, Path(text))
@@ -184,16 +184,16 @@ def _decode(setting: str, text: str) -> bytes:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ConfigError(f"{setting}: it is neither the path of a file that exists nor base64") from error
+        raise ConfigError(f"{setting}: neither an existing file nor valid base64") from error
 
 
 def _secret(key: bytes) -> bytes:
     if key.lstrip().startswith(b"-----BEGIN"):
-        raise ConfigError("tokenSecretKey: it is a PEM key, which is no secret: give it as tokenPublicKey")
+        raise ConfigError("tokenSecretKey: a PEM key is not a secret; set it as tokenPublicKey")
     least = min(_SECRET_BYTES.values())
     if len(key) < least:
         raise ConfigError(
-            f"tokenSecretKey: it has {len(key)} bytes, and fewer than {least} are not safe: "
+            f"tokenSecretKey: a key of {len(key)} bytes is not safe, the minimum is {least}; "
             f"create one with `pulsar tokens create-secret-key`"
         )
     return key
@@ -204,27 +204,27 @@ def _public_key(data: bytes) -> PublicKey:
         is_pem = data.lstrip().startswith(b"-----BEGIN")
         key = load_pem_public_key(data) if is_pem else load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError("tokenPublicKey: it is no public key in DER or PEM (SubjectPublicKeyInfo)") from error
+        raise ConfigError("tokenPublicKey: not a valid public key in DER or PEM (SubjectPublicKeyInfo)") from error
     if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
-        raise ConfigError("tokenPublicKey: it is neither an RSA nor an elliptic-curve key")
+        raise ConfigError("tokenPublicKey: neither an RSA nor an elliptic-curve key")
     return key
 
 
-def _algorithms_of(key: PublicKey, promised: str) -> list[str]:
-    """Every algorithm of the key's kind, as in Pulsar, where ``tokenPublicAlg`` only tells how to read the key."""
-    if promised not in {*_RSA, *_CURVES.values()}:
+def _algorithms_of(key: PublicKey, configured: str) -> list[str]:
+    """All algorithms of the key's kind, as in Pulsar, where ``tokenPublicAlg`` only selects the parser of the key."""
+    if configured not in {*_RSA, *_CURVES.values()}:
         known = ", ".join((*_RSA, *_CURVES.values()))
-        raise ConfigError(f"tokenPublicAlg: {promised!r} is not supported; take one of {known}")
+        raise ConfigError(f"tokenPublicAlg: {configured!r} is not supported; use one of {known}")
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < _RSA_BITS:
-            raise ConfigError(f"tokenPublicKey: an RSA key of {key.key_size} bits is not safe: use {_RSA_BITS} or more")
+            raise ConfigError(f"tokenPublicKey: an RSA key of {key.key_size} bits is not safe; use {_RSA_BITS} or more")
         allowed = list(_RSA)
     elif key.curve.name in _CURVES:
         allowed = [_CURVES[key.curve.name]]
     else:
-        raise ConfigError(f"tokenPublicKey: the curve {key.curve.name} is not supported: use {', '.join(_CURVES)}")
-    if promised not in allowed:
-        raise ConfigError(f"tokenPublicAlg: {promised} does not fit tokenPublicKey, which checks {', '.join(allowed)}")
+        raise ConfigError(f"tokenPublicKey: the curve {key.curve.name} is not supported; use {', '.join(_CURVES)}")
+    if configured not in allowed:
+        raise ConfigError(f"tokenPublicAlg: {configured} does not match tokenPublicKey; use {', '.join(allowed)}")
     return allowed
 
 

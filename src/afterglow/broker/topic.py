@@ -1,4 +1,4 @@
-"""A topic as the broker serves it: its log, its producers and its subscriptions."""
+"""An open topic: its managed ledger, producers and subscriptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from afterglow.broker import replies
-from afterglow.broker.in_order import InOrder
+from afterglow.broker.ordered_calls import OrderedCalls
 from afterglow.broker.producer_access import ProducerAccess
 from afterglow.broker.subscription import Subscription
 from afterglow.broker.traffic import Traffic, TrafficMeter, total
@@ -24,7 +24,7 @@ from afterglow.ledger.time_search import entry_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from afterglow.broker.producers import Producer
+    from afterglow.broker.producer import Producer
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import SubTypeValue
     from afterglow.config import BrokerConfig
@@ -42,7 +42,7 @@ TIER_READS: Final = 4
 
 
 class Topic:
-    """One topic. All of it belongs to the event loop's thread."""
+    """One open topic. Belongs to the event loop's thread."""
 
     def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger, policy: BrokerConfig) -> None:
         self.service = service
@@ -52,20 +52,20 @@ class Topic:
         self.producers: dict[str, Producer] = {}
         self.access = ProducerAccess(self)
         self.subscriptions: dict[str, Subscription] = {}
-        self.past_in = Traffic()
-        self.past_out = Traffic()
+        self.past_traffic_in = Traffic()
+        self.past_traffic_out = Traffic()
         self.entries_added = 0
-        """Entries of producers since the topic was opened."""
+        """Entries that producers have added since the topic was opened."""
         self.meter_in = TrafficMeter()
         self.meter_out = TrafficMeter()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._receipts = InOrder(self._loop)
-        self._waking = False
-        self._named = 0
+        self._receipts = OrderedCalls(self._loop)
+        self._is_wake_scheduled = False
+        self._names_generated = 0
         self._closed = False
         self._tier_reads = asyncio.Semaphore(TIER_READS)
-        ledger.on_append(self._appended)
+        ledger.on_append(self._on_append)
         for cursor in ledger.cursors.durable.values():
             self.subscriptions[cursor.name] = Subscription(
                 self, cursor.name, cursor, wire.CommandSubscribe.Exclusive, durable=True
@@ -74,7 +74,7 @@ class Topic:
 
     @property
     def terminated(self) -> bool:
-        """Whether it takes no more messages, for good."""
+        """Whether it accepts no more messages, for good."""
         return self.ledger.terminated is not None
 
     @property
@@ -85,87 +85,83 @@ class Topic:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no messages and no client that would mind which schema it gets first."""
+        """Whether it has no messages, and no client whose schema a first schema could contradict."""
         consumers = (consumer for found in self.subscriptions.values() for consumer in found.consumers)
-        minded = any(not consumer.any_schema and not consumer.own for consumer in consumers)
-        return not self.producers and not minded and not self.ledger.layout.total_entries
+        has_schema_user = any(not consumer.any_schema and not consumer.internal for consumer in consumers)
+        return not self.producers and not has_schema_user and not self.ledger.layout.total_entries
 
-    # --- what has passed ---
-
-    @property
-    def came(self) -> Traffic:
-        """What producers have sent, also those that are gone."""
-        return total([self.past_in, *(producer.came for producer in self.producers.values())])
+    # --- traffic ---
 
     @property
-    def went(self) -> Traffic:
-        """What consumers were sent, also by subscriptions that are gone."""
-        return total([self.past_out, *(subscription.out for subscription in self.subscriptions.values())])
+    def traffic_in(self) -> Traffic:
+        """Messages from producers, including closed ones."""
+        return total([self.past_traffic_in, *(producer.traffic_in for producer in self.producers.values())])
+
+    @property
+    def traffic_out(self) -> Traffic:
+        """Messages to consumers, including those of deleted subscriptions."""
+        return total(
+            [self.past_traffic_out, *(subscription.traffic_out for subscription in self.subscriptions.values())]
+        )
 
     def sample(self) -> None:
-        """Remember all counts as of now, for their rates."""
-        self.meter_in.sample(self.came)
-        self.meter_out.sample(self.went)
+        """Sample all counts, for their rates."""
+        self.meter_in.sample(self.traffic_in)
+        self.meter_out.sample(self.traffic_out)
         for producer in self.producers.values():
-            producer.meter.sample(producer.came)
+            producer.meter.sample(producer.traffic_in)
         for subscription in self.subscriptions.values():
-            subscription.meter.sample(subscription.out)
+            subscription.meter.sample(subscription.traffic_out)
             for consumer in subscription.consumers:
-                consumer.meter.sample(consumer.went)
+                consumer.meter.sample(consumer.traffic_out)
 
     # --- producing ---
 
     async def add_producer(self, producer: Producer, on_queued: Callable[[], None]) -> int | None:
-        """Add a producer under its name; returns the topic's epoch, None where it has none.
+        """Add a producer under its name; returns the topic's epoch, None if it has none.
 
         Args:
-            producer: Who asks. One with the access mode WaitForExclusive waits here for its turn.
-            on_queued: Called once where it has to wait.
+            producer: The producer. With the access mode WaitForExclusive, this call waits for access.
+            on_queued: Called once if the producer has to wait.
 
         Raises:
-            Refused: The name is taken, the access mode does not go with other producers, there are enough, or the topic
-                takes no more.
-            MetadataError: The topic's epoch could not be kept.
+            Refused: The name is in use, the access mode conflicts with other producers, the limit is reached, or the
+                topic accepts no more producers.
+            MetadataError: The topic's epoch could not be stored.
         """
         other = self.producers.get(producer.name)
         if other is not None and other.connection is not producer.connection and producer.epoch > other.epoch:
-            # The same client again, after a connection that the broker has not missed yet.
+            # The same client has reconnected, and the broker has not noticed the loss of its old connection yet.
             self.disconnect_producer(other)
-        most = self.policy.max_producers_per_topic
-        if most and len(self.producers) >= most:
-            raise Refused(wire.ProducerBusy, f"{self.name} has {most} producers (maxProducersPerTopic), its most")
+        limit = self.policy.max_producers_per_topic
+        if limit and len(self.producers) >= limit:
+            raise Refused(wire.ProducerBusy, f"{self.name} has {limit} producers (maxProducersPerTopic)")
         epoch = await self.access.acquire(producer, on_queued)
-        try:
-            self._check_taking(producer)
-        except Refused:
+        refused = self._refusal()
+        if refused is None and producer.name in self.producers:
+            refused = Refused(
+                wire.ProducerBusy, f"Producer with name {producer.name!r} is already connected to {self.name}"
+            )
+        if refused is not None:
             self.access.release(producer)
-            raise
+            raise refused
         self.producers[producer.name] = producer
         return epoch
 
-    def _check_taking(self, producer: Producer) -> None:
-        """Check that the topic takes a producer that its access mode lets in."""
-        if (refused := self._refusal()) is not None:
-            raise refused
-        if producer.name in self.producers:
-            raise Refused(
-                wire.ProducerBusy, f"Producer with name {producer.name!r} is already connected to {self.name}"
-            )
-
     def _refusal(self) -> Refused | None:
-        """Why the topic takes no more producers; None where it does."""
+        """The reason why the topic accepts no more producers; None if it accepts them."""
         if self.terminated:
-            return Refused(wire.TopicTerminatedError, f"{self.name} was terminated and takes no more messages")
+            return Refused(wire.TopicTerminatedError, f"{self.name} is terminated and accepts no more messages")
         if self._closed:
             return Refused(wire.ServiceNotReady, f"{self.name} is being closed; open the producer again")
         return None
 
     def remove_producer(self, producer: Producer) -> None:
-        """Take a producer out."""
+        """Remove a producer that its client has closed or lost."""
         producer.closed = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
-            self.past_in.add(producer.messages_in, producer.bytes_in)
+            self.past_traffic_in.add(producer.messages_in, producer.bytes_in)
             self.access.release(producer)
 
     def disconnect_producer(self, producer: Producer) -> None:
@@ -177,34 +173,29 @@ class Topic:
         producer.connection.send(replies.close_producer(producer.producer_id))
 
     def disconnect_producers(self) -> None:
-        """Close all producers from the broker's side; those that wait for the topic get it, where it goes on."""
+        """Close all producers from the broker's side; those that wait get access, unless the topic is at its end."""
         if (refused := self._refusal()) is not None:
             self.access.refuse_waiting(refused)
         for producer in list(self.producers.values()):
             self.disconnect_producer(producer)
 
     def next_producer_name(self) -> str:
-        """A name that no producer of this topic has."""
+        """Generate a name that no producer of this topic has."""
         while True:
-            name = f"{self.service.config.cluster_name}-{self.service.instance}-{self._named}"
-            self._named += 1
+            name = f"{self.service.config.cluster_name}-{self.service.instance}-{self._names_generated}"
+            self._names_generated += 1
             if name not in self.producers:
                 return name
 
     def append(self, data: bytes, messages: int, done: Callable[[Position | AfterglowError], None]) -> None:
         """Store an entry; ``done`` is called in the loop's thread, in the order of the appends."""
-        self.ledger.append((data,), messages, partial(self._appended_one, done))
-
-    def _appended_one(
-        self, done: Callable[[Position | AfterglowError], None], result: Position | AfterglowError
-    ) -> None:
-        # The hot log delivers in the loop's thread, a group at a time; around a roll-over other threads deliver too.
-        self._receipts.run(partial(done, result))
+        # The hot log completes appends in the loop's thread, in groups; around a roll-over other threads do so too.
+        self.ledger.append((data,), messages, lambda result: self._receipts.run(partial(done, result)))
 
     # --- reading ---
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
-        """Entries from ``position`` on; see :meth:`read_with_gaps`.
+        """Entries at and after ``position``; see :meth:`read_with_gaps`.
 
         Raises:
             AfterglowError: They cannot be read.
@@ -212,12 +203,12 @@ class Topic:
         return (await self.read_with_gaps(position, max_entries, max_bytes)).entries
 
     async def read_with_gaps(self, position: Position, max_entries: int, max_bytes: int) -> ReadResult:
-        """Entries from ``position`` on, and what was left out; those in memory at once, others from a thread.
+        """Read entries at and after ``position``: from memory at once, else in a thread.
 
         Args:
-            position: Where to begin.
-            max_entries: Most entries wanted.
-            max_bytes: Bound for all entries but the first.
+            position: The first position.
+            max_entries: Maximum number of entries.
+            max_bytes: Maximum size of all entries but the first.
 
         Raises:
             AfterglowError: They cannot be read.
@@ -232,9 +223,9 @@ class Topic:
             )
 
     async def oldest_backlog(self) -> tuple[str, int] | None:
-        """The subscription that is furthest behind, and when its first open entry was written, in epoch milliseconds.
+        """The slowest subscription, and when its first unacknowledged entry was written, in epoch milliseconds.
 
-        By broker time where the entry has one, which is read from its envelope alone. None where nothing is open.
+        None without a backlog.
 
         Raises:
             AfterglowError: The entry cannot be read.
@@ -243,11 +234,13 @@ class Topic:
         if not behind:
             return None
         slowest = min(behind, key=lambda cursor: cursor.mark_delete)
-        since_ms = await self.open_since(slowest)
+        since_ms = await self.first_unacked_ms(slowest)
         return None if since_ms is None else (slowest.name, since_ms)
 
-    async def open_since(self, cursor: Cursor) -> int | None:
-        """When the first entry that a cursor has not acknowledged was written; None where nothing is open.
+    async def first_unacked_ms(self, cursor: Cursor) -> int | None:
+        """When the first unacknowledged entry of a cursor was written, by broker time if it has one.
+
+        None without a backlog, and for an entry that is not a valid message.
 
         Raises:
             AfterglowError: The entry cannot be read.
@@ -257,11 +250,11 @@ class Topic:
             return None
         try:
             return entry_time(entries[0].data).time_ms
-        except CorruptEntry:  # whatever a producer sends is stored: what is no message has no time
+        except CorruptEntry:  # entries are stored as producers send them, valid or not
             return None
 
     async def last_message(self) -> tuple[Position, int]:
-        """Position of the last entry and the batch index of its last message, -1 if it is no batch, or no message."""
+        """Position of the last entry and the batch index of its last message, -1 if it is not a valid batch."""
         last = self.ledger.layout.last
         entries = await self.read(last, 1, 1) if last != EARLIEST and last.entry_id >= 0 else []
         if not entries:
@@ -272,21 +265,21 @@ class Topic:
             return last, -1
         return last, metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
 
-    def _appended(self) -> None:
-        """More can be read. Called from any thread; many calls make one wake-up.
+    def _on_append(self) -> None:
+        """Wake the subscriptions, once for many calls. Called from any thread.
 
-        Who subscribes later reads from the start on its own.
+        A subscription that is created later reads without being woken.
         """
-        if self._waking or not self.subscriptions:
+        if self._is_wake_scheduled or not self.subscriptions:
             return
-        self._waking = True
+        self._is_wake_scheduled = True
         if threading.get_ident() == self._thread:
             self._loop.call_soon(self._wake)
         else:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._waking = False
+        self._is_wake_scheduled = False
         for subscription in self.subscriptions.values():
             if subscription.consumers:
                 subscription.wake()
@@ -294,14 +287,14 @@ class Topic:
     # --- policies ---
 
     def apply_policy(self, policy: BrokerConfig) -> None:
-        """Put another effective policy into force. Clients that are connected stay, also past a limit."""
+        """Apply a new effective policy. Connected clients stay, even beyond a new limit."""
         self.policy = policy
         self.ledger.retention = Retention.from_config(policy)
         self.ledger.cursors.limit_rate(policy.managed_ledger_default_mark_delete_rate_limit)
-        self._wake()  # a higher limit may let messages go out
+        self._wake()  # a higher limit may allow dispatch
 
     async def expire_messages(self) -> None:
-        """Acknowledge, for every subscription, what is older than the time to live; by broker time where there is one.
+        """Acknowledge messages older than the time to live for every subscription, by broker time if they have one.
 
         Raises:
             AfterglowError: The topic cannot be read.
@@ -320,28 +313,28 @@ class Topic:
     # --- subscribing ---
 
     async def subscribe(self, name: str, kind: SubTypeValue, *, earliest: bool, create: bool = True) -> Subscription:
-        """A durable subscription, made at the topic's end or its beginning where it is new.
+        """Return a durable subscription; create a missing one at the end or the beginning of the topic.
 
         Raises:
-            Refused: It does not exist and may not be created, there are enough, or a reader has the name.
+            Refused: It does not exist and may not be created, the limit is reached, or a reader has the name.
         """
         found = self.subscriptions.get(name)
         if found is not None:
             if not found.durable:
-                raise Refused(wire.NotAllowedError, f"{self.name}: a reader has the name {name!r}; choose another")
+                raise Refused(wire.NotAllowedError, f"{self.name}: a reader has the name {name!r}; choose another name")
             return found
         if not create:
-            raise Refused(wire.SubscriptionNotFound, f"{self.name} has no subscription {name!r}")
-        self.check_subscriptions(name)
+            raise Refused(wire.SubscriptionNotFound, f"subscription {name!r} of {self.name} does not exist")
+        self.check_subscription_limit(name)
         return await self.create_subscription(name, kind, EARLIEST if earliest else LATEST)
 
     async def create_subscription(
         self, name: str, kind: SubTypeValue, start: Position, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """A durable subscription that begins at ``start`` where it is new; whether there may be one more is not asked.
+        """Return a durable subscription; create a missing one at ``start``, regardless of the limit.
 
         Raises:
-            MetadataError: The store failed; the subscription may be there after a restart.
+            MetadataError: The store failed; the subscription may exist after a restart.
         """
         cursor = await self.service.blocking(self.ledger.cursors.create, name, start, properties)
         found = self.subscriptions.get(name)
@@ -350,48 +343,48 @@ class Topic:
             self.subscriptions[name] = found
         return found
 
-    def check_subscriptions(self, name: str) -> None:
+    def check_subscription_limit(self, name: str) -> None:
         """Check that the topic may have a durable subscription of that name.
 
         Raises:
-            Refused: There are enough others.
+            Refused: The limit is reached.
         """
-        most = self.policy.max_subscriptions_per_topic
-        if not most:
+        limit = self.policy.max_subscriptions_per_topic
+        if not limit:
             return
-        known = {found.name for found in self.subscriptions.values() if found.durable}
-        if len(known) >= most and name not in known:
+        durable = {found.name for found in self.subscriptions.values() if found.durable}
+        if len(durable) >= limit and name not in durable:
             raise Refused(
-                wire.NotAllowedError, f"{self.name} has {most} subscriptions (maxSubscriptionsPerTopic): delete one"
+                wire.NotAllowedError, f"{self.name} has {limit} subscriptions (maxSubscriptionsPerTopic); delete one"
             )
 
     def check_type(self, kind: SubTypeValue) -> None:
-        """Check that consumers may bring a type of subscriptions.
+        """Check that a subscription type is enabled.
 
         Raises:
-            Refused: They may not.
+            Refused: It is not.
         """
         if wire.CommandSubscribe.SubType.Name(kind) not in self.policy.subscription_types_enabled:
             enabled = ", ".join(sorted(self.policy.subscription_types_enabled))
-            raise Refused(wire.NotAllowedError, f"{self.name} takes only subscriptions of the types {enabled}")
+            raise Refused(wire.NotAllowedError, f"{self.name} accepts only subscriptions of the types {enabled}")
 
-    def check_room(self, subscription: str) -> None:
-        """Check that a subscription, new or not, may have one consumer more; the server's own do not count.
+    def check_consumer_limits(self, subscription: str) -> None:
+        """Check that a subscription may have another consumer; the server's own readers are not counted.
 
         Raises:
-            Refused: It may not.
+            Refused: A limit is reached.
         """
-        most = self.policy.max_consumers_per_subscription
-        known = self.subscriptions.get(subscription)
-        if most and known is not None and len(known.consumers) >= most:
-            raise Refused(wire.ConsumerBusy, f"{known} has {most} consumers (maxConsumersPerSubscription), its most")
-        most = self.policy.max_consumers_per_topic
-        clients = sum(not consumer.own for found in self.subscriptions.values() for consumer in found.consumers)
-        if most and clients >= most:
-            raise Refused(wire.ConsumerBusy, f"{self.name} has {most} consumers (maxConsumersPerTopic), its most")
+        limit = self.policy.max_consumers_per_subscription
+        found = self.subscriptions.get(subscription)
+        if limit and found is not None and len(found.consumers) >= limit:
+            raise Refused(wire.ConsumerBusy, f"{found} has {limit} consumers (maxConsumersPerSubscription)")
+        limit = self.policy.max_consumers_per_topic
+        clients = sum(not consumer.internal for each in self.subscriptions.values() for consumer in each.consumers)
+        if limit and clients >= limit:
+            raise Refused(wire.ConsumerBusy, f"{self.name} has {limit} consumers (maxConsumersPerTopic)")
 
-    def read_from(self, name: str, start: Position) -> Subscription:
-        """A subscription that only lives as long as its reader; one that a seek has moved is where it was moved to.
+    def open_reader(self, name: str, start: Position) -> Subscription:
+        """Return a subscription that ends with its reader; one that a seek has moved keeps its position.
 
         Raises:
             Refused: A durable subscription has the name.
@@ -408,25 +401,25 @@ class Topic:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription and its cursor."""
-        self._forget(subscription)
+        self._remove(subscription)
         await subscription.close()
         if subscription.durable:
             await self.service.blocking(self.ledger.cursors.delete, subscription.name)
 
-    def consumer_left(self, subscription: Subscription) -> None:
-        """A reader's subscription goes with its last consumer."""
+    def on_consumer_removed(self, subscription: Subscription) -> None:
+        """Remove a reader's subscription with its last consumer."""
         if not subscription.durable and not subscription.consumers:
-            self._forget(subscription)
+            self._remove(subscription)
             self.service.background(subscription.close())
 
-    def _forget(self, subscription: Subscription) -> None:
+    def _remove(self, subscription: Subscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
-            out = subscription.out
-            self.past_out.add(out.messages, out.size_bytes)
+            past = subscription.traffic_out
+            self.past_traffic_out.add(past.messages, past.size_bytes)
 
     async def close(self) -> None:
-        """Disconnect everyone and close the log."""
+        """Disconnect all clients and close the managed ledger."""
         self._closed = True
         self.disconnect_producers()
         for subscription in list(self.subscriptions.values()):

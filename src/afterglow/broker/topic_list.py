@@ -1,9 +1,9 @@
 """Topics of a namespace for clients that subscribe by pattern; pure functions over names.
 
-A pattern is evaluated here only where that takes time in proportion to its length: literals, ``.``, plain character
-classes, and any number of ``.*`` and ``.+``. For any other (groups, alternatives, other repetitions, of which some take
-longer than the universe lasts) all topics are sent, marked as not filtered, and the client filters them with its own
-regular expressions: as it does with every broker that has no filter, and as Pulsar has it for patterns too long.
+The broker evaluates only patterns that match in linear time: literals, ``.``, plain character classes, and any number
+of ``.*`` and ``.+``. For other patterns (groups, alternatives, other repetitions, some of which take exponential time)
+it sends all topics, marked as not filtered, and the client filters them itself, as it does with brokers that have no
+filter, and with Pulsar for overlong patterns.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _TOKEN: Final = re.compile(
       (?P<repeat> \.[*+] ) (?![*+?{])
     | (?P<one>
           \.
-        | \[ \^? (?: [A-Za-z0-9]-[A-Za-z0-9] | [A-Za-z0-9_./%:=] )+ -? \]   # a class that is written alike everywhere
+        | \[ \^? (?: [A-Za-z0-9]-[A-Za-z0-9] | [A-Za-z0-9_./%:=] )+ -? \]   # a class of the same meaning everywhere
         | \\[dDwW]
-        | \\[^A-Za-z0-9\s]   # an escaped sign
+        | \\[^A-Za-z0-9\s]   # an escaped character
         | [^\\.\[\](){}*+?|^$]
       ) (?![*+?{])
     """,
@@ -46,16 +46,16 @@ _TOKEN: Final = re.compile(
 def choose_topics(
     names: Iterable[str], ask: wire.CommandGetTopicsOfNamespace
 ) -> wire.CommandGetTopicsOfNamespaceResponse:
-    """Return the answer to a request: its topics in the order given, or none where the client knows them already.
+    """Return the response to a request: the matching topics in the order given, or none if the client has them already.
 
     Args:
-        names: Full names of the namespace's topics, each partition by itself.
+        names: Full names of the namespace's topics, partitions included.
         ask: The request.
     """
     topics = [topic for topic in map(TopicName.parse, names) if topic.domain in _DOMAINS[ask.mode]]
     matcher = compile_pattern(ask.topics_pattern) if ask.HasField("topics_pattern") else None
     if matcher is not None:
-        # As in Pulsar, a partition is in where its topic's name matches, and the domain does not count.
+        # As in Pulsar, a partition is included if its topic's name matches, and the domain is not compared.
         topics = [topic for topic in topics if matcher.fullmatch(str(topic.base).partition("://")[2])]
     chosen = [str(topic) for topic in topics]
     found = topics_hash(chosen)
@@ -70,20 +70,20 @@ def choose_topics(
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """Return the hash by which clients tell whether a list has changed; the order of the list does not count.
+    """Return the hash by which clients detect changes of a list, independent of its order.
 
-    It is the CRC32C of the sorted names, joined by commas, as hexadecimal bytes with the lowest first.
+    It is the CRC32C of the sorted names, joined by commas, as little-endian hexadecimal.
     """
-    # Java sorts by 16-bit units, which is another order than that of code points past U+FFFF.
+    # Java sorts by UTF-16 code units, which differs from the order of code points above U+FFFF.
     joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass")))
     return int(crc32c(joined.encode())).to_bytes(4, "little").hex()
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str] | None:
-    """Return a matcher of ``tenant/namespace/name`` for a client's pattern; None where the client must match itself.
+    """Return a matcher of ``tenant/namespace/name`` for a client's pattern; None if the client must filter itself.
 
-    A stretch between two ``.*`` is looked for where it first occurs, and never again further on: what stands before the
-    next one may be anything, so a later place could match no more. That is what makes the time linear.
+    The text between two ``.*`` is matched at its first occurrence only, by atomic groups: since anything may follow, a
+    later occurrence could not match more. This makes the time linear.
     """
     if len(pattern) > MAX_PATTERN_CHARS:
         return None
@@ -95,30 +95,30 @@ def compile_pattern(pattern: str) -> re.Pattern[str] | None:
     pattern = pattern.removeprefix("^")
     if pattern.endswith("$") and not pattern.endswith(r"\$"):
         pattern = pattern[:-1]
-    stretches = _stretches(pattern)
-    if stretches is None:
+    parts = _fixed_parts(pattern)
+    if parts is None:
         return None
-    first, *inner = stretches
+    first, *inner = parts
     end = f".*{inner.pop()}" if inner else ""
-    middle = "".join(f"(?>.*?{stretch})" for stretch in inner)
+    middle = "".join(f"(?>.*?{part})" for part in inner)
     try:
         return re.compile(f"{first}{middle}{end}", re.ASCII)
     except re.error:
-        return None  # such as a range that runs backward; the client will tell its user
+        return None  # such as a reversed character range; the client reports it
 
 
-def _stretches(pattern: str) -> list[str] | None:
-    """The pieces between ``.*``, each a sequence of single characters; ``.+`` is ``.`` and ``.*``."""
-    stretches = [""]
+def _fixed_parts(pattern: str) -> list[str] | None:
+    """Split a pattern at ``.*`` into sequences of single characters; ``.+`` counts as ``.`` and ``.*``."""
+    parts = [""]
     at = 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
             return None
         if token["repeat"] is None:
-            stretches[-1] += token["one"]
+            parts[-1] += token["one"]
         else:
-            stretches[-1] += "." if token["repeat"] == ".+" else ""
-            stretches.append("")
+            parts[-1] += "." if token["repeat"] == ".+" else ""
+            parts.append("")
         at = token.end()
-    return stretches
+    return parts

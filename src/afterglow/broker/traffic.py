@@ -1,33 +1,55 @@
-"""Counts of messages and bytes that have passed, and their rates per second.
+"""Counts of messages and bytes, and their rates per second.
 
-A rate is the average since one to two periods ago. Counts are kept anyway: nothing is done when a message passes.
+A rate is the average over the last one to two periods, computed from counts that exist anyway: measuring it costs
+nothing per message.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from afterglow.ledger.reader import ReadOrigin, ReadResult
+
+
+class OriginBytes:
+    """Bytes of entries that raw readers were sent, by origin, since the start. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[ReadOrigin] = Counter()
+
+    def count(self, reading: ReadResult) -> None:
+        """Add the entries of one read."""
+        entries = iter(reading.entries)
+        for origin, count in reading.origins:
+            self._bytes[origin] += sum(len(entry.data) for entry in islice(entries, count))
+
+    def __getitem__(self, origin: ReadOrigin) -> int:
+        """The bytes of one origin."""
+        return self._bytes[origin]
+
 
 @dataclass(slots=True)
 class Traffic:
-    """Messages and their bytes that went one way since the topic was opened."""
+    """Messages and their bytes in one direction since the topic was opened."""
 
     messages: int = 0
     size_bytes: int = 0
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Count more."""
+        """Add to the counts."""
         self.messages += messages
         self.size_bytes += size_bytes
 
 
 def total(parts: Iterable[Traffic]) -> Traffic:
-    """All together."""
+    """The sum of several counts."""
     whole = Traffic()
     for part in parts:
         whole.add(part.messages, part.size_bytes)
@@ -35,14 +57,13 @@ def total(parts: Iterable[Traffic]) -> Traffic:
 
 
 class RateMeter:
-    """Rates of several counts. One call at a time.
+    """Rates of several counts. Not thread-safe.
 
-    A key that is not in the sample of one period ago has counted from 0 since; a count that is lower than it was has
-    begun anew.
+    A key that is missing in the older sample counts from 0; a count that is lower than before has restarted at 0.
 
     Args:
         monotonic: Seconds from any origin.
-        period_s: Shortest time between samples that :meth:`measure` takes.
+        period_s: Minimum time between the samples that :meth:`measure` takes.
     """
 
     __slots__ = ("_monotonic", "_newer", "_older", "_period_s")
@@ -54,21 +75,21 @@ class RateMeter:
         self._newer: tuple[float, Mapping[object, int]] = self._older
 
     def sample(self, counts: Mapping[object, int]) -> None:
-        """Keep all counts as of now, which must not change any more; to be called once in a period."""
+        """Keep a sample of all counts, which must not change afterwards; to be called once per period."""
         self._older, self._newer = self._newer, (self._monotonic(), counts)
 
     def rates(self, counts: Mapping[object, int]) -> dict[object, float]:
-        """The rates up to now, given all counts as of now."""
+        """The rates up to now, from the current counts."""
         grown, passed_s = self.growth(counts)
         return {key: more / passed_s if passed_s else 0.0 for key, more in grown.items()}
 
     def growth(self, counts: Mapping[object, int]) -> tuple[dict[object, int], float]:
-        """By how much each count has grown, and in how many seconds."""
+        """The growth of each count, and the seconds that it took."""
         since_s, before = self._older
         return {key: _grown(count, before.get(key, 0)) for key, count in counts.items()}, self._monotonic() - since_s
 
     def measure(self, counts: Mapping[object, int]) -> dict[object, float]:
-        """As :meth:`rates`, and sample the counts if a period has passed since the last sample."""
+        """Return the rates, and sample the counts if a period has passed since the last sample."""
         if self._monotonic() - self._newer[0] >= self._period_s:
             self.sample(counts)
         return self.rates(counts)
@@ -80,16 +101,16 @@ def _grown(count: int, before: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Average traffic in a second."""
+    """Average traffic per second."""
 
     messages: float = 0.0
     size_bytes: float = 0.0
     message_bytes: float = 0.0
-    """Average size of a message; 0 where none has passed."""
+    """Average size of a message; 0 without messages."""
 
 
 class TrafficMeter:
-    """The rate of one count of messages and bytes, which begins at 0 now.
+    """Rate of one count of messages and bytes that starts at 0 now.
 
     Args:
         monotonic: Seconds from any origin.
@@ -101,14 +122,14 @@ class TrafficMeter:
         self._meter = RateMeter(monotonic)
 
     def sample(self, count: Traffic) -> None:
-        """Keep the count as of now; to be called once in a period."""
+        """Keep a sample of the count; to be called once per period."""
         self._meter.sample({"messages": count.messages, "bytes": count.size_bytes})
 
     def rate(self, count: Traffic) -> Rate:
-        """The rate up to now, given the count as of now."""
+        """The rate up to now, from the current count."""
         grown, passed_s = self._meter.growth({"messages": count.messages, "bytes": count.size_bytes})
         messages, size_bytes = grown["messages"], grown["bytes"]
         if passed_s <= 0:
             return Rate()
-        # The average is that of the counts: rates are rounded, and their quotient would be off by a little.
+        # The average size comes from the counts: the quotient of two rounded rates would be slightly off.
         return Rate(messages / passed_s, size_bytes / passed_s, size_bytes / messages if messages else 0.0)

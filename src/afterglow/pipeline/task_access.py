@@ -30,7 +30,7 @@ _TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken" 
 _BEGIN: Final = "-----BEGIN"
 
 
-class TaskReach:
+class TaskAccess:
     """Where the tasks of one server read its topics. What cannot work is refused at once.
 
     Args:

@@ -158,7 +158,7 @@ class TierVerifier:
         home: Path | None,
         instance: str,
         metadata: MetadataReader,
-        stores: PlacedStores,
+        stores: TierStores,
         config: BrokerConfig,
         *,
         quiet: bool = True,
@@ -277,7 +277,7 @@ def open_verifier(
             raise ConfigError("--metadata is for a home directory: a cluster's own is in its ZooKeeper; leave it out")
         with closing(open_metadata(source, config)) as cluster:
             own = None if tier is None else _open_tier(tier, config, options or {})
-            stores = PlacedStores(own, config, everywhere=own is not None)
+            stores = TierStores(own, config, everywhere=own is not None)
             nobody = str(uuid4())  # an instance that no object carries: nothing is ours
             yield TierVerifier(None, nobody, cluster, stores, config)
         return
@@ -293,10 +293,10 @@ def open_verifier(
             own = open_store((home.absolute() / TIER_DIRECTORY).as_uri(), create="true")
         else:
             own = _open_tier(tier, config, options or {})
-        yield TierVerifier(home, instance, opened, PlacedStores(own, config, everywhere=tier is not None), config)
+        yield TierVerifier(home, instance, opened, TierStores(own, config, everywhere=tier is not None), config)
 
 
-class PlacedStores:
+class TierStores:
     """The store of each place that metadata names; iterated, all stores met so far, each once.
 
     Args:

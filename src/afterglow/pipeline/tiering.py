@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from afterglow.ledger.environment import SystemClock
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.service import OffloadService
-from afterglow.pipeline.task_access import TaskReach
-from afterglow.pipeline.tier_verifier import PlacedStores, TierVerifier
+from afterglow.pipeline.task_access import TaskAccess
+from afterglow.pipeline.tier_verifier import TierStores, TierVerifier
 from afterglow.pipeline.upkeep import within
 from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.resolver import Policies
@@ -98,7 +98,7 @@ class Tiering:
     policies: Policies
     sources: TopicSources
     offload: OffloadService
-    reach: TaskReach
+    reach: TaskAccess
     """How tasks come to the hot log; to be told once the broker's ports are open."""
     buffer: OffloadBuffer | None
     """For entries that wait for their upload."""
@@ -132,7 +132,7 @@ class Tiering:
         """
         location = own_tier(home, tier, config)
         policies = Policies(config, catalog, offloads=True)
-        reach = TaskReach(config, location)
+        reach = TaskAccess(config, location)
         requests = RequestCounters()
         retry_s = config.offload_retry_max_backoff_millis / 1000
         health = TierHealth(spawn=spawn_thread, idle_s=max(_IDLE_S, 2 * retry_s))
@@ -170,7 +170,7 @@ class Tiering:
             sources = TopicSources(hot, tier_source, policies)
 
             def open_verifier(control: VerifyControl) -> TierVerifier:
-                stores = PlacedStores(tiers.store(location, config), config, tiers=tiers, control=control)
+                stores = TierStores(tiers.store(location, config), config, tiers=tiers, control=control)
                 return TierVerifier(home, hot.instance, metadata, stores, config, quiet=False)
 
             verify_runs = VerifyRuns(open_verifier)

@@ -12,7 +12,7 @@ from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger.offload_buffer import BufferStatistics
 from afterglow.ledger.reader import ReadOrigin
 from afterglow.offload.dispatch import JOB_SECONDS
-from afterglow.pipeline.metrics.declared import GROUPS
+from afterglow.pipeline.metrics.definitions import GROUPS
 from afterglow.pipeline.metrics.offload import add_offload, add_reads
 from afterglow.pipeline.metrics.samples import Samples
 from afterglow.pipeline.metrics.topics import add_topics, figures_of
@@ -60,7 +60,7 @@ async def _in_turns(service: BrokerService) -> AsyncIterator[tuple[TopicName, To
             await asyncio.sleep(0)
 
 
-async def figures_of_all(service: BrokerService) -> list[TopicFigures]:
+async def all_topic_figures(service: BrokerService) -> list[TopicFigures]:
     """The figures of all open topics, each by its own name. To be called in the broker's event loop."""
     return [figures_of(topic, own=True) async for _, topic in _in_turns(service)]
 

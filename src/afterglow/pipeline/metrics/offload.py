@@ -41,7 +41,7 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
         return
     now_ms = store.clock.now_ms()
     samples.add("afterglow_offload_lag_bytes", max(ledger.size_bytes - statistics.offloaded_bytes, 0), *labels)
-    oldest_ms = oldest_outside_ms(ledger, store)
+    oldest_ms = oldest_unoffloaded_ms(ledger, store)
     if oldest_ms is not None:
         samples.add("afterglow_offload_lag_seconds", max(now_ms - oldest_ms, 0) / 1000, *labels)
     _add_segments(samples, labels, ledger.info, statistics.failed_segments, now_ms)
@@ -65,7 +65,7 @@ def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None
     samples.add("afterglow_tier_fetched_bytes_total", counts.fetched_bytes, *labels)
 
 
-def oldest_outside_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
+def oldest_unoffloaded_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
     """When the oldest entry outside the tier was written; now where there is none, None where it cannot be read."""
     oldest = ledger.layout.at_or_after(first_unoffloaded(ledger.info))
     if oldest is None:

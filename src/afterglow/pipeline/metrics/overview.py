@@ -12,8 +12,8 @@ from afterglow.broker.traffic import RateMeter
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger import ledger_list
 from afterglow.offload import planner
-from afterglow.pipeline.metrics.collector import figures_of_all
-from afterglow.pipeline.metrics.offload import oldest_outside_ms
+from afterglow.pipeline.metrics.collector import all_topic_figures
+from afterglow.pipeline.metrics.offload import oldest_unoffloaded_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,10 +95,10 @@ class Look:
 
     def of(self, topic: str) -> tuple[TopicRow, ...]:
         """The partitions of a topic."""
-        return tuple(row for row in in_turns(self.topics) if self.partitions.get(row.topic) == topic)
+        return tuple(row for row in yielding_gil(self.topics) if self.partitions.get(row.topic) == topic)
 
 
-def in_turns(items: Iterable[T]) -> Iterator[T]:
+def yielding_gil(items: Iterable[T]) -> Iterator[T]:
     """The same, on a thread, with turns for the event loop: it would wait for one five milliseconds, at each step."""
     for number, item in enumerate(items):
         if number % _AT_ONCE == 0:
@@ -129,7 +129,7 @@ class Overview:
         async with self._alone:
             begun_s = self._monotonic()
             if self._last is None or begun_s >= self._until_s:
-                figures = {found.ledger_name: found for found in await figures_of_all(self._service)}
+                figures = {found.ledger_name: found for found in await all_topic_figures(self._service)}
                 self._last = await self._service.blocking(self._look, figures)
                 ended_s = self._monotonic()
                 self._until_s = ended_s + max(_FRESH_S, _SHARE * (ended_s - begun_s))
@@ -140,7 +140,7 @@ class Overview:
             {
                 (name, way, unit): count
                 for name, found in figures.items()
-                for way, traffic in (("in", found.came), ("out", found.went))
+                for way, traffic in (("in", found.traffic_in), ("out", found.traffic_out))
                 for unit, count in (("messages", traffic.messages), ("bytes", traffic.size_bytes))
             }
         )
@@ -209,7 +209,7 @@ class Overview:
         known = self._oldest.get(ledger.name)
         if known is not None and known[0] == position:
             return known[1]
-        found = oldest_outside_ms(ledger, self._service.store)
+        found = oldest_unoffloaded_ms(ledger, self._service.store)
         if found is not None and ledger.layout.contains(position):
             self._oldest[ledger.name] = position, found
         return found
@@ -217,15 +217,15 @@ class Overview:
 
 def _grouped(rows: Iterable[TopicRow], partitions: Mapping[str, str]) -> tuple[TopicRow, ...]:
     groups: dict[str, list[TopicRow]] = {}
-    for row in in_turns(rows):
+    for row in yielding_gil(rows):
         groups.setdefault(partitions.get(row.topic, row.topic), []).append(row)
     return tuple(
-        found[0] if len(found) == 1 and found[0].topic == name else sum_up(name, found)
-        for name, found in in_turns(groups.items())
+        found[0] if len(found) == 1 and found[0].topic == name else sum_rows(name, found)
+        for name, found in yielding_gil(groups.items())
     )
 
 
-def sum_up(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
+def sum_rows(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
     """All partitions of a topic as one row; of the lag in seconds the longest."""
     lags = [row.lag_seconds for row in rows if row.lag_seconds is not None]
     return TopicRow(
@@ -243,7 +243,7 @@ def sum_up(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
 def totals(rows: Iterable[TopicRow]) -> dict[str, float]:
     """What all topics have together."""
     summed = dict.fromkeys(SUMMED, 0.0)
-    for row in in_turns(rows):
+    for row in yielding_gil(rows):
         for name in SUMMED:
             summed[name] += getattr(row, name)
     return summed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afterglow.pipeline.metrics.declared import METRICS, Merge
+from afterglow.pipeline.metrics.definitions import METRICS, Merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.pipeline.metrics.declared import Metric
+    from afterglow.pipeline.metrics.definitions import Metric
     from afterglow.read.counters import LatencySummary
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from afterglow.pipeline.metrics.declared import OTHER
+from afterglow.pipeline.metrics.definitions import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,10 +41,10 @@ class TopicFigures:
     topic: str
     """The full name; with the namespace, ``other`` where the topic has no series of its own."""
     producers: int
-    came: Traffic
-    came_rate: Rate
-    went: Traffic
-    went_rate: Rate
+    traffic_in: Traffic
+    rate_in: Rate
+    traffic_out: Traffic
+    rate_out: Rate
     size_bytes: int
     entries: int
     subscriptions: tuple[SubscriptionFigures, ...]
@@ -69,20 +69,20 @@ def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
             sum(consumer.unacknowledged for consumer in found.consumers),
             found.delayed,
             len(found.consumers),
-            found.meter.rate(found.out),
+            found.meter.rate(found.traffic_out),
         )
         for name, found in topic.subscriptions.items()
     )
-    came, went = topic.came, topic.went
+    traffic_in, traffic_out = topic.traffic_in, topic.traffic_out
     return TopicFigures(
         topic.name.managed_ledger_name,
         str(topic.name.namespace) if own else OTHER,
         str(topic.name) if own else OTHER,
         len(topic.producers),
-        came,
-        topic.meter_in.rate(came),
-        went,
-        topic.meter_out.rate(went),
+        traffic_in,
+        topic.meter_in.rate(traffic_in),
+        traffic_out,
+        topic.meter_out.rate(traffic_out),
         topic.ledger.size_bytes,
         topic.ledger.layout.total_entries,
         subscriptions,
@@ -114,7 +114,7 @@ def _add_topic(samples: Samples, topic: TopicFigures) -> None:
     samples.add("pulsar_producers_count", topic.producers, *labels)
     samples.add("pulsar_consumers_count", sum(found.consumers for found in topic.subscriptions), *labels)
     samples.add("pulsar_subscriptions_count", len(topic.subscriptions), *labels)
-    for way, traffic, rate in (("in", topic.came, topic.came_rate), ("out", topic.went, topic.went_rate)):
+    for way, traffic, rate in (("in", topic.traffic_in, topic.rate_in), ("out", topic.traffic_out, topic.rate_out)):
         samples.add(f"pulsar_rate_{way}", rate.messages, *labels)
         samples.add(f"pulsar_throughput_{way}", rate.size_bytes, *labels)
         samples.add(f"pulsar_{way}_messages_total", traffic.messages, *labels)

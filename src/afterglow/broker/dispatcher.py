@@ -1,8 +1,8 @@
-"""How entries go from a topic to the consumers of a subscription.
+"""Dispatch of entries from a topic to the consumers of a subscription.
 
-One task per subscription reads ahead of nobody: it reads when a consumer is ready, as much as that consumer may have,
-and sleeps otherwise. Whatever moves the place to read from (a seek, a redelivery, the last consumer leaving) raises the
-generation, and what a read brings that began before is thrown away.
+One task per subscription reads without prefetch: it reads when a consumer is ready, as much as the permits allow, and
+sleeps otherwise. Every change of the read position (a seek, a redelivery, the removal of the last consumer) increments
+the generation, and the result of a read that started in an earlier generation is discarded.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from afterglow.broker.consumer import prepare_entry
 from afterglow.broker.delayed import DelayedMessages
-from afterglow.broker.outgoing import prepare
 from afterglow.errors import AfterglowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from afterglow.broker.consumers import Consumer
+    from afterglow.broker.consumer import Consumer
     from afterglow.broker.subscription import Subscription
     from afterglow.format.position import Position
 
@@ -28,37 +28,16 @@ log = logging.getLogger(__name__)
 READ_ENTRIES: Final = 100
 """Entries per read, as in Pulsar: enough to fill a write, few enough that a seek need not wait."""
 READ_BYTES: Final = 4 << 20
-"""Bytes per read. A shared task's memory is bounded by this and the connection's write buffer."""
+"""Bytes per read. The memory of a dispatch task is limited by this and the connection's write buffer."""
 RETRY_S: Final = 1.0
-"""After a failed read."""
+"""Delay after a failed read."""
 
 
-class Dispatcher(Protocol):
-    """Sends a subscription's entries."""
-
-    async def step(self) -> bool:
-        """Send something if anything can be sent; False if there is nothing to do until woken."""
-        ...
-
-    def rewind(self, position: Position) -> None:
-        """Read from ``position`` on next."""
-        ...
-
-    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
-        """Send again what was sent to ``consumer``: these positions, or everything (None)."""
-        ...
-
-    def left(self, consumer: Consumer) -> None:
-        """A consumer has left; what it had goes to others."""
-        ...
-
-    def close(self) -> None:
-        """Give up what would wake the task again."""
-        ...
+Dispatcher: TypeAlias = "SharedDispatcher | SingleActiveDispatcher"
 
 
 class DispatchTask:
-    """Runs a dispatcher whenever it is woken."""
+    """Runs a dispatcher each time it is woken."""
 
     def __init__(self, subscription: Subscription, dispatcher: Dispatcher) -> None:
         self._subscription = subscription
@@ -67,7 +46,7 @@ class DispatchTask:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
-        """Something may have become possible."""
+        """Run the dispatcher again: permits, entries or a consumer may have been added."""
         self._wake.set()
 
     def replace(self, dispatcher: Dispatcher) -> None:
@@ -84,10 +63,10 @@ class DispatchTask:
             await self._wake.wait()
             self._wake.clear()
             try:
-                while await self._dispatcher.step():  # noqa: ASYNC110 - waits for nothing: others have their turn
+                while await self._dispatcher.step():  # noqa: ASYNC110 - yields to other tasks, polls nothing
                     await asyncio.sleep(0)
             except AfterglowError as error:
-                log.warning("%s: cannot read on: %s", self._subscription, error)
+                log.warning("%s: cannot read, will retry: %s", self._subscription, error)
                 asyncio.get_running_loop().call_later(RETRY_S, self.wake)
             except Exception:
                 log.exception("%s: dispatch failed", self._subscription)
@@ -95,9 +74,9 @@ class DispatchTask:
 
 
 class SingleActiveDispatcher:
-    """All entries go to the one active consumer, in order: for Exclusive and Failover subscriptions.
+    """Sends all entries to the active consumer, in order: for Exclusive and Failover subscriptions.
 
-    Delivery times are ignored, as by Pulsar: holding a message back would break the order.
+    Delivery times are ignored, as in Pulsar: delaying a message would break the order.
     """
 
     def __init__(self, subscription: Subscription, position: Position) -> None:
@@ -105,13 +84,8 @@ class SingleActiveDispatcher:
         self._position = position
         self._generation = 0
 
-    @property
-    def position(self) -> Position:
-        """Where the next read begins."""
-        return self._position
-
     async def step(self) -> bool:
-        """Send one read's worth of entries to the active consumer."""
+        """Read and send entries once; False if nothing can be sent until woken."""
         subscription = self._subscription
         consumer = subscription.receiver
         if consumer is None or not consumer.ready:
@@ -122,20 +96,20 @@ class SingleActiveDispatcher:
         if generation != self._generation or consumer is not subscription.receiver:
             return True
         if reading.end is None:
-            subscription.reached_end()
+            subscription.notify_end()
             return False
         if consumer.raw:
             topic.service.raw_reads.count(reading)
         if consumer.offloads:
             topic.service.offload_reads.count(reading)
-        subscription.leave_out(reading.skipped)
+        subscription.skip_unreadable(reading.skipped)
         expose = subscription.exposes_to(consumer)
         now_ms = subscription.now_ms()
         for entry in reading.entries:
             self._position = entry.position.next()
             if subscription.cursor.is_acked(entry.position):
                 continue
-            outgoing = prepare(entry, expose_broker_metadata=expose)
+            outgoing = prepare_entry(entry, expose_broker_metadata=expose)
             if outgoing.marker and not consumer.raw:
                 subscription.acknowledge_marker(entry.position)
             else:
@@ -144,31 +118,31 @@ class SingleActiveDispatcher:
         return True
 
     def rewind(self, position: Position) -> None:
-        """Read from ``position`` on next."""
+        """Continue at ``position``."""
         self._position = position
         self._generation += 1
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:  # noqa: ARG002
-        """Go back to the first entry that is not acknowledged: order matters more than sparing a few."""
+        """Return to the first unacknowledged entry: keeping the order matters more than avoiding duplicates."""
         self.rewind(self._subscription.cursor.mark_delete.next())
 
-    def left(self, consumer: Consumer) -> None:
-        """The next consumer starts with what is not acknowledged."""
+    def on_consumer_removed(self, consumer: Consumer) -> None:
+        """Return to the first unacknowledged entry, for the next consumer."""
         self.redeliver(consumer, None)
 
     def close(self) -> None:
-        """Nothing here wakes the task."""
+        """Do nothing: there are no timers to stop."""
 
 
 class SharedDispatcher:
-    """Each entry goes to one of the consumers that are ready, in turn; what they give back goes to others first."""
+    """Sends each entry to one of the ready consumers, round-robin; redeliveries come before new entries."""
 
     def __init__(self, subscription: Subscription, position: Position) -> None:
         self._subscription = subscription
         self._position = position
         self._generation = 0
-        self._again: list[Position] = []
-        """To be sent again, ascending."""
+        self._to_redeliver: list[Position] = []
+        """Positions to be sent again, ascending."""
         self._redeliveries: dict[Position, int] = {}
         self._turn = 0
         self.delayed = DelayedMessages(
@@ -177,78 +151,73 @@ class SharedDispatcher:
             subscription.topic.service.config.max_delayed_messages_per_subscription,
         )
 
-    @property
-    def position(self) -> Position:
-        """Where the next read of new entries begins."""
-        return self._position
-
     async def step(self) -> bool:
-        """Send one read's worth of entries to the consumers that are ready."""
+        """Read and send entries once; False if nothing can be sent until woken."""
         subscription = self._subscription
-        permits = sum(consumer.permits for consumer in subscription.consumers if self._wants(consumer))
+        permits = sum(consumer.permits for consumer in subscription.consumers if self._can_receive(consumer))
         if not permits:
             return False
         generation = self._generation
         if self.delayed:
             self._take_due()
-        resent = bool(self._again)
-        if self.delayed.is_full and not resent:
+        is_redelivery = bool(self._to_redeliver)
+        if self.delayed.is_full and not is_redelivery:
             return False
-        if resent:
-            start, count = self._next_run(min(permits, READ_ENTRIES))
+        if is_redelivery:
+            start, count = self._next_redeliveries(min(permits, READ_ENTRIES))
             reading = await subscription.topic.read_with_gaps(start, count, READ_BYTES)
-            taken = {entry.position for entry in reading.entries}
+            found = {entry.position for entry in reading.entries}
             if generation == self._generation:
-                # What was trimmed or damaged meanwhile will not come; the rest of the run is tried again.
+                # Entries that the read passed without result were trimmed or are corrupt: they are dropped.
                 end = reading.end or start.next()
-                self._again = [place for place in self._again if place >= end or place in taken]
+                self._to_redeliver = [each for each in self._to_redeliver if each >= end or each in found]
         else:
             reading = await subscription.topic.read_with_gaps(self._position, min(permits, READ_ENTRIES), READ_BYTES)
         if generation != self._generation:
             return True
-        subscription.leave_out(reading.skipped)
+        subscription.skip_unreadable(reading.skipped)
         if reading.end is None:
-            if resent:
+            if is_redelivery:
                 return True
-            subscription.reached_end()
+            subscription.notify_end()
             return False
         now_ms = subscription.now_ms()
         for entry in reading.entries:
             position = entry.position
-            again = self._is_again(position)
-            if not again and position < self._position:
-                continue  # of a run of redeliveries, but not among them
+            queued = self._is_queued(position)
+            if not queued and position < self._position:
+                continue  # read along with redeliveries, but not one of them
             if subscription.cursor.is_acked(position):
-                self._forget(position, again=again)
+                self._advance(position, queued=queued)
                 continue
-            outgoing = prepare(entry, expose_broker_metadata=subscription.exposes_to_all)
+            outgoing = prepare_entry(entry, expose_broker_metadata=subscription.exposes_to_all)
             if outgoing.marker:
                 subscription.acknowledge_marker(position)
-                self._forget(position, again=again)
+                self._advance(position, queued=queued)
                 continue
             if outgoing.deliver_at_ms > now_ms and subscription.topic.policy.delayed_delivery_enabled:
                 self.delayed.add(position, outgoing.deliver_at_ms)
-                self._forget(position, again=again)
+                self._advance(position, queued=queued)
                 continue
-            consumer = self._choose()
+            consumer = self._next_consumer()
             if consumer is None:
                 return True
             consumer.hold(position, outgoing.messages)
             redeliveries = self._redeliveries.get(position, 0)
             consumer.send(outgoing, now_ms, redeliveries, subscription.cursor.ack_set(position))
-            self._forget(position, again=again)
-        if not resent:
+            self._advance(position, queued=queued)
+        if not is_redelivery:
             self._position = reading.end
         return True
 
-    def acknowledged(self, position: Position) -> None:
-        """An entry needs no more deliveries."""
+    def on_acknowledged(self, position: Position) -> None:
+        """Drop the redelivery count of an acknowledged entry."""
         self._redeliveries.pop(position, None)
 
     def rewind(self, position: Position) -> None:
-        """Read from ``position`` on next, and forget what was to be sent again."""
+        """Continue at ``position``, and drop pending redeliveries."""
         self._position = position
-        self._again.clear()
+        self._to_redeliver.clear()
         self._redeliveries.clear()
         self.delayed.clear()
         self._generation += 1
@@ -257,35 +226,35 @@ class SharedDispatcher:
             consumer.unacknowledged = 0
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
-        """Take entries back from a consumer to send them again, to anyone."""
+        """Queue pending entries of a consumer for redelivery to any consumer: these positions, or all (None)."""
         wanted = list(consumer.pending) if positions is None else positions
         for position in wanted:
             if consumer.release(position):
                 self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
-                bisect.insort(self._again, position)
+                bisect.insort(self._to_redeliver, position)
 
-    def left(self, consumer: Consumer) -> None:
-        """What a consumer had goes to others; the last one leaves everything to the next to come."""
+    def on_consumer_removed(self, consumer: Consumer) -> None:
+        """Queue all pending entries of a consumer for redelivery."""
         self.redeliver(consumer, None)
 
     def close(self) -> None:
-        """No delayed message wakes the task any more."""
+        """Stop the timer of delayed messages."""
         self.delayed.clear()
 
     def _take_due(self) -> None:
-        """Send messages next whose delivery time has come."""
+        """Queue messages whose delivery time has come."""
         self.delayed.discard_through(self._subscription.cursor.mark_delete)
-        if len(self._again) < READ_ENTRIES:
+        if len(self._to_redeliver) < READ_ENTRIES:
             for position in self.delayed.pop_due(READ_ENTRIES):
-                bisect.insort(self._again, position)
+                bisect.insort(self._to_redeliver, position)
 
-    def _wants(self, consumer: Consumer) -> bool:
+    def _can_receive(self, consumer: Consumer) -> bool:
         limit = self._subscription.max_unacknowledged
         return consumer.ready and (not limit or consumer.unacknowledged < limit)
 
-    def _choose(self) -> Consumer | None:
-        """The next consumer in turn among those of the best priority that are ready."""
-        ready = [consumer for consumer in self._subscription.consumers if self._wants(consumer)]
+    def _next_consumer(self) -> Consumer | None:
+        """The next ready consumer of the best priority, round-robin."""
+        ready = [consumer for consumer in self._subscription.consumers if self._can_receive(consumer)]
         if not ready:
             return None
         best = min(consumer.priority for consumer in ready)
@@ -293,21 +262,21 @@ class SharedDispatcher:
         self._turn += 1
         return ready[self._turn % len(ready)]
 
-    def _next_run(self, most: int) -> tuple[Position, int]:
-        """The first entries to send again that stand one behind the other."""
-        start = self._again[0]
+    def _next_redeliveries(self, limit: int) -> tuple[Position, int]:
+        """Start and length of the first range of adjacent redeliveries."""
+        queue = self._to_redeliver
         count = 1
-        while count < min(most, len(self._again)) and self._again[count] == self._again[count - 1].next():
+        while count < min(limit, len(queue)) and queue[count] == queue[count - 1].next():
             count += 1
-        return start, count
+        return queue[0], count
 
-    def _is_again(self, position: Position) -> bool:
-        at = bisect.bisect_left(self._again, position)
-        return at < len(self._again) and self._again[at] == position
+    def _is_queued(self, position: Position) -> bool:
+        at = bisect.bisect_left(self._to_redeliver, position)
+        return at < len(self._to_redeliver) and self._to_redeliver[at] == position
 
-    def _forget(self, position: Position, *, again: bool) -> None:
-        """Note that an entry was dealt with."""
-        if again:
-            del self._again[bisect.bisect_left(self._again, position)]
+    def _advance(self, position: Position, *, queued: bool) -> None:
+        """Remove an entry from the redeliveries, or move the read position past it."""
+        if queued:
+            del self._to_redeliver[bisect.bisect_left(self._to_redeliver, position)]
         else:
             self._position = position.next()

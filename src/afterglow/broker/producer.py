@@ -1,4 +1,4 @@
-"""Producers of one topic: their names, their access, and the way of a message from SEND to its receipt."""
+"""A producer that a client has opened: the path of a message from SEND to its receipt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHECKSUM_END: Final = len(CHECKSUM_MAGIC) + _U32.size
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """A producer that a client has opened."""
+    """An open producer. Belongs to the event loop's thread."""
 
     producer_id: int
     """Chosen by the client, unique on its connection."""
@@ -45,12 +45,12 @@ class Producer:
     topic: Topic
     connection: Connection
     topic_epoch: int | None = None
-    """The topic's epoch that it was let in with before, where its client comes back."""
+    """The topic's epoch; of a client that reconnects, that of its earlier access."""
     schema_version: bytes = b""
     since_ms: int = 0
     """When it was opened, in epoch milliseconds."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """What the client told of it."""
+    """Metadata that the client gave in PRODUCER."""
     closed: bool = False
     messages_in: int = 0
     bytes_in: int = 0
@@ -58,13 +58,13 @@ class Producer:
     _unanswered: int = 0
     """SENDs without a receipt or an error yet."""
     _all_answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by the last answer; of use only to those who wait for it."""
+    """Set by the last answer, for :meth:`wait_answered`."""
     _receipt: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.SEND_RECEIPT))
 
     def send(self, command: wire.CommandSend, payload: memoryview) -> None:
-        """Take one SEND: check it, have it stored, and answer in the order of the SENDs.
+        """Check and store the message of one SEND, and answer it in the order of the SENDs.
 
-        The topic completes appends in order, so receipts need no queue of their own.
+        The topic completes appends in order, so receipts need no queue.
         """
         sequence_id, highest = command.sequence_id, command.highest_sequence_id
         problem = check_payload(payload)
@@ -82,12 +82,12 @@ class Producer:
         self.topic.append(data, messages, partial(self._done, sequence_id, highest, len(data)))
 
     @property
-    def came(self) -> Traffic:
-        """What it has sent."""
+    def traffic_in(self) -> Traffic:
+        """Messages that it has sent."""
         return Traffic(self.messages_in, self.bytes_in)
 
-    async def answered(self) -> None:
-        """Wait until everything that was sent has its receipt or its error."""
+    async def wait_answered(self) -> None:
+        """Wait until every SEND has its receipt or its error."""
         while self._unanswered:
             self._all_answered.clear()
             await self._all_answered.wait()
@@ -98,8 +98,8 @@ class Producer:
         if not self._unanswered:
             self._all_answered.set()
         if isinstance(result, TopicTerminated):
-            # CLOSE_PRODUCER goes first, as Pulsar sends it: the client comes back and is told of the end at once. Go's
-            # client does not come back after this error, and waits until its messages time out.
+            # CLOSE_PRODUCER goes first, as in Pulsar: the client reconnects and learns at once that the topic is
+            # terminated. After the error alone, Go's client does not reconnect, and its messages time out.
             self.topic.disconnect_producers()
             refused = Refused(wire.TopicTerminatedError, str(result))
             self.connection.send(replies.send_error(self.producer_id, sequence_id, refused))
@@ -114,7 +114,7 @@ class Producer:
             receipt.sequence_id = sequence_id
             receipt.highest_sequence_id = highest
             message_id = receipt.message_id
-            # Ids of entries that exist are never negative: no sign to convert.
+            # Ids of existing entries are never negative, so no sign needs conversion.
             message_id.ledgerId = result.ledger_id
             message_id.entryId = result.entry_id
             self.connection.send_bytes(encode_command(self._receipt))
@@ -124,22 +124,22 @@ class Producer:
 
 
 def check_payload(payload: memoryview) -> Refused | None:
-    """What is wrong with an entry as a client sent it; its own checksum is verified where it has one."""
+    """Check the bytes of a message as sent, with its checksum if it has one; returns the error, or None."""
     size, at = len(payload), 0
     if payload[:2] == CHECKSUM_MAGIC:
         if size < _CHECKSUM_END:
-            return Refused(wire.ChecksumError, "the message ends inside its checksum")
+            return Refused(wire.ChecksumError, "message is truncated within its checksum")
         if crc32c(payload[_CHECKSUM_END:]) != _U32.unpack_from(payload, len(CHECKSUM_MAGIC))[0]:
             return Refused(wire.ChecksumError, "Checksum failed on the broker")
         at = _CHECKSUM_END
     metadata = at + _U32.size
     if size < metadata or _U32.unpack_from(payload, at)[0] > size - metadata:
-        return Refused(wire.UnknownError, "the message's metadata reaches beyond its frame")
+        return Refused(wire.UnknownError, "message metadata exceeds the frame")
     return None
 
 
 def check_delay(payload: memoryview, longest_ms: int) -> Refused | None:
-    """What is wrong with the delivery time of an entry; metadata that does not parse has none."""
+    """Check the delivery time of a message, which corrupt metadata does not have; returns the error, or None."""
     try:
         metadata = decode_entry(payload, check=False).metadata
     except CorruptEntry:

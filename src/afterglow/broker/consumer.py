@@ -1,4 +1,4 @@
-"""A consumer that a client has opened: its permits, and how messages reach it."""
+"""A consumer that a client has opened, and the entries that it is sent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afterglow.broker.traffic import Traffic, TrafficMeter
+from afterglow.errors import CorruptEntry
+from afterglow.format.entry import decode_entry, split_broker_metadata
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import encode_head
 
@@ -13,35 +15,66 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from afterglow.broker.connection import Connection
-    from afterglow.broker.outgoing import Outgoing
     from afterglow.broker.subscription import Subscription
     from afterglow.format.position import Position
+    from afterglow.ledger.reader import StoredEntry
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingEntry:
+    """A stored entry, ready to be sent to consumers."""
+
+    position: Position
+    data: memoryview
+    """The bytes that the client receives: without the broker's metadata, unless that is exposed."""
+    messages: int
+    """Permits that the entry uses: the size of the batch, or 1."""
+    marker: bool
+    """Whether a broker wrote it for brokers: such an entry is never sent, and counts as acknowledged."""
+    deliver_at_ms: int = 0
+    """Epoch milliseconds before which a shared subscription does not deliver the entry; 0: at once."""
+
+
+def prepare_entry(entry: StoredEntry, *, expose_broker_metadata: bool) -> OutgoingEntry:
+    """Prepare a stored entry for sending. A corrupt entry is sent as one message, and its client reports it."""
+    data = memoryview(entry.data)
+    try:
+        _, stripped = split_broker_metadata(data)
+        metadata = decode_entry(stripped, check=False).metadata
+    except CorruptEntry:
+        return OutgoingEntry(entry.position, data, 1, marker=False)
+    messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
+    return OutgoingEntry(
+        entry.position,
+        data if expose_broker_metadata else stripped,
+        max(messages, 1),
+        metadata.HasField("marker_type"),
+        metadata.deliver_at_time,
+    )
 
 
 @dataclass(slots=True)
 class ConsumerTimes:
-    """When something last happened, in epoch milliseconds; 0: not yet."""
+    """Times of the first and last FLOW, message and acknowledgement, in epoch milliseconds; 0: none yet."""
 
     first_flow_ms: int = 0
-    """First asked for messages."""
     last_flow_ms: int = 0
     first_sent_ms: int = 0
-    """First sent to."""
     last_sent_ms: int = 0
     last_acked_ms: int = 0
 
-    def flowed(self, now_ms: int) -> None:
-        """It has asked for messages."""
+    def on_flow(self, now_ms: int) -> None:
+        """Record a FLOW, by which the consumer asks for messages."""
         self.first_flow_ms = self.first_flow_ms or now_ms
         self.last_flow_ms = now_ms
 
-    def sent(self, now_ms: int) -> None:
-        """It was sent messages."""
+    def on_sent(self, now_ms: int) -> None:
+        """Record messages that were sent to the consumer."""
         self.first_sent_ms = self.first_sent_ms or now_ms
         self.last_sent_ms = now_ms
 
-    def or_later(self, other: ConsumerTimes) -> ConsumerTimes:
-        """Of each the later one."""
+    def latest(self, other: ConsumerTimes) -> ConsumerTimes:
+        """The later time of each pair."""
         return ConsumerTimes(
             max(self.first_flow_ms, other.first_flow_ms),
             max(self.last_flow_ms, other.last_flow_ms),
@@ -53,33 +86,33 @@ class ConsumerTimes:
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """A consumer. All of it belongs to the event loop's thread."""
+    """An open consumer. Belongs to the event loop's thread."""
 
     consumer_id: int
     """Chosen by the client, unique on its connection."""
     name: str
     priority: int
-    """Smaller ones are served first."""
+    """Consumers with smaller numbers are served first."""
     epoch: int | None
-    """Of the client's view: messages of an older one are dropped by the client."""
+    """Epoch that the client has set: it drops messages of older ones."""
     connection: Connection
     subscription: Subscription
     raw: bool = False
-    """Whether it gets every entry as it is stored: with the broker's metadata, and markers too."""
-    own: bool = False
-    """Whether it is a reader of the server itself, as of a job that offloads: limits for clients are not for it."""
+    """Whether it receives every entry as stored: with the broker's metadata, markers included."""
+    internal: bool = False
+    """Whether it is a reader of the server itself, such as an offload task: limits for clients do not apply to it."""
     offloads: bool = False
-    """Whether it is an offload task's: what it is sent is counted by where it was found."""
+    """Whether it belongs to an offload task, whose reads are counted by origin."""
     any_schema: bool = False
-    """Whether it takes messages of any schema."""
+    """Whether it accepts messages of any schema (AUTO_CONSUME)."""
     since_ms: int = 0
     """When it was opened, in epoch milliseconds."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """What the client told of it."""
+    """Metadata that the client gave in SUBSCRIBE."""
     permits: int = 0
-    """Messages, not entries; a batch may take it below zero."""
+    """Messages, not entries; a batch may make it negative."""
     pending: dict[Position, int] = field(default_factory=dict)
-    """Sent to this consumer and not acknowledged, with the number of messages; kept in shared subscriptions only."""
+    """Number of messages by position of entries sent and not acknowledged; of shared subscriptions only."""
     messages_out: int = 0
     entries_out: int = 0
     bytes_out: int = 0
@@ -90,21 +123,23 @@ class Consumer:
     _command: wire.BaseCommand = field(default_factory=lambda: wire.BaseCommand(type=wire.BaseCommand.MESSAGE))
 
     @property
-    def went(self) -> Traffic:
-        """What it was sent."""
+    def traffic_out(self) -> Traffic:
+        """Messages that were sent to it."""
         return Traffic(self.messages_out, self.bytes_out)
 
     @property
     def ready(self) -> bool:
-        """Whether it wants messages and can take them."""
+        """Whether it has permits and its connection accepts data."""
         return self.permits > 0 and self.connection.can_write and not self.connection.closing
 
-    def send(self, entry: Outgoing, now_ms: int, redeliveries: int = 0, ack_set: Sequence[int] | None = None) -> None:
-        """Send one entry; the permits of its messages are gone, less those acknowledged already."""
+    def send(
+        self, entry: OutgoingEntry, now_ms: int, redeliveries: int = 0, ack_set: Sequence[int] | None = None
+    ) -> None:
+        """Send one entry; uses a permit for each of its messages that is not acknowledged yet."""
         message = self._command.message
         message.Clear()
         message.consumer_id = self.consumer_id
-        # Ids of entries that exist are never negative: no sign to convert.
+        # Ids of existing entries are never negative, so no sign needs conversion.
         message.message_id.ledgerId = entry.position.ledger_id
         message.message_id.entryId = entry.position.entry_id
         message.message_id.partition = self.subscription.topic.partition
@@ -122,15 +157,15 @@ class Consumer:
         self.messages_out += messages
         self.entries_out += 1
         self.bytes_out += len(entry.data)
-        self.times.sent(now_ms)
+        self.times.on_sent(now_ms)
 
     def hold(self, position: Position, messages: int) -> None:
-        """Remember that an entry is with this consumer."""
+        """Record an entry as pending with this consumer."""
         self.pending[position] = messages
         self.unacknowledged += messages
 
     def release(self, position: Position) -> bool:
-        """Forget an entry that is acknowledged or goes to another; True if it was with this consumer."""
+        """Remove an entry that was acknowledged or goes to another consumer; True if it was pending here."""
         messages = self.pending.pop(position, None)
         if messages is None:
             return False

@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from afterglow.broker.in_order import InOrder
+from afterglow.broker.ordered_calls import OrderedCalls
 
 
 def test_a_call_of_the_loops_thread_does_not_overtake_one_of_another_thread() -> None:
     async def test() -> list[int]:
-        order = InOrder(asyncio.get_running_loop())
+        order = OrderedCalls(asyncio.get_running_loop())
         seen: list[int] = []
         other = threading.Thread(target=lambda: order.run(lambda: seen.append(1)))
         other.start()
@@ -24,7 +24,7 @@ def test_a_call_of_the_loops_thread_does_not_overtake_one_of_another_thread() ->
 
 def test_a_call_that_runs_another_keeps_the_order() -> None:
     async def test() -> list[int]:
-        order = InOrder(asyncio.get_running_loop())
+        order = OrderedCalls(asyncio.get_running_loop())
         seen: list[int] = []
 
         def first() -> None:
@@ -47,7 +47,7 @@ def test_a_call_that_runs_another_keeps_the_order() -> None:
 
 def test_many_threads_lose_nothing() -> None:
     async def test() -> int:
-        order = InOrder(asyncio.get_running_loop())
+        order = OrderedCalls(asyncio.get_running_loop())
         seen: list[int] = []
 
         def many() -> None:

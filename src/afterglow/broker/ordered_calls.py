@@ -1,4 +1,4 @@
-"""From any thread into the event loop's thread, in the order in which things happened."""
+"""Calls from any thread to the event loop's thread, in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class InOrder:
-    """Runs calls in the loop's thread, in the order in which they were handed over.
+class OrderedCalls:
+    """Runs calls in the loop's thread, in the order of :meth:`run`.
 
-    Most calls come from the loop's thread itself and are run at once. But one from there must not overtake one from
-    another thread that was handed over before it and still waits for its turn of the loop: it runs that one first.
+    Most calls come from the loop's thread itself and run at once. Such a call must not overtake an earlier one from
+    another thread that still waits for the loop, so it runs that one first.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -24,7 +24,7 @@ class InOrder:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run a call. Made in the loop's thread."""
+        """Run a call in the loop's thread."""
         self._waiting.append(call)
         if threading.get_ident() == self._thread:
             self._drain()
