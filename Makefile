@@ -74,6 +74,10 @@ docs: $(STAMP) ## generate the pages of docs/ that come from code
 test: $(STAMP) lint ## everything that needs only what pip installs
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not pulsar"
 
+.PHONY: quick
+quick: $(STAMP) ## all tests that start no JVM and no other process
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not pulsar" --quick
+
 .PHONY: pulsar-test
 pulsar-test: $(STAMP) ## tests against real servers and tools (needs mvn, a JDK, go, cargo)
 	$(BIN)/python -m pytest -q -m pulsar

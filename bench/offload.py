@@ -147,7 +147,7 @@ def offload(server: Server, name: str) -> float:
     service = server.tiering.offload
     start = time.perf_counter()
     service.offload_prefix(name, LATEST)
-    service.tick()  # the server would do so within a second, which is no part of the work
+    service.tick()  # the server would do so within a second, which does not count as work
     while (status := service.status(name)).state == "RUNNING":
         time.sleep(0.005)
     seconds = time.perf_counter() - start
@@ -156,7 +156,7 @@ def offload(server: Server, name: str) -> float:
     return seconds
 
 
-def forget(server: Server, name: str) -> None:
+def drop_topic(server: Server, name: str) -> None:
     """Take back that the topic was offloaded, so that it can be offloaded again."""
 
     def edit(info: Any) -> None:
@@ -235,7 +235,7 @@ def rounds(server: Server, home: Path, target: Target, sample: bytes) -> dict[st
     small, name = "public/default/persistent/small", "public/default/persistent/bench"
     fill(store.open(small), sample, 1)
     first_s = offload(server, small)
-    forget(server, small)
+    drop_topic(server, small)
     second_s = offload(server, small)
     fill(store.open(name), sample, TOTAL)
     path = Layout(home).frames(min(row.ledgerId for row in store.open(name).info.ledgerInfo))
@@ -247,7 +247,7 @@ def rounds(server: Server, home: Path, target: Target, sample: bytes) -> dict[st
         with ProcessPoolExecutor(WORKERS, get_context("spawn"), warm, (target,)) as pool:
             wait([pool.submit(warm, target) for _ in range(WORKERS)])
             raws.append(raw_upload(pool, target, path))
-        forget(server, name)
+        drop_topic(server, name)
         with peak.watched():
             ours.append(offload(server, name))
     fetched, read_s = read_back(server, home, name)

@@ -80,7 +80,7 @@ GOALS = {
 
 
 def scan(source: Source, topic: Topic, columns: Sequence[str] | None = None) -> None:
-    """Take every batch of a topic, and let go of it."""
+    """Take every batch of a topic, and drop it."""
     rows = sum(batch.num_rows for batch in source.topic(topic.name).scan(columns=columns))
     if rows != topic.messages:
         raise RuntimeError(f"{rows} of {topic.messages} messages came")

@@ -1,6 +1,6 @@
 """What a scrape of ``/metrics`` costs a broker with 1,000 open topics, and what receipts notice of it.
 
-Receipts are timed at a fixed rate, with nobody who scrapes and with somebody who scrapes over and over without a pause,
+Receipts are timed at a fixed rate, without a scraper and with one that scrapes without a pause,
 in turns: many times what any Prometheus does, so that each scrape meets some message.
 """
 
@@ -32,7 +32,7 @@ CONF = "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"
 
 
 class Scraping:
-    """Scrapes until it is told to stop."""
+    """Scrapes until it is stopped."""
 
     def __init__(self, admin_url: str) -> None:
         self.seconds: list[float] = []

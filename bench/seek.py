@@ -8,8 +8,8 @@ written.
 
 A client's seek ends when it has subscribed again, for which it waits 100 ms by itself.
 
-The search itself goes by bisection; whoever seeks also reads the topic's list, which names every segment. Growth is
-compared with that of the logarithm: 1 where the time per doubling stays the same.
+The search itself goes by bisection; the seeking client also makes the broker read the topic's ledger list, which names
+every segment. Growth is compared with that of the logarithm: 1 where the time per doubling stays the same.
 
 ``BENCH_SEEK_SEGMENTS`` names the sizes, ``BENCH_SEEK_COUNT`` says how many seeks of each by the library (300 by
 default), and ``BENCH_SEEK_STARTS`` how many by a client, each with a start of the broker (12 by default).
@@ -136,7 +136,7 @@ class ClientSeeker:
         self._served = served
         client = pulsar.Client(served.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         stack.callback(client.close)
-        # Without a queue the client asks for no message before it is told to receive one: only the seek is counted.
+        # Without a queue the client asks for no message before the program receives one: only the seek is counted.
         self._consumer = client.subscribe(topic.name, "bench", receiver_queue_size=0)
 
     def seek(self, time_ms: int) -> None:

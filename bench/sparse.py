@@ -1,4 +1,4 @@
-"""Topics of many gibibytes that take little room: of their objects only the blocks are real that are to be looked at.
+"""Topics of many gibibytes that take little room: only those blocks of their objects are real that are read.
 
 Everything that tells where entries are is as a server writes it: the list, a record for each segment, an index with
 statistics for each object. The data objects are files of the right length with holes.

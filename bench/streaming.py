@@ -28,7 +28,7 @@ from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
 from bench import offload
 from bench.measure import keep
-from bench.offload import Target, fill, forget, raw_upload, targets, warm
+from bench.offload import Target, fill, drop_topic, raw_upload, targets, warm
 from bench.process_tree import Peak
 from bench.samples import unbatched
 from bench.streaming_cost import costs, many_topics
@@ -85,7 +85,7 @@ def rounds(server: Server, home: Path, target: Target, sample: bytes) -> dict[st
         with ProcessPoolExecutor(offload.WORKERS, get_context("spawn"), warm, (target,)) as pool:
             wait([pool.submit(warm, target) for _ in range(offload.WORKERS)])
             raws.append(raw_upload(pool, target, path, PART))
-        forget(server, NAME)
+        drop_topic(server, NAME)
         with peak.watched():
             ours.append(stream(server, NAME))
     live = server.service.store.open(LIVE)

@@ -87,7 +87,7 @@ def append(ledger: ManagedLedger) -> None:
 
 
 def costs(directory: Path) -> dict[str, Any]:
-    """Requests, objects and writes of metadata for a stretch of a topic."""
+    """Requests, objects and writes of metadata for a range of a topic."""
     from bench.streaming import NAME, let_stream, stream  # noqa: PLC0415 - it imports this
 
     async def run(endpoint: str, settings: dict[str, str]) -> None:

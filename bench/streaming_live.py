@@ -94,7 +94,7 @@ def availability(directory: Path) -> dict[str, Any]:
             float(np.percentile(waits, 50)), 2
         ),
         "in the tier after the last entry, p99, s": round(float(np.percentile(waits, 99)), 2),
-        "segments looked at": len(waits),
+        "segments measured": len(waits),
     }
 
 

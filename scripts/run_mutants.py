@@ -76,8 +76,8 @@ class Mutant:
         for old, new in self.edits:
             if (count := text.count(old)) != 1:
                 raise TableError(
-                    f"mutant {self.name}: its text stands {count} times in {self.file}, not once; whoever moves code "
-                    f"moves its mutants: {old.strip().splitlines()[0]}"
+                    f"mutant {self.name}: its text is found {count} times in {self.file}, not once; "
+                    f"a change that moves code moves its mutants: {old.strip().splitlines()[0]}"
                 )
             mutated = mutated.replace(old, new)
         try:
@@ -252,14 +252,14 @@ class Copy:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-def run(mutants: Sequence[Mutant], root: Path, jobs: int, tell: Callable[[str], None]) -> int:
+def run(mutants: Sequence[Mutant], root: Path, jobs: int, report: Callable[[str], None]) -> int:
     """Run mutants, and tell how each ends; returns how many were not killed."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as directory:
         first = Copy(root, Path(directory) / "0")
         if wrong := _unhealthy(first, mutants):
             for line in wrong:
-                tell(line)
+                report(line)
             return len(wrong)
         copies: SimpleQueue[Copy] = SimpleQueue()
         copies.put(first)
@@ -278,10 +278,10 @@ def run(mutants: Sequence[Mutant], root: Path, jobs: int, tell: Callable[[str], 
         with ThreadPoolExecutor(jobs) as pool:
             for mutant, verdict, took_s in pool.map(judge, mutants):
                 left += verdict != "killed"
-                tell(
+                report(
                     f"{verdict:8} {took_s:5.1f} s  {mutant.name}" + ("" if verdict == "killed" else f" [{mutant.test}]")
                 )
-    tell(f"{len(mutants) - left} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
+    report(f"{len(mutants) - left} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
     return left
 
 

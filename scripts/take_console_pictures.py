@@ -52,7 +52,7 @@ FAILING: Final = "acme/shop/invoices"
 
 
 class Producing:
-    """Clients that write at a steady pace until they are told to stop."""
+    """Clients that write at a steady pace until they are stopped."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -184,7 +184,7 @@ class Picture:
         page.close()
 
 
-def look_at_open_segment(page: Page) -> None:
+def inspect_open_segment(page: Page) -> None:
     """Choose the newest block of the tier, which is on its way."""
     page.locator(".lane-tier [role=option]").last.click(force=True)
     page.mouse.move(0, 0)
@@ -193,12 +193,12 @@ def look_at_open_segment(page: Page) -> None:
 def over_time(page: Page) -> None:
     """The same over the other axis."""
     page.get_by_role("button", name="Time").click()
-    look_at_open_segment(page)
+    inspect_open_segment(page)
 
 
 TOPIC: Final = "/console#/topic/acme/shop/orders"
 ALL: Final = (
-    Picture("topic-light", TOPIC, 1320, 1000, "light", 60, look_at_open_segment),
+    Picture("topic-light", TOPIC, 1320, 1000, "light", 60, inspect_open_segment),
     Picture("topic-dark", TOPIC, 1320, 1000, "dark", 60, over_time),
     Picture("overview", "/console", 1320, 740, "light", 60),
     Picture("phone", TOPIC, 375, 812, "light", 5),

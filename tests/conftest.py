@@ -8,9 +8,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 # No deadline: the first example may have to compile the kernels. The blob reproduces a failure on another machine.
 settings.register_profile("default", max_examples=60, deadline=None, print_blob=True)
@@ -27,6 +31,35 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # Programs that tests start, and Spark's workers among them, import ``tests.support`` too.
 ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+_STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
+"""Audit events by which CPython announces that a process is about to be started."""
+_quick_test_runs = False
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="skip tests at the moment they start a process or a JVM")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        sys.addaudithook(_skip_on_process)
+
+
+def _skip_on_process(event: str, _arguments: tuple[object, ...]) -> None:
+    if _quick_test_runs and event in _STARTS_A_PROCESS:
+        pytest.skip("starts a process, which `make quick` leaves out")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    global _quick_test_runs  # noqa: PLW0603 - an audit hook cannot be removed, so that a flag switches it
+    _quick_test_runs = bool(item.config.getoption("--quick"))
+    try:
+        return (yield)
+    finally:
+        _quick_test_runs = False
 
 
 @pytest.fixture(scope="session")

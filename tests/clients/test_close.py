@@ -57,7 +57,7 @@ def test_producers_of_a_terminated_topic_are_closed_before_a_message_is_refused(
     assert seen == [Kind.CLOSE_PRODUCER] * 5
 
 
-def test_the_end_of_a_terminated_topic_is_told_when_all_is_acknowledged(served: Served, topic: str) -> None:
+def test_the_end_of_a_terminated_topic_is_reported_when_all_is_acknowledged(served: Served, topic: str) -> None:
     def end(frame: Frame) -> bool:
         return frame.command.type == Kind.REACHED_END_OF_TOPIC
 

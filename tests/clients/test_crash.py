@@ -101,7 +101,7 @@ def values(service_url: str, topic: str) -> list[tuple[int, int]]:
 def check_stamps(home: Path) -> int:
     """Index and broker time of every topic have neither gap nor step back; returns how many entries were seen.
 
-    The ledgers' own files are read, after the broker has ended. Topics are told apart by their ledgers' producers.
+    The ledgers' own files are read, after the broker has ended. Topics are recognised by their ledgers' producers.
     """
     from afterglow.format.metadata_envelope import parse_managed_ledger
     from afterglow.metadata.names import TopicName

@@ -88,7 +88,7 @@ def test_delayed_messages_are_counted_and_not_offered_to_other_consumers(
         second.receive(SHORT_MS)
 
 
-def test_clearing_the_backlog_forgets_delayed_messages(served: Served, client: Any, topic: str) -> None:
+def test_clearing_the_backlog_drops_delayed_messages(served: Served, client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     producer = client.create_producer(topic)
     producer.send(b"delayed", deliver_after=timedelta(seconds=1))

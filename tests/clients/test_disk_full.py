@@ -1,4 +1,4 @@
-"""A full disk under a real process: producers are told, readers go on, and writing resumes when there is room."""
+"""A full disk under a real process: producers get errors, readers continue, and writing resumes once there is space."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def as_pairs(positions: list[Position]) -> list[tuple[int, int]]:
     return [(position.ledger_id, position.entry_id) for position in positions]
 
 
-def test_producers_are_told_readers_go_on_and_writing_resumes(tiny_disk: Path, tmp_path: Path) -> None:
+def test_producers_get_errors_readers_continue_and_writing_resumes(tiny_disk: Path, tmp_path: Path) -> None:
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(BALLAST_MIB << 20))
     conf = tmp_path / "broker.conf"

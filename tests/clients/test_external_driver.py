@@ -91,8 +91,8 @@ def offloaded(served: Served) -> int:
 def check_without_the_driver(home: Path) -> None:
     """Where it is not installed, its objects are one unchecked finding, and a read names the driver."""
     missing = "offload driver 'zip' is not installed"
-    told = run(["-m", "afterglow", "verify", str(home), "--json"], dict(os.environ))
-    (finding,) = [found for line in told.splitlines() if (found := json.loads(line))["topic"] == TOPIC]
+    output = run(["-m", "afterglow", "verify", str(home), "--json"], dict(os.environ))
+    (finding,) = [found for line in output.splitlines() if (found := json.loads(line))["topic"] == TOPIC]
     assert finding["kind"] == "unchecked"
     assert missing in finding["detail"]
     command = [sys.executable, "-m", "afterglow", "read", str(home), TOPIC]
@@ -154,8 +154,8 @@ def test_a_topic_streams_through_an_installed_driver_and_survives_a_kill(
         assert [bytes.fromhex(value) for _, _, value, _ in frame] == wanted
         assert {tier for *_, tier in frame} == {"tiered"}
 
-        told = run(["-m", "afterglow", "verify", str(home), "--deep", "--json", "--grace", "0s"], zip_driver)
-        assert {json.loads(line)["kind"] for line in told.splitlines()} <= {"unchecked"}  # no fault
+        output = run(["-m", "afterglow", "verify", str(home), "--deep", "--json", "--grace", "0s"], zip_driver)
+        assert {json.loads(line)["kind"] for line in output.splitlines()} <= {"unchecked"}  # no fault
 
         check_without_the_driver(home)
 

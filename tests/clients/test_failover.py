@@ -147,7 +147,7 @@ def test_a_failover_consumer_acknowledges_cumulatively_and_a_second_type_is_refu
     assert consumer.receive(WAIT_MS).data() == b"4"
 
 
-def test_a_client_that_does_not_know_active_consumers_is_not_told_of_them(
+def test_a_client_that_does_not_know_active_consumers_gets_no_events_of_them(
     served: Served, client: Any, topic: str
 ) -> None:
     with RawClient(served.service_url, protocol_version=11) as old:

@@ -296,7 +296,7 @@ class Consumers:
         return found
 
     def events(self) -> dict[str, dict[int, list[bool]]]:
-        """Whether each consumer was told that it is active, by partition, in order."""
+        """The active-consumer events of each consumer, by partition, in order."""
         found: dict[str, dict[int, list[bool]]] = {}
         for name, running in self._running.items():
             for line in lines(running.output):
@@ -305,7 +305,7 @@ class Consumers:
         return found
 
     def result(self, expected: dict[str, Any]) -> dict[str, Any]:
-        """What consumers got and were told, as soon as it is as expected; otherwise what it is after a while."""
+        """Messages and events of the consumers, as soon as they are as expected; otherwise those at the time-out."""
         give_up_at = time.monotonic() + LIMIT_S / 4
         while True:
             events = self.events() if self._program.language in HAVE_EVENTS else expected["events"]

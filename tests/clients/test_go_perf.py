@@ -37,7 +37,7 @@ def perf() -> Path:
 
 
 def until(condition: Callable[[], Any], *programs: Running) -> None:
-    """Wait until something holds, while programs run that only end when told to."""
+    """Wait until something holds, while programs run that end only on request."""
     give_up_at = time.monotonic() + LIMIT_S
     while not condition():
         for program in programs:

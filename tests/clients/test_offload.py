@@ -121,8 +121,8 @@ def test_what_a_stock_client_wrote_comes_back_from_the_tier_also_after_a_restart
     sent = payloads(COUNT)
     threshold = {"managedLedgerOffloadThresholdInBytes": "0"}
     with serving(home, *options(home, **threshold)) as served:
-        told = f"tier {(home / 'tier').as_uri()}, offload of closed ledgers on close, retention for ever"
-        eventually(lambda: told in served.lines, lambda: served.lines)
+        summary = f"tier {(home / 'tier').as_uri()}, offload of closed ledgers on close, retention for ever"
+        eventually(lambda: summary in served.lines, lambda: served.lines)
         with client_of(served) as client:
             produce(client, topic, sent)
             freed = wait_until_freed(home, topic)
@@ -191,7 +191,7 @@ def test_a_second_offload_by_hand_is_refused_while_the_first_runs(home: Path) ->
         assert "in progress" in json.loads(refused.value.read())["reason"]
 
 
-@pytest.mark.parametrize("end", ["told", "killed"])
+@pytest.mark.parametrize("end", ["terminated", "killed"])
 def test_an_engine_that_ends_while_spark_works_leaves_no_process_behind(home: Path, end: str) -> None:
     topic = "persistent://public/default/ended"
     with serving(home, *options(home, managedLedgerOffloadThresholdInBytes="0")) as served:
@@ -220,7 +220,7 @@ def test_a_tier_that_does_not_answer_holds_up_neither_other_topics_nor_the_end(h
         produce(client, cold, payloads(1))  # so that the last message, which readers ask for, is hot
         (index,) = (home / "tier").rglob("*-index")
         index.unlink()
-        os.mkfifo(index)  # whoever opens it waits for somebody who never writes
+        os.mkfifo(index)  # opening it waits for a writer that never comes
         readers = [stuck.create_reader(cold, pulsar.MessageId.earliest) for _ in range(10)]
         eventually(lambda: waits_for_pipe(served.process.pid), lambda: "no reader waits")
 

@@ -167,7 +167,7 @@ def test_a_reader_from_the_earliest_reads_all_and_from_the_latest_only_what_come
 
 def test_seek_by_id_and_by_time(client: Any, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
-    # Otherwise the client itself drops the message that it was told to seek to.
+    # Otherwise the client itself drops the message that it seeks to.
     consumer = client.subscribe(topic, "s", start_message_id_inclusive=True)
     ids = []
     for i in range(10):
@@ -203,7 +203,7 @@ def test_a_reader_seeks_by_id_and_by_time(client: Any, topic: str, start: Any) -
         assert [reader.read_next(WAIT_MS).data() for _ in range(3)] == [b"3", b"4", b"5"]
 
 
-def test_the_last_message_id_is_told(client: Any, topic: str) -> None:
+def test_the_last_message_id_is_returned(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
     for _ in range(3):

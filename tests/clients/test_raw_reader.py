@@ -88,16 +88,16 @@ def layout(served: Served, topic: str) -> list[LedgerRange]:
 
 
 def stored(home: Path, ranges: Iterable[LedgerRange]) -> dict[int, bytes]:
-    """What the ledger files hold of each stretch, as frames."""
+    """What the ledger files hold of each range, as frames."""
     found = {}
-    for stretch in ranges:
-        with open_shared(home / "home", stretch.ledger_id) as ledger:
+    for entry_range in ranges:
+        with open_shared(home / "home", entry_range.ledger_id) as ledger:
             deadline = time.monotonic() + 10
-            while ledger.confirmed < stretch.last:  # the published end follows
+            while ledger.confirmed < entry_range.last:  # the published end follows
                 assert time.monotonic() < deadline
-            data, _ = ledger.read_frames(stretch.first, 1 << 40)
-            frames = scan_frames(data, stretch.first)
-            found[stretch.ledger_id] = bytes(data[: int(frames.offsets[len(stretch)])])
+            data, _ = ledger.read_frames(entry_range.first, 1 << 40)
+            frames = scan_frames(data, entry_range.first)
+            found[entry_range.ledger_id] = bytes(data[: int(frames.offsets[len(entry_range)])])
     return found
 
 
@@ -195,12 +195,12 @@ def test_nothing_but_the_range_is_read(served: Served, home: Path, address: Puls
             begin, end = positions[first], positions[last]
             wanted = [
                 LedgerRange(
-                    stretch.ledger_id,
-                    begin.entry_id if stretch.ledger_id == begin.ledger_id else 0,
-                    end.entry_id if stretch.ledger_id == end.ledger_id else stretch.last,
+                    entry_range.ledger_id,
+                    begin.entry_id if entry_range.ledger_id == begin.ledger_id else 0,
+                    end.entry_id if entry_range.ledger_id == end.ledger_id else entry_range.last,
                 )
-                for stretch in ranges
-                if begin.ledger_id <= stretch.ledger_id <= end.ledger_id
+                for entry_range in ranges
+                if begin.ledger_id <= entry_range.ledger_id <= end.ledger_id
             ]
             assert joined(reader.read(begin, end, ranges)) == stored(home, wanted)
         assert reader.statistics.subscriptions == 7
@@ -258,7 +258,7 @@ def test_a_token_proves_who_reads_over_tls(secured: tuple[Served, Path, Path], t
     assert read_all(address, topic, ranges) == stored(directory, ranges)
 
 
-def test_who_has_no_valid_token_is_told_so_at_once(secured: tuple[Served, Path, Path], topic: str) -> None:
+def test_a_client_without_a_valid_token_is_refused_at_once(secured: tuple[Served, Path, Path], topic: str) -> None:
     served, _, certificate = secured
     for bad in (None, "no token", token(exp=time.time() - 60)):
         address = PulsarAddress(served.service_url, bad, str(certificate))
@@ -396,7 +396,7 @@ def test_entries_that_are_not_written_yet_are_not_waited_for(
             next(runs)
 
 
-def test_a_topic_that_ended_before_the_range_does_is_told_of(
+def test_a_topic_that_ended_before_the_range_does_is_reported(
     served: Served, address: PulsarAddress, topic: str
 ) -> None:
     (last,) = publish(served, topic, [entry(0)])

@@ -147,11 +147,11 @@ BAD_CREDENTIALS = [
 
 
 @pytest.mark.parametrize(("credentials", "reason"), BAD_CREDENTIALS)
-def test_a_client_without_a_valid_token_is_refused_and_told_why(
+def test_a_client_without_a_valid_token_is_refused_with_the_reason(
     secured: Served, certificate: tuple[Path, Path], topic: str, credentials: Any, reason: str
 ) -> None:
-    # The client passes over what it is told before it is connected (apache/pulsar-client-cpp#227) and tries until its
-    # time is up; so what it was told is seen without it.
+    # The client ignores errors that arrive before it is connected (apache/pulsar-client-cpp#227) and tries until its
+    # time is up; so the error is checked without it.
     with (
         stock_client(secured.service_url, certificate[0], credentials(), timeout_s=1) as client,
         pytest.raises((pulsar.AuthenticationError, pulsar.ConnectError, pulsar.Timeout)),

@@ -1,4 +1,4 @@
-"""What a broker asks of the tier for a seek by time, whoever asks for it.
+"""Requests that a broker sends to the tier for a seek by time, of a client or over REST.
 
 The ledgers of the topic: one in segments alone, one in an object of its own alone, one with both copies, and one that
 is partly in a segment.
@@ -82,7 +82,7 @@ def topic(tmp_path: Path) -> Iterator[SeekableTopic]:
 
 def test_a_stock_clients_seek_costs_one_index_and_one_ranged_get_or_nothing(topic: SeekableTopic) -> None:
     client = pulsar.Client(topic.served.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    # Without a queue the client asks for no message before it is told to receive one.
+    # Without a queue the client asks for no message before the test receives one.
     consumer = client.subscribe(TOPIC, "s", receiver_queue_size=0)
     try:
         topic.cost()

@@ -82,8 +82,8 @@ def consume(client: Any, topic: str, count: int) -> list[bytes]:
 def read_entries(home: Path, topic: str) -> list[tuple[int, int, bytes, str]]:
     """Ledger, entry, value and tier of every entry, as ``afterglow read`` tells."""
     command = [sys.executable, "-m", "afterglow", "read", str(home), topic, "--entries", "--format", "jsonl"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    rows = [json.loads(line) for line in told.splitlines()]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = [json.loads(line) for line in output.splitlines()]
     return [
         (
             row["ledger_id"],

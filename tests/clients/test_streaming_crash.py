@@ -242,24 +242,26 @@ def test_segments_survive_kill_9_at_any_moment_with_a_failing_store(
 
 
 def check(home: Path, topic: int, acknowledged: list[list[dict[Position, int]]]) -> set[str]:
-    """Every round's messages are there from the first on, in order, once; what was acknowledged stands where told.
+    """Every round's messages are there from the first on, in order, once.
+
+    Acknowledged messages have the positions of their receipts.
 
     Returns:
         The tiers that they came from.
     """
     found = read_back(home, topic)
-    told = [(round_, number) for round_, number, _ in found.values()]
+    sent = [(round_, number) for round_, number, _ in found.values()]
     for round_, per_topic in enumerate(acknowledged):
-        count = sum(its_round == round_ for its_round, _ in told)
+        count = sum(its_round == round_ for its_round, _ in sent)
         assert count >= len(per_topic[topic]), f"topic {topic}, round {round_}: acknowledged messages are gone"
         for position, number in per_topic[topic].items():
             assert found[position][:2] == (round_, number)
     expected = [
         (round_, number)
         for round_ in range(len(acknowledged))
-        for number in range(sum(its_round == round_ for its_round, _ in told))
+        for number in range(sum(its_round == round_ for its_round, _ in sent))
     ]
-    assert told == expected, f"topic {topic}: a gap, or something twice"
+    assert sent == expected, f"topic {topic}: a gap, or something twice"
     return {tier for *_, tier in found.values()}
 
 

@@ -48,10 +48,10 @@ def signs(served: Served, tier: str) -> dict[str, bool]:
     """Where the outage is to be seen."""
     with urllib.request.urlopen(f"{served.admin_url}/metrics", timeout=30) as answer:
         metrics = answer.read().decode()
-    (told, *_) = served.admin("GET", f"{PATH}/explain")
+    (explained, *_) = served.admin("GET", f"{PATH}/explain")
     segments = served.admin("GET", f"{PATH}/segments")
     return {
-        "explain": tier in (told["error"] or "") and "unavailable since" in told["sentence"],
+        "explain": tier in (explained["error"] or "") and "unavailable since" in explained["sentence"],
         "segments": tier in (segments[-1]["error"] or ""),
         "metric": f'afterglow_tier_available{{cluster="standalone",location="{tier}"}} 0' in metrics,
         "overview": [row["location"] for row in served.admin("GET", "afterglow/topics")["outages"]] == [tier],

@@ -55,7 +55,7 @@ def test_there_is_no_coordinator_of_transactions(served: Served) -> None:
     assert (found.error, found.message) == (wire.NotAllowedError, NO_TRANSACTIONS)
 
 
-def test_the_stock_client_is_told_that_key_shared_is_not_served(client: Any, topic: str) -> None:
+def test_the_stock_client_learns_that_key_shared_is_not_served(client: Any, topic: str) -> None:
     with pytest.raises(pulsar.NotAllowedError):
         client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.KeyShared)
 

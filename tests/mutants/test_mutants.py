@@ -71,7 +71,7 @@ def test_a_test_that_is_not_there_or_fails_by_itself_kills_nothing(tmp_path: Pat
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (row("a", "text that was moved"), "stands 0 times"),
+        (row("a", "text that was moved"), "is found 0 times"),
         (row("a", "return"), "times in src/afterglow/offload/planner.py, not once"),
         (row("a", new=LAG), "changes nothing"),
         (row("a", new="return ("), "not valid Python"),

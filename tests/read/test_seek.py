@@ -299,7 +299,7 @@ def test_where_one_copy_does_not_serve_the_other_is_searched(what: str, path: st
     elif what == "object":
         world.store.delete([key])
     else:
-        world.free(row, told=False)
+        world.free(row, listed=False)
     assert Search(world, path).find(333) == Position(row.ledgerId, 34)
 
 

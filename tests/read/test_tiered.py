@@ -81,7 +81,7 @@ def test_the_data_is_right_and_the_named_tier_serves(
     row, key = location(world, kind)
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=priority)
     if trouble == "hot gone":
-        world.free(row, told=False)
+        world.free(row, listed=False)
     elif trouble == "object gone":
         world.store.delete([key, key + INDEX_SUFFIX] if key else [])
     elif trouble == "object damaged" and key:
@@ -117,7 +117,7 @@ def test_a_hot_copy_that_is_gone_is_no_line_in_the_log(world: ReadWorld, caplog:
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=HOT_FIRST)
     for told in (True, False):
         row, _ = location(world, "V1")
-        world.free(row, told=told)
+        world.free(row, listed=told)
         assert world.source.read(row, 0, COUNT - 1, 10_000).entries
     assert not caplog.records
 
@@ -273,7 +273,7 @@ def test_all_entries_of_a_missing_object_are_left_out_and_the_run_tells(
 ) -> None:
     row = world.add(random_entries([100] * 30))
     keys = [world.offload_v2([(row, 0, 9)]), world.offload_v2([(row, 10, 19)])]
-    world.free(row, told=False)
+    world.free(row, listed=False)
     world.store.delete([keys[0]])
     world.policy = BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
     run = world.source.read(row, 3, 19, 10**6)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ManualClock:
-    """A :class:`~afterglow.ledger.environment.Clock` that stands still until told otherwise.
+    """A :class:`~afterglow.ledger.environment.Clock` that moves only when a test advances it.
 
     Args:
         now_ms: The time of day it begins with, epoch milliseconds.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.http_proxy import Answer
 
     Watch: TypeAlias = Callable[[str, "Moment"], None]
-    """Told the operation of every request that is not refused, and how far it has come; the request waits for it."""
+    """Called with the operation and the stage of every request that is not refused; the request waits for it."""
 
 _REFUSALS: Final = {503: "SlowDown", 500: "InternalError", 403: "AccessDenied"}
 

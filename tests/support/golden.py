@@ -60,7 +60,7 @@ class GoldenCase:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """``case.json``: how it was made; empty where there is none."""
+        """``case.json``: how it was made; empty if the file is missing."""
         path = self.path / "case.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found

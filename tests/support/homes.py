@@ -150,19 +150,19 @@ class ServerHome:
     def offload_segment(
         self,
         topic: str,
-        *stretches: tuple[int, int, int],
+        *ranges: tuple[int, int, int],
         block_bytes: int = 1 << 20,
         recorded: bool = True,
         statistics: bool = True,
     ) -> str:
-        """Copy stretches (ledger, first and last entry) to the tier as one segment; returns the data object's key.
+        """Copy ranges (ledger, first and last entry) to the tier as one segment; returns the data object's key.
 
         A ledger's segments must be given in order. ``recorded``: its place stands in a record of ours, else in the
         list, as Pulsar would put it. ``statistics``: its index tells of the times in its blocks, which Pulsar's does
         not.
         """
         uuid, out, groups = uuid4(), bytearray(), []
-        for ledger_id, first, last in stretches:
+        for ledger_id, first, last in ranges:
             frames = frame_entries(self.hot.open(ledger_id).read(first, last), first)
             offsets = scan_frames(frames, first).offsets
             plans = plan_v2(offsets, ledger_id, first, block_bytes=block_bytes, offset=len(out))
@@ -176,9 +176,9 @@ class ServerHome:
             metadata = user_metadata(role, topic, cluster="c", instance="i", software_version="1")
             store.put(name, content, metadata=metadata)
         record = SegmentRecord(version=1, uuid=str(uuid), location=location_record(self.location, key), bytes=len(out))
-        record.begin.ledger_id, record.begin.entry_id = stretches[0][:2]
-        record.end.ledger_id, record.end.entry_id = stretches[-1][0], stretches[-1][2]
-        record.entries = sum(last - first + 1 for _, first, last in stretches)
+        record.begin.ledger_id, record.begin.entry_id = ranges[0][:2]
+        record.end.ledger_id, record.end.entry_id = ranges[-1][0], ranges[-1][2]
+        record.entries = sum(last - first + 1 for _, first, last in ranges)
         for name in ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time"):
             known = [time for _, _, blocks in groups for block in blocks if (time := getattr(block, name)) is not None]
             if known:
@@ -189,7 +189,7 @@ class ServerHome:
             self.metadata.put(path, record.SerializeToString(), MUST_NOT_EXIST)
 
         def edit(info: ManagedLedgerInfo) -> None:
-            ends = {ledger_id: last for ledger_id, _, last in stretches}
+            ends = {ledger_id: last for ledger_id, _, last in ranges}
             for row in info.ledgerInfo:
                 if row.ledgerId in ends:
                     segment = row.offloadContext.offloadSegment.add(complete=True, endEntryId=ends[row.ledgerId])

@@ -119,7 +119,7 @@ class HotLogContract:
         assert completions.outcomes == [(number, None) for number in range(500)]
 
     def test_an_entry_is_readable_when_its_completion_is_called(self, log: HotLog) -> None:
-        """Confirmed first, told after."""
+        """Entries are confirmed before their callbacks run."""
         ledger = log.create()
         seen: list[tuple[int, list[bytes]]] = []
         finished = threading.Event()
@@ -199,8 +199,8 @@ class HotLogContract:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("flushed", [0, 3, 5])
-    def test_every_stretch_of_entries_can_be_read(self, log: HotLog, flush: Callable[[], None], flushed: int) -> None:
-        """Whatever part of it is in memory only; a stretch that reaches beyond the end is cut."""
+    def test_every_range_of_entries_can_be_read(self, log: HotLog, flush: Callable[[], None], flushed: int) -> None:
+        """Whatever part of it is in memory only; a range that reaches beyond the end is cut."""
         ledger = log.create()
         append_all(ledger, _ENTRIES[:flushed])
         flush()
@@ -218,7 +218,7 @@ class HotLogContract:
     def test_frames_are_whole_contiguous_and_at_least_one(
         self, log: HotLog, flush: Callable[[], None], flushed: int, max_bytes: int
     ) -> None:
-        """Reading on from where a stretch ended gives everything."""
+        """Reading on from the end of a range returns everything."""
         ledger = log.create()
         append_all(ledger, _ENTRIES[:flushed])
         flush()
@@ -271,7 +271,7 @@ class HotLogContract:
     # --- the life of ledgers ----------------------------------------------------------------------------------------
 
     def test_a_closed_ledger_takes_no_more_and_stays_readable(self, log: HotLog) -> None:
-        """It is closed by whoever opened it, once or often."""
+        """Each opener closes it, once or more often."""
         ledger = log.create()
         append_all(ledger, _ENTRIES)
         ledger.close()
@@ -321,7 +321,7 @@ class HotLogContract:
     def test_a_deleted_ledger_is_missing_for_everybody(
         self, log: HotLog, flush: Callable[[], None], state: str
     ) -> None:
-        """Those who had it open learn it too; deleting it twice is no error."""
+        """Those who had it open learn it too; deleting it twice is allowed."""
         ledger, other = log.create(), log.create()
         append_all(ledger, _ENTRIES)
         append_all(other, _ENTRIES)
@@ -344,7 +344,7 @@ class HotLogContract:
         assert read_all(other) == _ENTRIES
 
     def test_a_ledger_that_never_was_is_missing(self, log: HotLog) -> None:
-        """Deleting it is no error."""
+        """Deleting it is allowed."""
         with pytest.raises(LedgerMissing, match="999"):
             log.open(999)
         log.delete(999)
@@ -357,7 +357,7 @@ class HotLogContract:
         assert log.pending_bytes == 0
 
     def test_a_closed_log_takes_nothing_and_gives_nothing(self, log: HotLog) -> None:
-        """Closing it twice is no error."""
+        """Closing it twice is allowed."""
         ledger = log.create()
         append_all(ledger, _ENTRIES)
         log.close()

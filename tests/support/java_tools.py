@@ -18,7 +18,7 @@ VERSION: Final = "4.0.8"
 _ARTIFACTS: Final = (
     ("org.apache.pulsar", "pulsar-client-tools", VERSION),
     ("org.apache.pulsar", "pulsar-testclient", VERSION),
-    # What the tools log with is left to whoever runs them.
+    # The tools leave the choice of a logging library to the program that runs them.
     ("org.apache.logging.log4j", "log4j-slf4j2-impl", "2.23.1"),
     ("org.apache.logging.log4j", "log4j-core", "2.23.1"),
 )

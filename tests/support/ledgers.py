@@ -73,7 +73,7 @@ class World:
     """
 
     buffer: OffloadBuffer | None = None
-    """Keeps what the tail cache lets go; to be set before a boot."""
+    """Keeps what the tail cache evicts; to be set before a boot."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class World:
         self.boot()
 
     def open(self, name: str = TOPIC) -> ManagedLedger:
-        """Open a topic, created if there is none."""
+        """Open a topic; creates it if it is missing."""
         return self.store.open(name)
 
     def settle(self) -> None:

@@ -96,7 +96,7 @@ class MetadataStoreContract:
         store.put("/node", b"same", MUST_NOT_EXIST)
         assert store.put("/node", b"same", 0) == 1
 
-    def test_times_tell_creation_and_last_change(self, store: MetadataStore) -> None:
+    def test_times_are_those_of_creation_and_last_change(self, store: MetadataStore) -> None:
         """The creation time stays, the time of the last put moves on."""
         store.put("/node", b"", MUST_NOT_EXIST)
         created = store.get("/node")
@@ -149,7 +149,7 @@ class MetadataStoreContract:
         assert store.get("/node") is not None
 
     def test_deleting_what_does_not_exist_is_a_conflict(self, store: MetadataStore) -> None:
-        """Whoever deletes has read a version of something."""
+        """A caller that deletes has read a version."""
         with pytest.raises(VersionConflict, match="/node"):
             store.delete("/node", 0)
 
@@ -274,7 +274,7 @@ class MetadataStoreContract:
         assert store.get("/up") is None
 
     def test_a_node_with_children_is_not_deleted(self, store: MetadataStore) -> None:
-        """The error is no conflict: reading again would not help."""
+        """The error is not a conflict: reading again would not help."""
         store.put("/up/child", b"x", MUST_NOT_EXIST)
         with pytest.raises(CommitFailed, match="children") as caught:
             store.delete("/up", 0)
@@ -325,65 +325,65 @@ class MetadataStoreContract:
 
     # --- watches ----------------------------------------------------------------------------------------------------
 
-    def test_a_watch_tells_creation_change_and_deletion(
+    def test_a_watch_reports_creation_change_and_deletion(
         self, store: MetadataStore, reopen: Callable[[], MetadataStore]
     ) -> None:
-        """Whoever made them: this store, or another as in another process."""
-        told: queue.Queue[str] = queue.Queue()
-        store.watch("/up/node", told.put)
+        """Changes by this store, or by another as in another process."""
+        notified: queue.Queue[str] = queue.Queue()
+        store.watch("/up/node", notified.put)
         with closing(reopen()) as other:
             for writer in (store, other):
                 writer.put("/up/node", b"a", MUST_NOT_EXIST)
-                _await_state(told, lambda: store.get("/up/node") is not None)
+                _await_state(notified, lambda: store.get("/up/node") is not None)
                 writer.put("/up/node", b"b", 0)
-                _await_state(told, lambda: (node := store.get("/up/node")) is not None and node.version == 1)
+                _await_state(notified, lambda: (node := store.get("/up/node")) is not None and node.version == 1)
                 writer.delete("/up/node", 1)
-                _await_state(told, lambda: store.get("/up/node") is None)
+                _await_state(notified, lambda: store.get("/up/node") is None)
 
-    def test_a_watch_tells_children_that_come_and_go(
+    def test_a_watch_reports_children_that_come_and_go(
         self, store: MetadataStore, reopen: Callable[[], MetadataStore]
     ) -> None:
         """Also where the watched node is itself made only by its first child."""
-        told: queue.Queue[str] = queue.Queue()
-        store.watch("/up", told.put)
+        notified: queue.Queue[str] = queue.Queue()
+        store.watch("/up", notified.put)
         with closing(reopen()) as other:
             other.put("/up/a", b"", MUST_NOT_EXIST)
-            _await_state(told, lambda: store.children("/up") == ("a",))
+            _await_state(notified, lambda: store.children("/up") == ("a",))
             store.put("/up/b", b"", MUST_NOT_EXIST)
-            _await_state(told, lambda: store.children("/up") == ("a", "b"))
+            _await_state(notified, lambda: store.children("/up") == ("a", "b"))
             other.delete("/up/a", 0)
-            _await_state(told, lambda: store.children("/up") == ("b",))
+            _await_state(notified, lambda: store.children("/up") == ("b",))
 
     def test_a_watch_gets_its_path_and_may_use_the_store(self, store: MetadataStore) -> None:
         """Reading what changed is what callbacks are for."""
-        told: queue.Queue[tuple[str, object]] = queue.Queue()
-        store.watch("/node", lambda path: told.put((path, store.get(path))))
+        notified: queue.Queue[tuple[str, object]] = queue.Queue()
+        store.watch("/node", lambda path: notified.put((path, store.get(path))))
         store.put("/node", b"x", MUST_NOT_EXIST)
-        assert told.get(timeout=_TIMEOUT_S) == ("/node", store.get("/node"))
+        assert notified.get(timeout=_TIMEOUT_S) == ("/node", store.get("/node"))
 
     def test_a_cancelled_watch_is_silent_while_others_go_on(self, store: MetadataStore) -> None:
         """Callbacks of one path run in the order of their registration, so the silent one would have spoken first."""
-        told: queue.Queue[str] = queue.Queue()
-        cancelled = store.watch("/node", lambda _: told.put("cancelled"))
-        store.watch("/node", lambda _: told.put("live"))
+        notified: queue.Queue[str] = queue.Queue()
+        cancelled = store.watch("/node", lambda _: notified.put("cancelled"))
+        store.watch("/node", lambda _: notified.put("live"))
         cancelled.cancel()
         cancelled.cancel()
         store.put("/node", b"", MUST_NOT_EXIST)
-        assert told.get(timeout=_TIMEOUT_S) == "live"
+        assert notified.get(timeout=_TIMEOUT_S) == "live"
 
     def test_a_callback_that_raises_stops_no_other(
         self, store: MetadataStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It is logged with its path."""
-        told: queue.Queue[str] = queue.Queue()
+        notified: queue.Queue[str] = queue.Queue()
 
         def fail(path: str) -> None:
             raise RuntimeError(path)
 
         store.watch("/node", fail)
-        store.watch("/node", told.put)
+        store.watch("/node", notified.put)
         store.put("/node", b"", MUST_NOT_EXIST)
-        assert told.get(timeout=_TIMEOUT_S) == "/node"
+        assert notified.get(timeout=_TIMEOUT_S) == "/node"
         assert "the watch callback of /node failed" in caplog.text
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -430,11 +430,11 @@ def increment(store: MetadataStore, path: str, times: int) -> None:
             break
 
 
-def _await_state(told: queue.Queue[str], reached: Callable[[], bool]) -> None:
+def _await_state(notified: queue.Queue[str], reached: Callable[[], bool]) -> None:
     """Wait for calls of a watch until one comes at or after the state that is waited for."""
     while True:
         try:
-            told.get(timeout=_TIMEOUT_S)
+            notified.get(timeout=_TIMEOUT_S)
         except queue.Empty:
             pytest.fail("the watch did not tell of the change")
         if reached():

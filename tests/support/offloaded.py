@@ -1,6 +1,6 @@
 """A topic whose ledgers lie in a tier, written by the production writers of the formats, without a server.
 
-For tests of whoever reads, checks or sweeps: each step puts bytes and metadata where the server would, and a test
+For tests of readers, the verifier and sweep: each step puts bytes and metadata where the server would, and a test
 spoils what it wants spoilt. The topic's list is written whenever it changes.
 """
 
@@ -159,7 +159,7 @@ class OffloadedTopic:
 
     def segment(
         self,
-        stretches: Sequence[tuple[int, int, int]],
+        ranges: Sequence[tuple[int, int, int]],
         *,
         block_bytes: int = V2_BLOCK_BYTES,
         statistics: bool = True,
@@ -170,7 +170,7 @@ class OffloadedTopic:
         rows = {row.ledgerId: row for row in self.info.ledgerInfo}
         data = bytearray()
         groups = []
-        for ledger_id, first, last in stretches:
+        for ledger_id, first, last in ranges:
             frames = frame_entries(self.entries[ledger_id][first : last + 1], first)
             offsets = scan_frames(frames, first).offsets
             plans = plan_v2(offsets, ledger_id, first, block_bytes=block_bytes, offset=len(data))
@@ -183,16 +183,14 @@ class OffloadedTopic:
         self.write(str(uuid), data, encode_index(index_v2(groups)))
         if record:
             blocks_in_all = sum(len(plans) for _, plans, _ in groups)
-            self.record_segment(uuid, stretches, len(data), blocks_in_all)
-        for ledger_id, _, last in stretches:
+            self.record_segment(uuid, ranges, len(data), blocks_in_all)
+        for ledger_id, _, last in ranges:
             self.edit_row(ledger_id, partial(self.add_stub, uuid=uuid, last=last))
         return str(uuid)
 
-    def record_segment(
-        self, uuid: UUID, stretches: Sequence[tuple[int, int, int]], size_bytes: int, blocks: int
-    ) -> None:
+    def record_segment(self, uuid: UUID, ranges: Sequence[tuple[int, int, int]], size_bytes: int, blocks: int) -> None:
         """Write a segment's record."""
-        begin, end = stretches[0], stretches[-1]
+        begin, end = ranges[0], ranges[-1]
         record = records.SegmentRecord(
             version=1,
             uuid=str(uuid),
@@ -200,7 +198,7 @@ class OffloadedTopic:
             begin=records.Position(ledger_id=begin[0], entry_id=begin[1]),
             end=records.Position(ledger_id=end[0], entry_id=end[2]),
             bytes=size_bytes,
-            entries=sum(last - first + 1 for _, first, last in stretches),
+            entries=sum(last - first + 1 for _, first, last in ranges),
             blocks=blocks,
             instance=self.instance,
         )

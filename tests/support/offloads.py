@@ -51,7 +51,7 @@ INSTANCE: Final = "offload-world"
 
 
 class ManualRunner:
-    """A :class:`~afterglow.offload.dispatch.TaskRunner` that runs a task when it is told to, in this process.
+    """A :class:`~afterglow.offload.dispatch.TaskRunner` that runs a task when a test asks for it, in this process.
 
     Args:
         open_ledger: Where tasks read entries.

@@ -1,6 +1,6 @@
 """What was produced to topics, as a plain list, and what readers must give of it.
 
-Told from the list alone: nothing here is shared with the readers.
+Derived from the list alone: nothing here is shared with the readers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Asked:
         )
 
     def options(self) -> dict[str, str]:
-        """The same as the data source and ``scan`` are told."""
+        """The same as options of the data source and of ``scan``."""
         found = {}
         for name, point, default in (("start", self.start, FIRST), ("end", self.end, LAST)):
             if point != default:
@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Ledger:
-    """One ledger of a topic, as the server was told to treat it."""
+    """One ledger of a topic, with the state that the server has to bring it to."""
 
     ledger_id: int
     entries: int = 0

@@ -165,7 +165,7 @@ class PulsarStandalone:
         self._process = None
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
-        """Call the admin API below ``/admin/v2/``; returns the parsed JSON, or None where there is none."""
+        """Call the admin API below ``/admin/v2/``; returns the parsed JSON, or None if the body is empty."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(
             f"{self.admin_url}/admin/v2/{path}", data, {"Content-Type": "application/json"}, method=method

@@ -131,8 +131,8 @@ class RandomTopics:
         ]
         weights, calls = zip(*happenings, strict=True)
         for _ in range(steps):
-            told = self._draw.choices(calls, weights)[0]()
-            self.story += [] if told is None else [told]
+            event = self._draw.choices(calls, weights)[0]()
+            self.story += [] if event is None else [event]
         self._server.hot.flush()  # others see at once what they would see a little later
 
     @property
@@ -249,32 +249,30 @@ class RandomTopics:
     def _segment(self) -> str | None:
         """Copy what follows on what segments have, as far as chance goes, over the ends of ledgers."""
         part, draw = self._draw.choice(self.parts), self._draw
-        stretches: list[tuple[Ledger, int]] = []
+        ranges: list[tuple[Ledger, int]] = []
         for ledger in part.ledgers.values():
             if ledger.whole or ledger.tiered == ledger.entries:
-                if stretches:
+                if ranges:
                     break
                 continue
-            if stretches and ledger.tiered:
+            if ranges and ledger.tiered:
                 break
             to_its_end = ledger.closed and draw.random() < 0.6
-            stretches.append(
-                (ledger, ledger.entries if to_its_end else draw.randint(ledger.tiered + 1, ledger.entries))
-            )
-            if stretches[-1][1] < ledger.entries or not ledger.closed or draw.random() < 0.2:
+            ranges.append((ledger, ledger.entries if to_its_end else draw.randint(ledger.tiered + 1, ledger.entries)))
+            if ranges[-1][1] < ledger.entries or not ledger.closed or draw.random() < 0.2:
                 break
-        if not stretches:
+        if not ranges:
             return None
         self._server.offload_segment(
             part.name,
-            *((ledger.ledger_id, ledger.tiered, end - 1) for ledger, end in stretches),
+            *((ledger.ledger_id, ledger.tiered, end - 1) for ledger, end in ranges),
             block_bytes=draw.choice([500, 5_000, 1 << 20]),
             recorded=draw.random() < 0.8,
             statistics=draw.random() < 0.6,
         )
-        for ledger, end in stretches:
+        for ledger, end in ranges:
             ledger.tiered = end
-        return f"{part.name}: segment of {[(ledger.ledger_id, end) for ledger, end in stretches]}"
+        return f"{part.name}: segment of {[(ledger.ledger_id, end) for ledger, end in ranges]}"
 
     def _free(self) -> str | None:
         found = [

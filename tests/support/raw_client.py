@@ -1,6 +1,6 @@
 """A client that speaks the binary protocol itself, for what stock clients hide.
 
-It sets publish times and any other metadata, keeps as many SENDs under way as it is told to, sees the bytes that a
+It sets publish times and any other metadata, keeps a given number of SENDs in flight, sees the bytes that a
 broker sends, and may claim any protocol version. It blocks, belongs to one thread, retries nothing and queues nothing
 on its own: what a test or a benchmark does not ask for does not happen, but for answers to PING.
 """

@@ -88,10 +88,10 @@ class ReadWorld:
         self.entries[ledger.ledger_id] = list(entries)
         return row
 
-    def free(self, row: ManagedLedgerInfo.LedgerInfo, *, told: bool = True) -> None:
-        """Take the hot copy away; ``told`` says so in the list, as freeing does."""
+    def free(self, row: ManagedLedgerInfo.LedgerInfo, *, listed: bool = True) -> None:
+        """Take the hot copy away; ``listed`` marks it as deleted in the ledger list, as freeing does."""
         self.hot.delete(row.ledgerId)
-        if told:
+        if listed:
             row.offloadContext.bookkeeperDeleted = True
 
     # --- objects ---
@@ -117,20 +117,20 @@ class ReadWorld:
 
     def offload_v2(
         self,
-        stretches: Sequence[tuple[ManagedLedgerInfo.LedgerInfo, int, int]],
+        ranges: Sequence[tuple[ManagedLedgerInfo.LedgerInfo, int, int]],
         *,
         block_bytes: int = 1 << 20,
         statistics: bool = True,
         recorded: bool = True,
     ) -> str:
-        """Write a segment of stretches (ledger, first and last entry) and name it in the list; returns its key.
+        """Write a segment of ranges (ledger, first and last entry) and name it in the list; returns its key.
 
         ``recorded``: its place stands in a record of ours, else in the list.
         """
         uuid = uuid4()
         out = bytearray()
         groups: list[tuple[ManagedLedgerInfo.LedgerInfo, Sequence[BlockPlan], Sequence[object]]] = []
-        for row, first, last in stretches:
+        for row, first, last in ranges:
             frames = frame_entries(self.entries[row.ledgerId][first : last + 1], first)
             offsets = scan_frames(frames, first).offsets
             plans = plan_v2(offsets, row.ledgerId, first, block_bytes=block_bytes, offset=len(out))

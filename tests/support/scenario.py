@@ -2,7 +2,7 @@
 
 One step per line. ``topics stats acme/a/t`` is a command. ``! topics stats acme/a/absent`` is one that fails.
 ``last = topics last-message-id acme/a/t`` keeps the JSON that is printed, and ``{last.ledgerId}`` in a later line is a
-part of it. ``> produce acme/a/t 10`` is a deed: not the tool's, but of whoever runs the list. A line that begins with
+part of it. ``> produce acme/a/t 10`` is an action of the runner, not of the tool. A line that begins with
 ``#`` is a remark.
 """
 

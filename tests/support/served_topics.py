@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.05
 
 
-def eventually(holds: Callable[[], bool], what: Callable[[], object], patience_s: float = _TIMEOUT_S) -> None:
+def eventually(holds: Callable[[], bool], what: Callable[[], object], timeout_s: float = _TIMEOUT_S) -> None:
     """Wait until something holds.
 
     Args:
@@ -36,7 +36,7 @@ def eventually(holds: Callable[[], bool], what: Callable[[], object], patience_s
     Raises:
         AssertionError: It did not in time.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() >= deadline:
             raise AssertionError(what())

@@ -56,7 +56,7 @@ class Served:
         return self.process.wait(300)
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
-        """Call the admin API; returns the parsed JSON, or None where there is none."""
+        """Call the admin API; returns the parsed JSON, or None if the body is empty."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(
             f"{self.admin_url}/admin/v2/{path}", data, {"Content-Type": "application/json"}, method=method

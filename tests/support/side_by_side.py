@@ -98,7 +98,7 @@ class SideBySide:
         return result
 
     def _do(self, step: Step, side: Side) -> str:
-        """Do what is no command; returns what went wrong."""
+        """Carry out an action that is not a command; returns what went wrong."""
         try:
             name, *words = step.words(side.known)
             self._deeds[name](side, *words)

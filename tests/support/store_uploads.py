@@ -57,7 +57,7 @@ class UploadContract:
         assert bytes(store.get("a", size - 2, size + 2)) == b"\1\1\2\2"
         assert bytes(store.get("a", 2 * size - 1)) == b"\2"
 
-    def test_a_part_tells_its_size_and_checksum(self, store: ObjectStore) -> None:
+    def test_a_part_has_its_size_and_checksum(self, store: ObjectStore) -> None:
         """The checksum is the one of the caller's bytes; a listing may leave it out, but not lie."""
         upload = store.create_upload("a")
         part = store.upload_part(upload, 3, b"some bytes")
@@ -120,7 +120,7 @@ class UploadContract:
         assert bytes(store.get("a")) == b"data"
 
     def test_an_aborted_upload_cannot_be_completed(self, store: ObjectStore) -> None:
-        """Nor can its parts be listed; aborting again is no error."""
+        """Nor can its parts be listed; aborting again is allowed."""
         upload = store.create_upload("a")
         part = store.upload_part(upload, 1, b"data")
         store.abort_upload(upload)

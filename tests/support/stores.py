@@ -221,7 +221,7 @@ class ObjectStoreContract(UploadContract):
         assert not list(store.list())
         assert not store.list_uploads()
 
-    def test_head_tells_size_and_time(self, store: ObjectStore) -> None:
+    def test_head_returns_size_and_time(self, store: ObjectStore) -> None:
         """Within the store's clock, give or take a minute."""
         store.put("a", _BODY)
         info = store.head("a")
@@ -300,7 +300,7 @@ class ObjectStoreContract(UploadContract):
     # --- deleting ---------------------------------------------------------------------------------------------------
 
     def test_more_than_a_thousand_keys_are_deleted_at_once_missing_ones_included(self, store: ObjectStore) -> None:
-        """A missing key is no error; others stay."""
+        """A missing key is allowed; other keys stay."""
         keys = [f"k/{number:04}" for number in range(1_100)]
         present = [keys[0], keys[999], keys[1_000], keys[-1]]
         for key in [*present, "kept"]:

@@ -165,7 +165,7 @@ def entries(draw: st.DrawFn, *, plain: bool = False) -> bytes:
 
 @st.composite
 def ledgers(draw: st.DrawFn, *, max_entries: int = 5, plain: bool = False) -> LedgerEntries:
-    """A ledger, or a stretch of one: its id, the id of its first entry, its entries."""
+    """A ledger, or a range of one: its id, the id of its first entry, its entries."""
     return LedgerEntries(
         draw(st.integers(0, 2**40)),
         draw(st.integers(0, 2**40)),

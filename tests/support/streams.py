@@ -1,4 +1,4 @@
-"""A topic that streams, with everything under a test's control: tasks run when told to, and anything may die."""
+"""A topic that streams, with everything under a test's control: tasks run and processes crash on request."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAVEN_VERSION: Final = "3.9.4"
 
 _MAVEN_ARTIFACTS: Final = (
     ("org.apache.zookeeper", "zookeeper", MAVEN_VERSION),
-    # The server loads these, but its pom leaves them to whoever runs it.
+    # The server loads these, but its pom does not declare them.
     ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
     ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
 )

@@ -54,7 +54,7 @@ def test_without_the_program_that_makes_it_the_reason_is_given(tmp_path: Path, m
         maven_class_path("thing-1", [("org.example", "thing", "1")])
 
 
-def test_a_build_that_fails_is_told_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_is_reported_with_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = tmp_path / "go"
     go.write_text('#!/bin/sh\necho "$2 is not a module" >&2\nexit 1\n')
     go.chmod(0o755)

@@ -22,7 +22,7 @@ def test_a_program_gives_its_output_and_not_its_errors() -> None:
     assert run(python("import sys; print('out'); print('err', file=sys.stderr)"), limit_s=30) == "out\n"
 
 
-def test_a_program_that_fails_is_told_with_its_words() -> None:
+def test_a_program_that_fails_is_reported_with_its_output() -> None:
     with pytest.raises(CommandFailed, match=r"(?s)ended with 3.*no such thing"):
         run(python("import sys; print('no such thing', file=sys.stderr); sys.exit(3)"), limit_s=30)
     with pytest.raises(CommandFailed, match="cannot be run"):

@@ -133,7 +133,7 @@ def test_the_same_seed_brings_the_same_faults() -> None:
     assert 5 < sum("injected" in each for each in _history(5)) < 30
 
 
-def test_the_seed_is_told_in_the_error_and_by_repr() -> None:
+def test_the_seed_is_in_the_error_and_in_repr() -> None:
     store = FaultyStore(MemoryStore(), [FaultRule(Fault.ERROR_BEFORE)])
     with pytest.raises(StoreUnavailable, match=f"seed {store.seed}"):
         store.put("a", b"")

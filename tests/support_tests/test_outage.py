@@ -80,9 +80,9 @@ class Load:
         entry = message(b"%d;" % self.sent + self.rng.randbytes(self.rng.choice((20, 150, 340))))
         ledger = world.owner.open(model.name)
         model.send(entry)
-        world.act(world.owner, lambda: ledger.append((entry,), 1, partial(self._heard, model, entry)))
+        world.act(world.owner, lambda: ledger.append((entry,), 1, partial(self._received, model, entry)))
 
-    def _heard(self, model: TopicModel, entry: bytes, outcome: Position | AfterglowError) -> None:
+    def _received(self, model: TopicModel, entry: bytes, outcome: Position | AfterglowError) -> None:
         if isinstance(outcome, Position):
             assert model.acknowledge(entry, outcome) is None
         else:

@@ -22,7 +22,7 @@ def test_a_line_is_a_command_a_failing_one_one_to_keep_or_a_deed() -> None:
     )
 
 
-def test_what_is_known_fills_its_places_and_words_in_quotes_stay_whole() -> None:
+def test_variables_are_replaced_and_quoted_words_stay_whole() -> None:
     step = Step(1, "topics get-message-by-id {tenant}/a/t -l {inside.ledgers.1.ledgerId} 'a b' '{}' ")
     known = {"tenant": "acme", "inside": {"ledgers": [{"ledgerId": 4}, {"ledgerId": 7}]}}
     assert step.words(known) == ["topics", "get-message-by-id", "acme/a/t", "-l", "7", "a b", "{}"]

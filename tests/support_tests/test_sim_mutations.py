@@ -111,7 +111,7 @@ def trim_what_is_being_streamed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffloadService, "is_in_use", lambda *_: False)
 
 
-def take_a_list_whoever_owns_it(patch: pytest.MonkeyPatch) -> None:
+def take_a_list_of_another_owner(patch: pytest.MonkeyPatch) -> None:
     def refresh(self: TopicMetadata) -> Snapshot:
         found = self._store.get(self._path)
         if found is None:
@@ -139,7 +139,7 @@ def begin_segments_behind_entries_that_are_in_none(patch: pytest.MonkeyPatch) ->
     patch.setattr(SegmentUpload, "assign", classmethod(assign_later))
 
 
-def forget_tasks_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+def drop_tasks_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     advance = TopicStream.advance
 
     def advance_or_nothing(self: TopicStream) -> Any:
@@ -185,10 +185,10 @@ MUTATIONS: Final[Mapping[Callable[[pytest.MonkeyPatch], None], int]] = {
     delete_what_a_task_still_writes: 5,
     write_no_index: 0,
     trim_what_is_being_streamed: 132,
-    take_a_list_whoever_owns_it: 11,
+    take_a_list_of_another_owner: 11,
     complete_no_upload: 1,
     begin_segments_behind_entries_that_are_in_none: 1,
-    forget_tasks_after_a_failure: 1,
+    drop_tasks_after_a_failure: 1,
     check_no_checksum: 1,
     count_no_fall_back: 0,
     offload_whole_ledgers_behind_a_segment: 18,

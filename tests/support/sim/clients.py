@@ -30,7 +30,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class Clients(Actor):
-    """Producers, readers, one subscription for each topic, and whoever administers them."""
+    """Producers, readers, one subscription for each topic, and their administrator."""
 
     def __init__(self, world: SimWorld) -> None:
         super().__init__(world)
@@ -52,7 +52,7 @@ class Clients(Actor):
             try:
                 for entry in entries:
                     model.send(entry)
-                    ledger.append((entry,), 1, partial(self._heard, process, model, model.life, entry))
+                    ledger.append((entry,), 1, partial(self._received, process, model, model.life, entry))
                 hot.complete(rng.randint(0, len(hot.queue)))
                 if hot.queue and rng.random() < 0.5:
                     raise Crashed(f"{process} before the rest is durable")
@@ -62,7 +62,7 @@ class Clients(Actor):
 
         return f"{len(entries)} " + self.on(process, model, append)
 
-    def _heard(
+    def _received(
         self, process: Process, model: TopicModel, life: int, entry: bytes, outcome: Position | AfterglowError
     ) -> None:
         if life != model.life:
@@ -120,7 +120,7 @@ class Clients(Actor):
         return self.on(self.process(), self.topic(), lambda ledger: ledger.roll())
 
     def trim(self) -> str:
-        """Let go of what retention does not hold."""
+        """Trim what retention does not keep."""
         return self.on(self.process(), self.topic(), lambda ledger: ledger.trim())
 
     def keep_for(self) -> str:
@@ -162,7 +162,7 @@ class Clients(Actor):
         return self.on(process, model, acknowledge)
 
     def truncate(self) -> str:
-        """Let go of everything at once."""
+        """Trim everything at once."""
         model = self.topic()
 
         def truncate(ledger: ManagedLedger) -> None:

@@ -25,7 +25,7 @@ class FaultPlan:
     torn: float = 0.0
     """Of a read of the hot log giving less than it says, or nothing."""
     conflicts: float = 0.0
-    """Of a topic's list being changed by somebody else, harmlessly, right before it is written."""
+    """Of another process changing a topic's ledger list, harmlessly, right before it is written."""
 
     @property
     def is_empty(self) -> bool:
@@ -47,7 +47,7 @@ def draw_fault_plan(rng: Random) -> FaultPlan:
         "torn and garbled reads": FaultPlan("", tier=_garbled_tier(often), torn=often),
         "metadata that fails now and then": FaultPlan("", metadata=_flaky_metadata(often), conflicts=often),
         "metadata that is out": FaultPlan("", metadata=_out_metadata()),
-        "somebody else who changes lists": FaultPlan("", conflicts=often),
+        "another process that changes ledger lists": FaultPlan("", conflicts=often),
         "a storm": FaultPlan("", _flaky_tier(often) + _garbled_tier(often), _flaky_metadata(often), often, often),
     }
     name = rng.choice(tuple(kinds))

@@ -37,7 +37,7 @@ FOREIGN: Final = "foreign"
 
 
 def uuid_of(holder: OffloadContext | OffloadSegment) -> str | None:
-    """The UUID in a list, as text; None where there is none."""
+    """The UUID in a ledger list, as text; None if it is unset."""
     return _uuid(holder.uidMsb, holder.uidLsb) if holder.HasField("uidMsb") else None
 
 
@@ -66,9 +66,9 @@ class InvariantChecker:
     Args:
         metadata: The store itself.
         tiers: The tiers themselves.
-        now_ms: The time of day as whoever acts sees it.
+        now_ms: The time of day by the clock of the acting process.
         models: What topics must hold, by managed-ledger name.
-        stale: Whether whoever acts now has lost the topic, or is a task that nobody waits for.
+        stale: Whether the acting process has lost the topic, or the acting task has no owner that waits for it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class InvariantChecker:
         self.broken: list[str] = []
         """Promises that were broken."""
         self.late: set[str] = set()
-        """UUIDs of what was written, or uploaded to, by somebody who could not know that it is not his any more."""
+        """UUIDs of objects and uploads that a replaced owner, which could not know of that yet, wrote to."""
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class InvariantChecker:
         for model in self._models.values():
             if model.acknowledged.get(ledger_id) and ledger_id not in model.gone and model.name in self.lists:
                 self.broken.append(
-                    f"{model.name}: the hot copy of ledger {ledger_id} is deleted, which it did not let go"
+                    f"{model.name}: the hot copy of ledger {ledger_id} is deleted, though its list still names it"
                 )
 
     # --- tier ---------------------------------------------------------------------------------------------------------
@@ -201,19 +201,19 @@ class InvariantChecker:
         named = self.named()
         for key in keys:
             if key.startswith(FOREIGN):
-                self.broken.append(f"somebody else's object {key} is deleted")
+                self.broken.append(f"foreign object {key} is deleted")
             elif key[:_UUID_CHARS] in named and self.has(key):
                 self.broken.append(f"object {key} is deleted, and a list names it")
 
     def aborting(self, upload: Upload) -> None:
         """An upload is about to be aborted."""
         if upload.key.startswith(FOREIGN):
-            self.broken.append(f"somebody else's upload of {upload.key} is aborted")
+            self.broken.append(f"foreign upload of {upload.key} is aborted")
 
     def writing(self, key: str, tier: SimTier | None = None, data: bytes | None = None) -> None:
         """An object or an upload is about to be written."""
         if key.startswith(FOREIGN):
-            self.broken.append(f"somebody else's object {key} is written")
+            self.broken.append(f"foreign object {key} is written")
             return
         if tier is not None and self.has(key) and not (tier.has(key) and bytes(tier.get(key)) == data):
             self.broken.append(f"object {key} is written over with other bytes, or in two tiers")

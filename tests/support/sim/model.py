@@ -27,20 +27,20 @@ class TopicModel:
     life: int = 0
     """Counts how often it was created."""
     acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """What producers were told is durable: by ledger and entry, as the client sent it."""
+    """Entries with a receipt: by ledger and entry, as the client sent them."""
     unheard: dict[bytes, int] = field(default_factory=dict)
     """Sent, with no answer: each may be there, or not. The value is when it was sent, as a count of all sends."""
     sent: dict[bytes, int] = field(default_factory=dict)
     """Everything ever sent in this life, with its number; numbers ascend with positions."""
     gone: set[int] = field(default_factory=set)
-    """Ledgers that were let go of, rightly."""
+    """Ledgers that were trimmed, rightly."""
     retention: Retention = FOREVER
     subscribed: bool = False
     """Whether a subscription holds entries back, for certain."""
     consumed: Position = EARLIEST
     """The last position up to which the subscription was acknowledged."""
     truncated: int = -1
-    """Ledgers up to this id were to be let go of at once."""
+    """Ledgers up to this id were truncated."""
     deletion_wanted: bool = False
     taken_out: set[str] = field(default_factory=set)
     """UUIDs of segments that the topic was to be taken out of."""
@@ -122,7 +122,7 @@ class TopicModel:
 
         Args:
             found: Positions, and entries as the client sent them.
-            current: Whether whoever read owns the topic; then what was not acknowledged but is there must stay.
+            current: Whether the reader owns the topic; then entries that are readable without a receipt must stay.
         """
         problems: list[str] = []
         before: tuple[Position, int] | None = None

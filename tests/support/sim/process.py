@@ -164,7 +164,7 @@ class Process:
         self.store.tick()
         self._tier_source.drop_idle()
         if not self.started and not self._world.zombies:
-            # What sweeps the hot log presumes that whoever wrote there before has ended.
+            # Cleaning the hot log presumes that its earlier writer has ended.
             self.store.start()
             self.started = True
 

@@ -30,8 +30,8 @@ class _State(Enum):
 class Session:
     """The metadata store as one process sees it, with the errors of :mod:`afterglow.metadata.zookeeper`.
 
-    A lost session ends no ownership by itself: a topic is owned by whoever raised its epoch last, and the process goes
-    on in the belief that it is the owner until it meets a newer epoch.
+    A lost session ends no ownership by itself: a topic is owned by the process that raised its epoch last, and a
+    process goes on in the belief that it is the owner until it meets a newer epoch.
 
     A change whose answer is lost may be applied at once, never, or later, but not after the first request of the next
     session: the store refuses then what is left of the one before.
@@ -118,7 +118,7 @@ class Session:
             self.settle()
 
     def _break(self, path: str, change: Callable[[], object]) -> None:
-        """Send a change whose answer is never heard.
+        """Send a change whose answer is never received.
 
         Raises:
             CommitUnknown: It was sent.

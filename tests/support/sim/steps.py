@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from afterglow.metadata.memory import MemoryMetadataStore
 
-_TRASH: Final = "afterglow.trash"
+_DELETING_HOT: Final = "afterglow.trash"
 _LEDGER: Final = "-ledger-"
 _INDEX: Final = "-index"
 _LISTS: Final = "/managed-ledgers/"
@@ -67,7 +67,7 @@ class Effect:
 
     @cached_property
     def old(self) -> ManagedLedgerInfo:
-        """The list before; an empty one where there is none."""
+        """The ledger list before; an empty one if it was missing."""
         return ManagedLedgerInfo() if not self.old_value else parse_managed_ledger(self.old_value)
 
     @cached_property
@@ -77,7 +77,7 @@ class Effect:
 
     @cached_property
     def old_upload(self) -> UploadRecord:
-        """The upload record before; an empty one where there is none."""
+        """The upload record before; an empty one if it was missing."""
         return UploadRecord.FromString(self.old_value or b"")
 
     @cached_property
@@ -178,8 +178,8 @@ def _freed(info: ManagedLedgerInfo) -> set[int]:
     return {row.ledgerId for row in info.ledgerInfo if row.offloadContext.bookkeeperDeleted}
 
 
-def _trash(info: ManagedLedgerInfo) -> set[str]:
-    return set((text_of(info, _TRASH) or "").split(",")) - {""}
+def _hot_deletes(info: ManagedLedgerInfo) -> set[str]:
+    return set((text_of(info, _DELETING_HOT) or "").split(",")) - {""}
 
 
 def _deleting(info: ManagedLedgerInfo) -> bool:
@@ -229,7 +229,7 @@ def _is_freed(effect: Effect) -> bool:
 
 
 def _is_of_deleted_topic(effect: Effect) -> bool:
-    return any(_deleting(info) and effect.target in _trash(info) for info in effect.lists())
+    return any(_deleting(info) and effect.target in _hot_deletes(info) for info in effect.lists())
 
 
 def _is_committed(effect: Effect) -> bool:
@@ -311,9 +311,9 @@ STEPS: Final = (
     ),
     Step("ledger.trimming._drop", 1, "intent", _intent("the ledger left the topic's list")),
     Step("ledger.trimming._drop", 2, "commit", _list(lambda old, new: not _deleting(new) and _with_entries(old, new))),
-    Step("ledger.trimming", 1, "commit", _list(lambda old, new: _trash(new) - _trash(old))),
+    Step("ledger.trimming", 1, "commit", _list(lambda old, new: _hot_deletes(new) - _hot_deletes(old))),
     Step("ledger.trimming", 2, "hot-delete", _hot("delete")),
-    Step("ledger.trimming", 3, "strike-off", _list(lambda old, new: _trash(old) - _trash(new))),
+    Step("ledger.trimming", 3, "strike-off", _list(lambda old, new: _hot_deletes(old) - _hot_deletes(new))),
     Step("ledger.rollover", 1, "hot-create", _hot("create")),
     Step("ledger.rollover", 2, "commit", _list(lambda old, new: _ids(new) - _ids(old))),
     Step("ledger.rollover", 4, "hot-close", _hot("close", lambda effect: effect.by_writer)),

@@ -89,7 +89,7 @@ class Upkeep(Actor):
         return f"{seconds} s"
 
     def between(self) -> None:
-        """Somebody else acts between two effects of whoever acts now: another process, or a worker of any."""
+        """Another process, or a worker of any process, acts between two effects of the acting one."""
         world, rng = self.world, self.rng
         if world.orphans and rng.random() < 0.5:
             world.run_orphan(rng.randrange(len(world.orphans)))

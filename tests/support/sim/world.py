@@ -101,9 +101,9 @@ class SimWorld:
         self.clock_offset_ms = 0
         """How far the clock of the machine is ahead on which the next process begins."""
         self.crashes_in: int | None = None
-        """Effects until whoever acts dies; None: nobody does by itself."""
+        """Effects until the acting process crashes; None: it does not."""
         self.crashes_at: Interruption | None = None
-        """The step at which whoever comes to it dies."""
+        """The step at which the process that reaches it crashes."""
         self.interrupted: Counter[str] = Counter()
         """How often each step was interrupted, by the name of the interruption."""
         self._ending: list[Step] = []
@@ -126,12 +126,12 @@ class SimWorld:
         return UUID(int=self.rng.getrandbits(128), version=4)
 
     def now_ms(self) -> int:
-        """The time of day as whoever acts sees it."""
+        """The time of day by the clock of the acting process."""
         actor = self.actor.process if isinstance(self.actor, Worker) else self.actor
         return self.clock.now_ms() if actor is None else actor.clock.now_ms()
 
     def note(self, line: str) -> None:
-        """Keep a line for whoever reads about a failure."""
+        """Add a line to the trace, which a failure prints."""
         self.trace.append(line)
 
     # --- faults -------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class SimWorld:
             self.metadata_front = FaultyMetadataStore(metadata, fault_plan.metadata, seed=metadata_seed)
 
     def disturb(self, path: str) -> None:
-        """Somebody else may write to a topic's list just now, without a change."""
+        """Another process may write a topic's ledger list at this moment, without a change."""
         if (
             self.fault_plan.conflicts
             and path.startswith("/managed-ledgers/")
@@ -275,7 +275,7 @@ class SimWorld:
         return None
 
     def epoch(self, name: str) -> int | None:
-        """Of whoever owns a topic now."""
+        """Of the owner of a topic."""
         info = self.invariants.lists.get(name)
         found = None if info is None else text_of(info, OWNER_EPOCH)
         return None if found is None else int(found)
@@ -323,7 +323,7 @@ class SimWorld:
                 self._hot_ends = name, subject
 
     def _after_hot_effect(self, name: str) -> None:
-        # Deleting a ledger closes it first, which is no effect by which the process was to end.
+        # Deleting a ledger closes it first, which does not count as an effect of its own.
         if self._hot_ends is not None and self._hot_ends[0] == name and isinstance(self.actor, Process):
             (_, subject), self._hot_ends = self._hot_ends, None
             self.end_after(self.actor, f"hot {name}", subject)

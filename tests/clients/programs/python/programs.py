@@ -102,16 +102,16 @@ def table_view(client: Any, topic: str) -> None:
     put(FIRST)
     view = client.create_table_view(topic)
     show(entries=entries(view), get=view.get("a").decode(), missing=view.get("c"))
-    heard: list[list[str]] = []
-    view.for_each_and_listen(lambda key, value: heard.append([key, value.decode()]))
-    before = len(heard)
+    received: list[list[str]] = []
+    view.for_each_and_listen(lambda key, value: received.append([key, value.decode()]))
+    before = len(received)
     put(SECOND)
     deadline = time.monotonic() + WAIT_MS / 1000
-    while not ({key for key, _ in heard[before:]} >= LISTENED and "a" not in entries(view)):
+    while not ({key for key, _ in received[before:]} >= LISTENED and "a" not in entries(view)):
         if time.monotonic() > deadline:
             raise TimeoutError(f"the view stays at {entries(view)}")
         time.sleep(0.05)
-    show(updates=sorted([key, value] for key, value in heard[before:] if value))
+    show(updates=sorted([key, value] for key, value in received[before:] if value))
     show(entries=entries(view))
     view.close()
 
