@@ -28,7 +28,7 @@ from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
 from bench import offload
 from bench.measure import keep
-from bench.offload import Target, fill, drop_topic, raw_upload, targets, warm
+from bench.offload import Target, drop_topic, fill, raw_upload, targets, warm
 from bench.process_tree import Peak
 from bench.samples import unbatched
 from bench.streaming_cost import costs, many_topics
