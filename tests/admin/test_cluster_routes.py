@@ -49,7 +49,7 @@ def test_parameters_of_a_plugin_are_shown_masked(admin: Admin) -> None:
 
 def test_a_mask_is_no_secret(admin: Admin) -> None:
     before, masked = admin.state(), {**MARS, "authenticationParameters": "********"}
-    assert "give the secret" in admin.refused(412, "PUT", "clusters/mars", masked)
+    assert "send the secret" in admin.refused(412, "PUT", "clusters/mars", masked)
     assert admin.state() == before
     ok(admin, "PUT", "clusters/mars", MARS)
     admin.refused(412, "POST", "clusters/mars", masked)

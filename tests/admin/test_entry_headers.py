@@ -168,7 +168,7 @@ def test_a_payload_that_claims_more_than_a_message_may_have_is_not_decompressed(
     assert len(bomb) < LIMIT / 20
     monkeypatch.setattr("afterglow.admin.entry_headers.decompress", lambda *_args, **_options: pytest.fail("allocated"))
     for claim in (LIMIT + 1, 2**32 - 1):
-        with pytest.raises(AdminError, match="maxMessageSize=5242880: read it with a client") as refused:
+        with pytest.raises(AdminError, match="maxMessageSize=5242880: read the message with a client") as refused:
             payload_of(entry(message(compression=int(codec), uncompressed_size=claim), bomb), LIMIT)
         assert refused.value.status == 412
 

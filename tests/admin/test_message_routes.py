@@ -81,7 +81,7 @@ def test_what_cannot_be_shown_is_refused_with_the_reason(admin: Admin) -> None:
     admin.call("PUT", TOPIC)
     admin.do("PUT", SUBSCRIPTION)
     admin.write_entries(1)
-    assert "no message" in admin.refused(412, "GET", f"{TOPIC}/examinemessage")
+    assert "not a valid message" in admin.refused(412, "GET", f"{TOPIC}/examinemessage")
     admin.write(encode_entry(message(compression=1, uncompressed_size=400), b"torn"))
     assert "LZ4" in admin.refused(412, "GET", f"{TOPIC}/examinemessage")
     large = message()

@@ -153,9 +153,9 @@ def test_a_topic_that_is_not_there_is_not_offloaded(admin: Admin) -> None:
 def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> None:
     admin = start()
     admin.do("PUT", TOPIC)
-    assert "without a tier" in admin.refused(412, "PUT", f"{TOPIC}/offload", message(0))
-    assert "without a tier" in admin.refused(412, "GET", f"{TOPIC}/offload")
-    assert "without a tier" in admin.refused(412, "GET", f"{TOPIC}/explain")
+    assert "start it with a tier" in admin.refused(412, "PUT", f"{TOPIC}/offload", message(0))
+    assert "start it with a tier" in admin.refused(412, "GET", f"{TOPIC}/offload")
+    assert "start it with a tier" in admin.refused(412, "GET", f"{TOPIC}/explain")
     assert admin.get(f"{TOPIC}/stats")["offloadedStorageSize"] == 0
 
 

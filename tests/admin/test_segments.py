@@ -315,7 +315,7 @@ def test_one_topic_that_streams_keeps_all_as_they_are(admin: Admin, topics: list
     assert refused["topic"] == "persistent://public/default/t"
     assert "streamingOffloadEnabled=false" in refused["error"]
     reason = admin.refused(412, "POST", f"{path}/deleteOffloaded?streaming=true&dryRun=false&loseData=true")
-    assert reason.startswith(f"nothing was deleted, since 1 of {len(rows)} topics must be refused")
+    assert reason.startswith(f"nothing was deleted: 1 of {len(rows)} topics are refused")
     assert reason.endswith(refused["error"])
     assert admin.state() == before
 
@@ -375,7 +375,7 @@ def test_many_topics_need_the_word_streaming_and_a_namespace_that_exists(admin: 
 def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> None:
     admin = start()
     admin.do("PUT", TOPIC)
-    assert "without a tier" in admin.refused(412, "GET", f"{TOPIC}/segments")
-    assert "without a tier" in admin.refused(412, "POST", f"{TOPIC}/deleteOffloaded?streaming=true")
+    assert "start it with a tier" in admin.refused(412, "GET", f"{TOPIC}/segments")
+    assert "start it with a tier" in admin.refused(412, "POST", f"{TOPIC}/deleteOffloaded?streaming=true")
     for path in (NAMESPACE, EVERYTHING):
-        assert "without a tier" in admin.refused(412, "POST", f"{path}/deleteOffloaded?streaming=true")
+        assert "start it with a tier" in admin.refused(412, "POST", f"{path}/deleteOffloaded?streaming=true")

@@ -51,7 +51,7 @@ def test_an_admin_grants_and_a_role_does_what_it_was_granted(start: Callable[...
         (f"namespaces subscription-permission {NAMESPACE}", "kept [writer]"),
         ("tenants delete acme", "it is not among superUserRoles"),
     )
-    no = "the role 'reader' may not do this"
+    no = "role 'reader' may not make this call"
     check(
         reader,
         (f"topics stats {TOPIC}", '"msgRateIn"'),

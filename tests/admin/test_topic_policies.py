@@ -218,7 +218,7 @@ def test_the_strategy_of_schemas_is_the_topics_or_the_namespaces_or_the_brokers(
     admin.do("PUT", of_all, "UNDEFINED")
     assert (admin.get(of_all), held()) == ("UNDEFINED", "ALWAYS_INCOMPATIBLE")
     for path in (mine, of_all, older):
-        assert "there is no" in admin.refused(400, "PUT", path, "SIDEWAYS")
+        assert "unknown s" in admin.refused(400, "PUT", path, "SIDEWAYS")
 
 
 def test_an_open_topic_obeys_another_strategy_at_once(admin: Admin, client: pulsar.Client) -> None:

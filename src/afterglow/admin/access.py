@@ -1,17 +1,18 @@
-"""Access control of the admin API: the right that a call needs, and pages of others in a browser.
+"""Access control of the admin API: authentication, the right that a call needs, and cross-site requests of browsers.
 
-Every call needs the proof that the binary port asks for. With ``authorizationEnabled`` the proven role also needs the
-right that Pulsar asks for, by the rules of :mod:`afterglow.broker.authorization`.
+Every call is authenticated as on the binary port. With ``authorizationEnabled`` the authenticated role also needs the
+right that Pulsar requires, by the rules of :mod:`afterglow.broker.authorization`.
 
-Without it, every proven role may look. Where ``superUserRoles`` names roles, calls that set up or take down need one of
-these, or, below a tenant, one of the tenant's ``adminRoles``; where it names none, every proven role may set up.
+Without authorization, every authenticated role may read. If ``superUserRoles`` names roles, calls that change something
+need one of them or, below a tenant, one of the tenant's ``adminRoles``; else every authenticated role may change.
 
-A browser sends calls for any page that is open in it, also to a broker that listens on its own machine alone and asks
-nobody for proof. Two ways lead there:
+A browser sends requests for any page that is open in it, also to a broker that listens on loopback only and does not
+authenticate. Two attacks are refused:
 
-- A page sends a call to our address. The browser then says that it came from elsewhere: nothing may be changed so.
-- A page has its own name lead to this machine, and for the browser we are where the page came from. But the call names
-  that host, and nobody calls a loopback address by a name like that: nothing is answered.
+- Cross-site request: a page of another origin calls our address. The browser reports the origin; the call may not
+  change anything.
+- DNS rebinding: a page resolves its own host name to this machine, so that for the browser we are its origin. The
+  ``Host`` header has that name, which is not one of a loopback address; the call is not answered.
 """
 
 from __future__ import annotations
@@ -39,36 +40,36 @@ if TYPE_CHECKING:
 
 
 class Access(Enum):
-    """What a call needs. The rights on topics and namespaces are told apart with authorization only."""
+    """The right that a call needs. Rights on topics and namespaces differ only with authorization."""
 
     ANYONE = auto()
-    """Nothing: probes of machines that hold no credentials."""
+    """None: probes of load balancers, which hold no credentials."""
     KNOWN = auto()
-    """Proof of any role."""
+    """Any authenticated role."""
     LOOKUP = auto()
-    """To look at a topic: the right to produce to it or to consume it."""
+    """To read about a topic: produce or consume on it."""
     PEEK = auto()
-    """To look at a topic's messages and subscriptions: the right to consume it."""
+    """To read a topic's messages and subscriptions: consume on it."""
     LIST_TOPICS = auto()
-    """To look at a namespace's topics: the right to produce or consume in the whole namespace."""
+    """To list a namespace's topics: produce or consume on the namespace."""
     READ_TENANT = auto()
-    """To look at what admins of the tenant in the path set."""
+    """To read what admins of the tenant in the path set."""
     READ_SERVER = auto()
-    """To look at what superusers set, and at what all tenants have."""
+    """To read what superusers set, and what concerns all tenants."""
     CHANGE_SUBSCRIPTION = auto()
-    """To change a topic's subscription: the right to consume the topic with that subscription."""
+    """To change a topic's subscription: consume on the topic with that subscription."""
     CHANGE_SCHEMA = auto()
-    """To add a schema to a topic: the right to produce to it."""
+    """To add a schema to a topic: produce on it."""
     TENANT = auto()
-    """A role that administers the tenant in the path."""
+    """To change anything below the tenant in the path: one of its admin roles."""
     SUPER_USER = auto()
-    """A role that may do everything."""
+    """A superuser role."""
 
 
-_TO_LOOK: Final = frozenset(
+_READ_ONLY: Final = frozenset(
     {Access.KNOWN, Access.LOOKUP, Access.PEEK, Access.LIST_TOPICS, Access.READ_TENANT, Access.READ_SERVER}
 )
-"""What every proven role may do without authorization."""
+"""Rights of every authenticated role without authorization."""
 
 _FOR_SUPER_USERS: Final = frozenset({Access.READ_SERVER, Access.SUPER_USER})
 
@@ -84,27 +85,27 @@ _ON_TOPIC: Final[dict[Access, tuple[Callable[[RoleRights, TopicName, str | None]
 }
 
 
-class Gate:
-    """Lets calls pass or not."""
+class AccessControl:
+    """Authenticates the caller of each request, and refuses calls that its role may not make."""
 
     def __init__(self, service: BrokerService, authenticator: Authenticator) -> None:
         self._service = service
         self._authorizer = service.authorizer
         self._authenticator = authenticator
-        self._pages = _Pages(service.config)
+        self._browsers = _BrowserCheck(service.config)
 
     async def check(self, request: Request, access: Access) -> bool:
-        """Return if the call may pass.
+        """Return if the caller may make the call.
 
         Returns:
-            Whether a superuser makes it; where roles are not told apart, everybody is one.
+            Whether the caller is a superuser; every caller is one where no roles are configured.
 
         Raises:
-            Refused: The caller has not proved a role.
+            Refused: The caller is not authenticated.
             InvalidName: A name in the path is not well-formed.
-            AdminError: The role may not make it, or another page in a browser makes it.
+            AdminError: The role may not make the call, or it is a cross-site request.
         """
-        self._pages.check(request)
+        self._browsers.check(request)
         if access is Access.ANYONE:
             return False
         role = self._authenticator.authenticate_header(request.headers.get("authorization")).role
@@ -112,14 +113,14 @@ class Gate:
             await self._authorize(request, role, access)
             return self._authorizer.is_super_user(role)
         is_super_user = not self._service.config.super_user_roles or self._authenticator.is_super_user(role)
-        if access not in _TO_LOOK and not is_super_user:
+        if access not in _READ_ONLY and not is_super_user:
             await self._check_admin(request, role, access)
         return is_super_user
 
     async def _authorize(self, request: Request, role: str | None, access: Access) -> None:
         original = request.headers.get("x-original-principal")
         if original and original != role:
-            raise AdminError(HTTPStatus.FORBIDDEN, f"the role {role!r} may not act for {original!r}: it is not a proxy")
+            raise AdminError(HTTPStatus.FORBIDDEN, f"role {role!r} may not act for {original!r}: it is not a proxy")
         if access is Access.KNOWN or self._authorizer.is_super_user(role):
             return
         if access is Access.LIST_TOPICS or access in _ON_TOPIC:
@@ -153,38 +154,34 @@ def _segment(request: Request, name: str) -> str:
 
 
 def _refused(role: str | None, reason: str) -> AdminError:
-    return AdminError(HTTPStatus.FORBIDDEN, f"the role {role!r} may not do this: {reason}")
+    return AdminError(HTTPStatus.FORBIDDEN, f"role {role!r} may not make this call: {reason}")
 
 
-# --- pages of others ---
+# --- cross-site requests ---
 
 
-class _Pages:
-    """Refuses calls of other pages in a browser.
-
-    Args:
-        config: The broker's settings.
-    """
+class _BrowserCheck:
+    """Refuses cross-site requests and DNS rebinding; see the module's docstring."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        # Beyond this machine a broker has whatever names its network gives it, and asks for proof, or is meant not to.
-        self._by_any_name = config.authentication_enabled or not is_loopback(config.bind_address)
+        # A broker that listens beyond loopback has names that only its network knows.
+        self._accepts_any_host = config.authentication_enabled or not is_loopback(config.bind_address)
         self._names = {"localhost", config.bind_address.lower(), (config.advertised_address or "").lower()}
 
     def check(self, request: Request) -> None:
-        """Return if no page of others makes the call, as far as can be known.
+        """Return if the request does not come from a page of another origin, as far as its headers show.
 
         Raises:
-            AdminError: One does.
+            AdminError: It does.
         """
         host = request.headers.get("host", "")
-        if not self._by_any_name and not self._is_ours(host):
+        if not self._accepts_any_host and not self._is_ours(host):
             raise AdminError(
                 HTTPStatus.FORBIDDEN,
-                f"this broker is not called {host!r}: use 127.0.0.1, or name it so by advertisedAddress",
+                f"unknown host {host!r}: use 127.0.0.1, or set advertisedAddress to this name",
             )
-        if request.method not in _SAFE_METHODS and _from_another_page(request, host):
-            raise AdminError(HTTPStatus.FORBIDDEN, "a page of another origin may change nothing here: use /console")
+        if request.method not in _SAFE_METHODS and _is_cross_site(request, host):
+            raise AdminError(HTTPStatus.FORBIDDEN, "a page of another origin may not change anything: use /console")
 
     def _is_ours(self, host: str) -> bool:
         try:
@@ -194,8 +191,8 @@ class _Pages:
         return not host or name in self._names or _is_address(name)
 
 
-def _from_another_page(request: Request, host: str) -> bool:
-    """Whether a browser says so; other clients do not send these headers."""
+def _is_cross_site(request: Request, host: str) -> bool:
+    """Whether a browser reports another origin; clients that are not browsers do not send these headers."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in {"same-origin", "none"}

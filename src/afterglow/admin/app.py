@@ -1,4 +1,4 @@
-"""The application: all routes over one broker, and starting it on the ports that the settings name."""
+"""Application of the admin API: all routes of one server, served on the ports of the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from afterglow.admin import (
     topic_routes,
     verify_routes,
 )
-from afterglow.admin.access import Access, Gate
+from afterglow.admin.access import Access, AccessControl
 from afterglow.admin.call import Call
 from afterglow.admin.http_server import HttpLimits, serve_http
 from afterglow.admin.resource import failure, json_response
@@ -72,24 +72,24 @@ ALL_RESOURCES = (
     schema_routes.RESOURCES,
     verify_routes.RESOURCES,
     console.RESOURCES,
-    not_served.RESOURCES,  # after others: some of its paths match names that they take
-    cluster_routes.BROKERS,  # after the table, of which a path looks like the name of a cluster
+    not_served.RESOURCES,  # after the others: its patterns also match names in their paths
+    cluster_routes.BROKERS,  # after the table: /brokers/{cluster} would match some of its paths
 )
-"""Everything that is served, in the order in which paths are matched."""
+"""All resources, in the order in which paths are matched."""
 
 _SEARCHES: Final = 4
-"""Calls that search a tier at a time: the other threads that wait for one are for consumers."""
+"""Calls that search a tier at a time. The other threads of the tier pool are for consumers."""
 
 
 async def start_admin(server: ServerHandle, tls: ssl.SSLContext | None) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Serve the admin API, plain, over TLS, or both.
+    """Serve the admin API on the plain port, the TLS port, or both.
 
     Args:
         server: The server.
-        tls: The context of TLS connections, where a port wants it.
+        tls: The context of the TLS port; None: there is no such port.
 
     Returns:
-        The address of the first port that is open, and a callable that stops all of them.
+        The URL of the first port, and a callable that stops all ports.
 
     Raises:
         ConfigError: A port cannot be opened.
@@ -115,28 +115,28 @@ async def start_admin(server: ServerHandle, tls: ssl.SSLContext | None) -> tuple
 def admin_app(server: ServerHandle) -> Starlette:
     """The admin API of a server, to be served in the broker's own event loop."""
     service = server.service
-    gate = Gate(service, service.authenticator)
+    control = AccessControl(service, service.authenticator)
     make = partial(Call, server, asyncio.Semaphore(_SEARCHES))
     scraping = Access.KNOWN if service.config.authenticate_metrics_endpoint else Access.ANYONE
     app = Starlette(
         routes=[
-            *console_routes.overview_resources(Overview(server)).routes(gate, make),
-            *metrics_routes.resources(MetricsCollector(server), scraping).routes(gate, make),
-            *(route for resources in ALL_RESOURCES for route in resources.routes(gate, make)),
+            *console_routes.overview_resources(Overview(server)).routes(control, make),
+            *metrics_routes.resources(MetricsCollector(server), scraping).routes(control, make),
+            *(route for resources in ALL_RESOURCES for route in resources.routes(control, make)),
         ],
         middleware=[Middleware(_EncodedPaths)],
-        exception_handlers={HTTPException: _unknown, Exception: _fault},
+        exception_handlers={HTTPException: _on_unknown_path, Exception: _on_error},
     )
-    # A redirect would be built from the Host header, which anyone may have written.
+    # A redirect would be built from the Host header, which the client controls.
     app.router.redirect_slashes = False
     return app
 
 
 class _EncodedPaths:
-    """Passes the path to the routes as it was sent.
+    """Middleware that passes the path to the routes as it was sent.
 
-    The server decodes the path as a whole, after which an encoded slash inside a name looks like one between names.
-    Here paths are split first, and each part is decoded once by the handler that takes it.
+    The HTTP server decodes the whole path, so that an encoded slash inside a name becomes a separator. Here paths are
+    split first, and the handler decodes each segment once.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -150,19 +150,19 @@ class _EncodedPaths:
         await self._app(scope, receive, send)
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
-    """Answer a path that is not served, or a method that is not served there."""
+async def _on_unknown_path(request: Request, error: Exception) -> Response:
+    """Answer a path, or a method of a path, that does not exist."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 405:
-        reason = f"{request.method} does nothing at {path}"
+        reason = f"{request.method} is not supported at {path}"
     elif path.startswith("/admin/") and not path.startswith("/admin/v2/"):
-        reason = f"{path} is of the API for names with a cluster, which are not served: use /admin/v2/"
+        reason = f"{path} belongs to the v1 API, whose names include a cluster: use /admin/v2/"
     else:
-        reason = f"nothing is served at {path}; names have the form TENANT/NAMESPACE/TOPIC, each part encoded once"
+        reason = f"no such path: {path}; names have the form TENANT/NAMESPACE/TOPIC, each part encoded once"
     headers = dict(error.headers) if error.headers else None
     return json_response({"reason": reason}, error.status_code, headers)
 
 
-async def _fault(request: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     return failure(error, f"{request.method} {request.url.path}")

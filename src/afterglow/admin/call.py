@@ -1,4 +1,4 @@
-"""One call, as its handler sees it."""
+"""One call of the admin API: the server, and the path, query and body of the request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = dict[str, Any]
 
-_MOST: Final = 256 << 10
-"""Bytes of a body, unless a call takes more. Parsing holds the interpreter, whichever thread does it: the event loop
-waits up to twenty milliseconds for JSON of this size, and half a second for 5 MiB."""
+_MAX_BODY_BYTES: Final = 256 << 10
+"""Of a body, unless a handler allows more. Parsing holds the interpreter on any thread: the event loop waits up to 20
+ms for JSON of this size, and half a second for 5 MiB."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ _FLAGS: Final = {"true": True, "false": False}
 
 
 class Call:
-    """One call: the server, and what the caller gave."""
+    """One call: the server, and the request."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Call:
             AdminError: This broker does not offload.
         """
         if self.server.offload is None:
-            raise precondition_failed("this broker does not offload: it was started without a tier")
+            raise precondition_failed("this broker does not offload: start it with a tier")
         return self.server.offload
 
     @property
@@ -67,30 +67,30 @@ class Call:
         return self.server.offload is not None
 
     async def search(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Search data that may be in a tier; few calls do so at a time. See ``BrokerService.run_in_tier_pool``."""
+        """Run a search that may read a tier, in the tier pool. The number of concurrent searches is limited."""
         async with self._searches:
             return await self.service.run_in_tier_pool(work, *args, **kwargs)
 
     # --- policies ---
 
     async def namespace_policies(self) -> Json:
-        """All policies of the namespace in the path, as they are stored.
+        """Stored policies of the namespace in the path.
 
         Raises:
-            NotFound: There is no such namespace.
+            NotFound: The namespace does not exist.
         """
         return await self.blocking(self.catalog.policies, self.namespace)
 
     def check_new_policies(self, policies: Json) -> tuple[str, ...]:
-        """Check the policies of a namespace that the caller creates; see :meth:`PolicyChanges.check_new`."""
+        """Check policies with which the caller creates a namespace; see :meth:`PolicyChanges.check_new`."""
         return self.service.policy_changes.check_new(self.namespace, policies, self._allowed)
 
     async def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
-        """Change a namespace's policies as far as the caller may; see :meth:`BrokerService.update_policies`."""
+        """Change a namespace's policies with the caller's rights; see :meth:`BrokerService.update_policies`."""
         await self.service.update_policies(namespace, change, self._allowed)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
-        """Change a topic's policies as far as the caller may; see :meth:`BrokerService.update_topic_policies`."""
+        """Change a topic's policies with the caller's rights; see :meth:`BrokerService.update_topic_policies`."""
         await self.service.update_topic_policies(topic, change, self._allowed)
 
     # --- the path ---
@@ -106,24 +106,20 @@ class Call:
         return self._request.url.path
 
     def segment(self, name: str) -> str:
-        """A part of the path, decoded once.
+        """A segment of the path, decoded once.
 
         Raises:
-            InvalidName: It is not encoded as Java does it.
+            InvalidName: It is not encoded as Java encodes it.
         """
         return decode_name(self._request.path_params[name])
 
-    def has(self, name: str) -> bool:
-        """Whether the path has such a part."""
-        return name in self._request.path_params
-
-    def whole_number(self, name: str, low: int = 0, high: int = values.LONG_MAX) -> int:
-        """A part of the path that is a number.
+    def integer_segment(self, name: str, low: int = 0, high: int = values.LONG_MAX) -> int:
+        """A segment of the path that is an integer.
 
         Raises:
-            AdminError: It is none, or out of bounds.
+            AdminError: It is not an integer, or out of bounds.
         """
-        return values.whole_number(self.segment(name), name, low, high)
+        return values.parse_integer(self.segment(name), name, low, high)
 
     @property
     def namespace(self) -> NamespaceName:
@@ -146,10 +142,10 @@ class Call:
     # --- the query ---
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """A parameter that is true or false.
+        """A Boolean query parameter.
 
         Raises:
-            AdminError: It is neither.
+            AdminError: It is neither true nor false.
         """
         given = self.parameter(name)
         if given is None:
@@ -158,46 +154,46 @@ class Call:
             raise bad_request(f"the parameter {name} must be true or false, not {values.shown(given)}")
         return _FLAGS[given.lower()]
 
-    def whole_parameter(self, name: str, *, default: int) -> int:
-        """A parameter that is a whole number.
+    def integer_parameter(self, name: str, *, default: int, high: int = values.LONG_MAX) -> int:
+        """An integer query parameter.
 
         Raises:
-            AdminError: It is none.
+            AdminError: It is not an integer, or out of bounds.
         """
         given = self.parameter(name)
-        return default if given is None else values.whole_number(given, name, -values.LONG_MAX, values.LONG_MAX)
+        return default if given is None else values.parse_integer(given, name, -values.LONG_MAX, high)
 
     def parameter(self, name: str) -> str | None:
-        """A parameter; None where it is absent or empty."""
+        """A query parameter; None if it is absent or empty."""
         return self._request.query_params.get(name) or None
 
     def header(self, name: str) -> str | None:
-        """A header; None where it is absent."""
+        """A header; None if it is absent."""
         return self._request.headers.get(name)
 
     # --- the body ---
 
-    async def body(self, most: int = _MOST) -> Any:
-        """The JSON value of the body, which has up to so many bytes; None where it is empty.
+    async def body(self, max_bytes: int = _MAX_BODY_BYTES) -> Any:
+        """The JSON value of the body; None if it is empty.
 
         Raises:
-            AdminError: It is not valid JSON, or too long.
+            AdminError: It is not valid JSON, or longer than ``max_bytes`` or ``httpMaxRequestSize``.
         """
         configured = self.service.config.http_max_request_size
-        limit = min(most, configured) if configured > 0 else most
+        limit = min(max_bytes, configured) if configured > 0 else max_bytes
         data = bytearray()
-        async for chunk in self._request.stream():  # the server bounds the time that it takes
+        async for chunk in self._request.stream():  # the HTTP server limits the time that this takes
             data += chunk
             if len(data) > limit:
-                cause = "httpMaxRequestSize sets the limit" if limit < most else "no call of this kind has more"
-                raise AdminError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limit} bytes: {cause}")
+                cause = "raise httpMaxRequestSize" if limit < max_bytes else "send less"
+                raise AdminError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body exceeds {limit} bytes; {cause}")
         return values.parse(bytes(data))
 
-    # --- where it came to ---
+    # --- the address ---
 
     @property
     def web_url(self) -> str:
-        """Address of the admin API, under the name that lookups give."""
+        """URL of the admin API, with the host that lookups return."""
         scheme: str = self._request.scope.get("scheme", "http")
         return f"{scheme}://{self.broker_id}"
 

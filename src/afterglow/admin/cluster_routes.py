@@ -1,4 +1,4 @@
-"""Routes of clusters and brokers: this broker is all of one cluster; other clusters are records for tools."""
+"""Routes of clusters and brokers: this broker is its own cluster; other clusters are records for tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKERS = Resources("/admin/v2/brokers")
 PROBES = Resources("")
 
 _HEALTH_S: Final = 10.0
-"""A broker whose metadata store takes longer to answer is not healthy."""
+"""Time limit of the metadata store's answer; a broker whose store is slower is not healthy."""
 
 _URLS: Final = {
     "serviceUrl": ("http://",),
@@ -42,7 +42,7 @@ _SECRETS: Final = (
     "brokerClientTlsKeyStorePassword",
     "brokerClientSslFactoryPluginParams",
 )
-"""Shown masked. Parameters of a plugin may hold anything, and so a password."""
+"""Masked in answers. Parameters of a plugin may contain a password."""
 _TEXTS: Final = (
     "authenticationPlugin",
     "proxyProtocol",
@@ -63,9 +63,9 @@ _DEFAULTS: Final = {
     "brokerClientTlsKeyStoreType": "JKS",
     "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
 }
-"""Values that Pulsar shows where nothing was set."""
+"""Values that Pulsar shows for unset fields."""
 _UNSERVED: Final = ("peerClusterNames", "migrated", "migratedClusterUrl")
-"""Sent along by clients; accepted where they are empty."""
+"""Clients send these too; accepted if empty."""
 
 
 # --- clusters ---
@@ -97,18 +97,18 @@ async def create_cluster(call: Call) -> Response:
     """Add the record of another cluster."""
     name, data = call.segment("cluster"), _data(await call.body())
     if name == call.service.config.cluster_name:
-        raise conflict(f"cluster {name} exists already: it is this one")
+        raise conflict(f"cluster {name} exists already: it is this cluster")
     await call.blocking(call.catalog.clusters.create, name, _unmasked(data, {}))
     return Response(status_code=200)
 
 
 @CLUSTERS.on("POST", "/{cluster}", Access.SUPER_USER)
 async def update_cluster(call: Call) -> Response:
-    """Replace the record of another cluster; a secret that comes masked keeps its value."""
+    """Replace the record of another cluster; a masked secret keeps its value."""
     name, data = call.segment("cluster"), _data(await call.body())
     if name == call.service.config.cluster_name:
         raise precondition_failed(
-            f"{name} is this cluster, which answers where it listens: set advertisedAddress and the ports instead"
+            f"{name} is this cluster, whose addresses are settings: set advertisedAddress and the ports instead"
         )
     await call.blocking(call.catalog.clusters.update, name, partial(_unmasked, data))
     return Response(status_code=200)
@@ -116,14 +116,14 @@ async def update_cluster(call: Call) -> Response:
 
 @CLUSTERS.on("DELETE", "/{cluster}", Access.SUPER_USER)
 async def delete_cluster(call: Call) -> None:
-    """Delete the record of a cluster that no tenant may use."""
+    """Delete the record of a cluster that no tenant refers to."""
     name = call.segment("cluster")
     if name == call.service.config.cluster_name:
-        raise precondition_failed(f"{name} is this cluster, which is not deleted while it runs")
+        raise precondition_failed(f"{name} is this cluster and cannot be deleted")
     tenants = await call.blocking(_tenants_of, call, name)
     if tenants:
         raise precondition_failed(
-            f"cluster {name} is among the allowedClusters of {', '.join(tenants)}: take it out first"
+            f"cluster {name} is among the allowedClusters of {', '.join(tenants)}: remove it there first"
         )
     await call.blocking(call.catalog.clusters.delete, name)
 
@@ -135,27 +135,27 @@ def _tenants_of(call: Call, cluster: str) -> list[str]:
 
 def _data(body: object) -> Json:
     if body is None:
-        raise bad_request('the body must hold the addresses of the cluster, as {"serviceUrl":"http://…",…}')
+        raise bad_request('the body is empty; expected addresses such as {"serviceUrl":"http://…",…}')
     given = values.fields(body, "a cluster", (*_URLS, *_TEXTS, *_FLAGS, *_UNSERVED))
     for name in _UNSERVED:
         if given.pop(name, None):
-            raise bad_request(f"{name} is not served: clusters have neither peers nor migrations here")
+            raise bad_request(f"{name} is not supported: leave it unset")
     for name, value in given.items():
         if name in _FLAGS:
             values.boolean(value, name)
             continue
         schemes = _URLS.get(name, ("",))
         if values.text(value, name) and not value.startswith(schemes):
-            raise bad_request(f"{name} must be an address as {schemes[0]}HOST:PORT, not {values.shown(value)}")
+            raise bad_request(f"{name} must be of the form {schemes[0]}HOST:PORT, not {values.shown(value)}")
     return given
 
 
 def _unmasked(data: Json, old: Json) -> Json:
-    """Replace masks by the secrets that are stored."""
+    """Replace masks by the stored secrets."""
     masked = [key for key in _SECRETS if data.get(key) == MASK]
     for key in masked:
         if key not in old:
-            raise precondition_failed(f"{key} is the mask of a secret, and no secret is stored: give the secret")
+            raise precondition_failed(f"{key} is a mask, and no secret is stored: send the secret")
     return {**data, **{key: old[key] for key in masked}}
 
 
@@ -170,13 +170,13 @@ async def list_brokers(call: Call) -> list[str]:
 
 @BROKERS.on("GET", "/health", Access.READ_SERVER)
 async def health(call: Call) -> Response:
-    """``ok`` if threads run and metadata can be read."""
+    """``ok`` if the event loop and threads run and metadata can be read."""
     version = call.parameter("topicVersion")
     if version not in {None, "V1", "V2"}:
         raise bad_request(f"topicVersion must be V1 or V2, not {values.shown(version)}")
     broker = call.parameter("brokerId")
     if broker not in {None, call.broker_id}:
-        raise not_found(f"there is no broker {broker}; this is {call.broker_id}")
+        raise not_found(f"unknown broker {broker}: the only broker is {call.broker_id}")
     try:
         async with asyncio.timeout(_HEALTH_S):
             await call.blocking(call.catalog.tenants)
@@ -189,54 +189,54 @@ async def health(call: Call) -> Response:
 
 @BROKERS.on("GET", "/ready", Access.KNOWN)
 async def ready(_call: Call) -> Response:
-    """``ok`` once this answers: the binary port is opened first."""
+    """``ok``: the binary port is opened before the HTTP port."""
     return PlainTextResponse("ok")
 
 
 @BROKERS.on("GET", "/version", Access.KNOWN)
 async def version(_call: Call) -> Response:
-    """The release of Pulsar whose protocol and API are served, which is what tools ask for."""
+    """The Pulsar release whose protocol and API are served."""
     return PlainTextResponse(PULSAR_VERSION)
 
 
 @BROKERS.on("GET", "/leaderBroker", Access.READ_SERVER)
 async def leader(call: Call) -> dict[str, str]:
-    """This broker, as the only one."""
+    """This broker: it is the only one."""
     return {"brokerId": call.broker_id, "serviceUrl": call.web_url}
 
 
 @BROKERS.on("GET", "/configuration", Access.SUPER_USER)
 async def dynamic_names(_call: Call) -> list[str]:
-    """Names of the settings that can be changed while the broker runs: none."""
+    """Names of dynamic settings: there are none."""
     return []
 
 
 @BROKERS.on("GET", "/configuration/values", Access.SUPER_USER)
 async def dynamic_values(_call: Call) -> dict[str, str]:
-    """Settings that were changed while the broker runs: none."""
+    """Values of dynamic settings: there are none."""
     return {}
 
 
 @BROKERS.on("GET", "/configuration/runtime", Access.SUPER_USER)
 async def runtime_values(call: Call) -> Json:
-    """Every setting as ``broker.conf`` would have it, secrets masked."""
+    """Every setting in the form of ``broker.conf``; secrets are masked."""
     return {row.key: row.show(value) for row, value, _ in call.service.config.rows()}
 
 
 @BROKERS.on("POST", "/configuration/{name}/{value}", Access.SUPER_USER)
 @BROKERS.on("DELETE", "/configuration/{name}", Access.SUPER_USER)
 async def change_configuration(call: Call) -> None:
-    """Refuse, since settings are read once, at the start."""
+    """Refuse the change: settings are read once, at the start."""
     name = call.segment("name")
-    raise precondition_failed(f"{name} cannot be changed while the broker runs: set it in broker.conf and start again")
+    raise precondition_failed(f"{name} cannot be changed while the broker runs: set it in broker.conf and restart")
 
 
 @BROKERS.on("POST", "/shutdown", Access.SUPER_USER)
 async def shutdown(call: Call) -> None:
-    """End the process as a signal would, once this is answered."""
+    """End the process like SIGTERM, once the call is answered."""
     call.flag("forcedTerminateTopic", default=True)
     if not call.server.on_shutdown:
-        raise precondition_failed("this broker is part of another program, which must end it")
+        raise precondition_failed("this broker is embedded in another program: stop that program")
     asyncio.get_running_loop().call_soon(call.server.on_shutdown)
 
 
@@ -245,11 +245,11 @@ async def list_brokers_of(call: Call) -> list[str]:
     """The brokers of a cluster."""
     name, own = call.segment("cluster"), call.service.config.cluster_name
     if name != own:
-        raise not_found(f"cluster {name} has no brokers here; this is {own}")
+        raise not_found(f"unknown cluster {name}: the brokers of {own} are known")
     return [call.broker_id]
 
 
 @PROBES.on("GET", "/status.html", Access.ANYONE)
 async def status(_call: Call) -> Response:
-    """``OK`` for load balancers, which hold no credentials."""
+    """``OK``, for load balancers, which hold no credentials."""
     return PlainTextResponse("OK")

@@ -1,6 +1,6 @@
-"""Views of the console: all topics with their figures, tiers, and the log of a topic.
+"""Routes of the console: all topics with their statistics, the tiers, and the log of a topic.
 
-The log of a topic is one answer: its hot ledgers, its objects in the tier, and the positions of its subscriptions.
+The log of a topic is one answer: its ledgers in the hot log, its objects in the tier, and its cursors.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
 
 TOPIC_LOG = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
-_MOST: Final = 1000
+_MAX_LIMIT: Final = 1000
 """Rows of one answer: some 400 KB."""
 _DEFAULT_LIMIT: Final = 100
 _DOMAIN: Final = "persistent://"
-"""Prefix of every topic, so that searching for it selects nothing."""
-_AS_THEY_ARE: Final = (
+"""Prefix of every topic name, ignored by the filter."""
+_SEGMENT_FIELDS: Final = (
     *("entries", "bytes", "assigned_ms", "offloaded_ms", "first_ms", "last_ms"),
     *("driver", "bucket", "key", "error"),
 )
-_UNDER_WAY: Final = {LedgerState.OFFLOADING: SegmentStatus.ASSIGNED, LedgerState.FAILED: SegmentStatus.FAILED}
+_IN_PROGRESS: Final = {LedgerState.OFFLOADING: SegmentStatus.ASSIGNED, LedgerState.FAILED: SegmentStatus.FAILED}
 
 
 # --- overview ---
 
 
 def _by_name(row: TopicRow) -> tuple[str, int]:
-    """Partitions by their number, which names alone would not give."""
+    """Sort key that orders partitions by their number."""
     base, _, index = row.topic.rpartition("-partition-")
     return (base, int(index)) if base and index.isdecimal() else (row.topic, -1)
 
@@ -74,25 +74,25 @@ _SORTS: Final[dict[str, Callable[[TopicRow], Any]]] = {
 
 
 def overview_resources(overview: Overview) -> Resources:
-    """The resources of topics and tiers that an overview collects."""
+    """Resources of the topics and tiers of a server."""
     found = Resources("/admin/v2/afterglow")
 
     @found.on("GET", "/topics", Access.READ_SERVER)
     async def list_topics(call: Call) -> dict[str, Any]:
-        """Topics with their figures, a partitioned one as a whole; with ``partitionsOf`` its partitions.
+        """Topics with their statistics, partitioned topics as a whole; with ``partitionsOf`` the partitions of one.
 
-        ``filter`` holds words that must all be in a name; ``sort`` is one of the columns, ``descending`` turns it
-        round; ``offset`` and ``limit`` give a page.
+        ``filter`` has words that a name must contain; ``sort`` names a column, ``descending`` reverses the order;
+        ``offset`` and ``limit`` select a page.
         """
-        wanted = _wanted(call)
+        query = _query(call)
         snapshot = await overview.look()
-        # Sorting tens of thousands of rows takes longer than the event loop may wait.
-        page = await call.blocking(_page, snapshot, wanted)
+        # Sorting tens of thousands of rows would block the event loop for too long.
+        page = await call.blocking(_page, snapshot, query)
         return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
 
     @found.on("GET", "/tiers", Access.READ_SERVER)
     async def list_tiers(call: Call) -> list[dict[str, Any]]:
-        """Tiers that this broker uses, and since when one is unavailable."""
+        """Tiers that this broker uses, with their outages."""
         return _tiers(call)
 
     return found
@@ -112,10 +112,10 @@ def _tiers(call: Call) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _TopicsQuery:
     """Filter, order and page of a request."""
 
-    whole: str | None
+    partitions_of: str | None
     """The topic whose partitions are listed; None: all topics."""
     words: tuple[str, ...]
     column: str
@@ -124,46 +124,43 @@ class _Wanted:
     limit: int
 
 
-def _wanted(call: Call) -> _Wanted:
+def _query(call: Call) -> _TopicsQuery:
     column = call.parameter("sort") or "topic"
     if column not in _SORTS:
         raise bad_request(f"sort must be one of {', '.join(_SORTS)}, not {values.shown(column)}")
-    return _Wanted(
-        whole=call.parameter("partitionsOf"),
+    return _TopicsQuery(
+        partitions_of=call.parameter("partitionsOf"),
         words=tuple(word.removeprefix(_DOMAIN) for word in (call.parameter("filter") or "").lower().split()),
         column=column,
         descending=call.flag("descending"),
-        offset=_number(call, "offset", 0, values.INT_MAX),
-        limit=_number(call, "limit", _DEFAULT_LIMIT, _MOST),
+        offset=_natural(call, "offset", 0, values.INT_MAX),
+        limit=_natural(call, "limit", _DEFAULT_LIMIT, _MAX_LIMIT),
     )
 
 
-def _page(snapshot: Look, wanted: _Wanted) -> dict[str, Any]:
-    rows = snapshot.grouped if wanted.whole is None else snapshot.of(wanted.whole)
+def _page(snapshot: Look, query: _TopicsQuery) -> dict[str, Any]:
+    rows = snapshot.grouped if query.partitions_of is None else snapshot.of(query.partitions_of)
     matching = [
         row
         for row in yielding_gil(rows)
-        if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in wanted.words)
+        if all(word in row.topic.lower().removeprefix(_DOMAIN) for word in query.words)
     ]
     matching.sort(key=_by_name)
-    matching.sort(key=_SORTS[wanted.column], reverse=wanted.descending)
+    matching.sort(key=_SORTS[query.column], reverse=query.descending)
     return {
         "now_ms": snapshot.now_ms,
         "total": len(rows),
         "matching": len(matching),
         "failing": sum(row.failing for row in rows),
         "totals": totals(rows),
-        "topics": [asdict(row) for row in matching[wanted.offset : wanted.offset + wanted.limit]],
+        "topics": [asdict(row) for row in matching[query.offset : query.offset + query.limit]],
     }
 
 
-def _number(call: Call, name: str, default: int, most: int) -> int:
-    given = call.parameter(name)
-    if given is None:
-        return default
-    if not (given.isascii() and given.isdigit() and len(given) <= 19):
-        raise bad_request(f"the parameter {name} must be a whole number, not {values.shown(given)}")
-    return values.integer(int(given), name, 0, most)
+def _natural(call: Call, name: str, default: int, high: int) -> int:
+    if (call.parameter(name) or "").startswith("-"):
+        raise bad_request(f"the parameter {name} must not be negative")
+    return call.integer_parameter(name, default=default, high=high)
 
 
 # --- log of a topic ---
@@ -171,8 +168,8 @@ def _number(call: Call, name: str, default: int, most: int) -> int:
 
 @TOPIC_LOG.on("GET", "/log", Access.LOOKUP)
 async def get_log(call: Call) -> dict[str, Any]:
-    """The log of one topic; with ``from`` only ledgers from that one on, and what holds entries of these."""
-    first = _number(call, "from", 0, values.LONG_MAX)
+    """The log of one topic; with ``from`` only the ledgers from that id on, and the objects of their entries."""
+    first = _natural(call, "from", 0, values.LONG_MAX)
     topic = await targets.open_one(call.service, call.topic)
     figures = figures_of(topic, own=True)
     cursors = _cursors(topic)
@@ -190,10 +187,10 @@ async def get_log(call: Call) -> dict[str, Any]:
 
 
 def _stored_log(call: Call, topic: Topic, first: int) -> dict[str, Any]:
-    """The part of the log that waits for metadata and a disk."""
+    """The part of the log that needs metadata and a disk; runs on a thread."""
     ledger, store = topic.ledger, call.service.store
     name = ledger.name
-    # Segments are read before the ledger list: one that is committed meanwhile is shown twice rather than not at all.
+    # Segments are read before the ledger list: one that is committed meanwhile appears twice rather than not at all.
     segments = call.offload.segments(name) if call.offloads else ()
     explained = {found.ledger_id: found for found in call.offload.explain(name)} if call.offloads else {}
     statistics = call.offload.statistics(name) if call.offloads else None
@@ -231,16 +228,7 @@ def _ledgers(
     writing_to: int | None,
     now_ms: int,
 ) -> list[Json]:
-    """The ledgers of a topic, oldest first.
-
-    Args:
-        info: The topic's ledger list.
-        layout: Numbers of entries; read after the ledger list.
-        size_bytes: Of all entries.
-        explained: Explanation of each ledger.
-        writing_to: The ledger that takes appends.
-        now_ms: Epoch milliseconds.
-    """
+    """The ledgers of a topic, oldest first. The layout must be read after the ledger list."""
     records = ledger_list.records(info)
     indexes = {ledger_id: index for index, ledger_id in enumerate(layout.ids)}
     closed_bytes = sum(record.size_bytes or 0 for record in records)
@@ -268,11 +256,11 @@ def _ledgers(
 
 
 def _ledger_objects(info: ManagedLedgerInfo, explained: Mapping[int, Explanation]) -> Iterator[Json]:
-    """Ledgers that are in the tier as a whole, or are being copied there."""
+    """Objects of whole ledgers, finished or in progress."""
     for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
         context, found = row.offloadContext, explained.get(row.ledgerId)
         uuid = ledger_uuid(row)
-        status = SegmentStatus.OFFLOADED if context.complete else _UNDER_WAY.get(found.state) if found else None
+        status = SegmentStatus.OFFLOADED if context.complete else _IN_PROGRESS.get(found.state) if found else None
         if status is None or (uuid is None and context.offloadSegment):
             continue
         done = status is SegmentStatus.OFFLOADED
@@ -295,19 +283,18 @@ def _ledger_objects(info: ManagedLedgerInfo, explained: Mapping[int, Explanation
 
 
 def _segment_object(view: SegmentView) -> Json:
-    """A segment of streaming offload."""
     return {
         "kind": "segment",
         "id": view.id,
         "status": str(view.status),
         "begin": _position(view.begin),
         "end": None if view.end is None else _position(view.end),
-        **{name: getattr(view, name) for name in _AS_THEY_ARE},
+        **{name: getattr(view, name) for name in _SEGMENT_FIELDS},
     }
 
 
 def _cursors(topic: Topic) -> list[Json]:
-    """Positions of the subscriptions of a topic; called in the event loop's thread."""
+    """Cursors of a topic; called in the event loop's thread."""
     layout = topic.ledger.layout
     return [
         {
@@ -324,7 +311,7 @@ def _cursors(topic: Topic) -> list[Json]:
 
 
 def _first_ms(rows: Sequence[Json], objects: Sequence[Json], hot: HotLog) -> int | None:
-    """Time of the first entry; None where neither the tier's records nor the hot log have it."""
+    """Time of the first entry; None if neither the segment records nor the hot log have it."""
     first = next((row for row in rows if row["entries"]), None)
     if first is None:
         return None
@@ -335,7 +322,7 @@ def _first_ms(rows: Sequence[Json], objects: Sequence[Json], hot: HotLog) -> int
     try:
         (entry,) = hot.open(first["ledger_id"]).read(0, 0)
         return entry_time(entry).time_ms
-    except (AfterglowError, ValueError):  # the hot copy is deleted, or it is not an entry of Pulsar's
+    except (AfterglowError, ValueError):  # the hot copy is deleted, or the entry is not a Pulsar message
         return None
 
 
@@ -344,7 +331,7 @@ def _position(position: Position) -> Json:
 
 
 def _tier_location(row: ManagedLedgerInfo.LedgerInfo) -> Json:
-    """Driver and bucket of an object, as far as this release knows the driver."""
+    """Driver and bucket of an object; the bucket is None for a driver that this release does not know."""
     driver = row.offloadContext.driverMetadata
     try:
         location = location_of_driver(driver)

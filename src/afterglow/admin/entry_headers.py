@@ -1,8 +1,8 @@
-"""A stored entry as the admin API gives it: the payload as the body, everything else as headers.
+"""A stored entry as an HTTP answer: the payload is the body, its metadata are headers.
 
-Names, and their case, are those that Pulsar's Java client looks for. What a producer wrote goes into header values, so
-nothing of it may end a line: properties travel as JSON in ASCII, a key that no header can carry as base64, which the
-message says of itself, and in any other text a character that headers have no place for becomes a question mark.
+Names and their case are those that Pulsar's Java client expects. Header values contain text of producers, which must
+not end a line: properties are encoded as ASCII JSON; a key that a header cannot carry as base64, with a flag that says
+so; in other text, characters that are not valid in headers become question marks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CYCLE_YEARS: Final = 400
 _CYCLE_MS: Final = 146_097 * 86_400_000
-"""Of 400 years, after which the calendar is the same again."""
+"""Of 400 years, after which the Gregorian calendar repeats."""
 
 _NUMBERS: Final = (
     ("sequence_id", "sequence-id"),
@@ -56,34 +56,34 @@ _BYTES: Final = (
 
 
 def payload_of(entry: Entry, max_bytes: int) -> BytesLike:
-    """The payload, decompressed; one that is encrypted, or a piece of a larger message, as it is stored.
+    """The decompressed payload; of an encrypted message or a chunk the payload as it is stored.
 
     Args:
         entry: The entry.
-        max_bytes: Refuse to decompress to more.
+        max_bytes: Limit of the decompressed size.
 
     Raises:
-        AdminError: It claims more bytes; nothing was decompressed.
-        CorruptEntry: It does not decompress to what it claims.
+        AdminError: The metadata claims a larger size; nothing was decompressed.
+        CorruptEntry: The payload does not decompress to the size that the metadata claims.
     """
     metadata = entry.metadata
     if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
         return entry.payload
     if metadata.compression and metadata.uncompressed_size > max_bytes:
         raise precondition_failed(
-            f"the payload of {len(entry.payload)} bytes claims to hold {metadata.uncompressed_size}, and answers have "
-            f"at most maxMessageSize={max_bytes}: read it with a client"
+            f"the payload of {len(entry.payload)} bytes claims to decompress to {metadata.uncompressed_size}, above "
+            f"maxMessageSize={max_bytes}: read the message with a client"
         )
     return decompress(metadata.compression, entry.payload, metadata.uncompressed_size, max_bytes=max_bytes)
 
 
 def headers_of(position: Position, entry: Entry, entry_bytes: int) -> list[tuple[str, str]]:
-    """What the headers say of an entry; some come more than once.
+    """Headers of an entry; names may repeat.
 
     Args:
-        position: Where it stands.
+        position: Of the entry.
         entry: The entry.
-        entry_bytes: Its size as it is stored.
+        entry_bytes: Stored size of the entry.
     """
     return [(f"X-Pulsar-{name}", value) for name, value in _headers(position, entry, entry_bytes)]
 
@@ -117,7 +117,6 @@ def _headers(position: Position, entry: Entry, entry_bytes: int) -> Iterator[tup
 
 
 def _fields(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
-    """Fields that need nothing but to be written."""
     for names, write in (
         (_NUMBERS, lambda value: str(_signed(value))),
         (_FLAGS, _flag),
@@ -144,7 +143,7 @@ def _key(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: str | bytes) -> str:
-    """A string of a message; the parser leaves one that is no UTF-8 as bytes."""
+    """A string of a message; the parser returns strings that are not UTF-8 as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -161,12 +160,12 @@ def _base64(value: bytes) -> str:
 
 
 def _signed(value: int) -> int:
-    """As Java holds it, which has no unsigned numbers."""
+    """As Java represents it, which has no unsigned integers."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def _time(epoch_ms: int) -> str:
-    """A moment as Java writes it, also where it is far beyond any date: what a producer says is not checked."""
+    """A time as Java prints it, also beyond the years of ``datetime``: times of producers are not checked."""
     cycles, left_ms = divmod(_signed(epoch_ms), _CYCLE_MS)
     moment = _EPOCH + timedelta(milliseconds=left_ms)
     year = moment.year + _CYCLE_YEARS * cycles

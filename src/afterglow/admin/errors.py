@@ -1,11 +1,12 @@
-"""Errors as status codes and ``{"reason": …}``.
+"""Status codes of errors; an answer has the form ``{"reason": …}``.
 
-Our errors say what the caller can do about them and are passed on as they are. What is not ours, or means that stored
-data does not parse, is a fault inside: it goes to the log with its traceback, and the answer says no more than that.
+The message of an :class:`AfterglowError` tells the caller how to proceed, and becomes the reason. Any other error, and
+stored data that does not parse, is an internal error: its traceback is logged, and the answer has no details.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -37,49 +38,33 @@ from afterglow.errors import (
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 
-FAULT: Final = "the broker failed inside; its log says more"
+INTERNAL_ERROR: Final = "internal error; see the broker's log"
 
 
 class AdminError(AfterglowError):
-    """A call that is answered with this status and this reason."""
+    """An error that is answered with this status and this reason."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
 
-def bad_request(reason: str) -> AdminError:
-    """The body or a parameter is not what the call takes."""
-    return AdminError(HTTPStatus.BAD_REQUEST, reason)
-
-
-def forbidden(reason: str) -> AdminError:
-    """What nobody may ask for here."""
-    return AdminError(HTTPStatus.FORBIDDEN, reason)
-
-
-def not_found(reason: str) -> AdminError:
-    """What the call names is not there."""
-    return AdminError(HTTPStatus.NOT_FOUND, reason)
-
-
-def not_allowed(reason: str) -> AdminError:
-    """What the call names does not take this operation."""
-    return AdminError(HTTPStatus.METHOD_NOT_ALLOWED, reason)
-
-
-def conflict(reason: str) -> AdminError:
-    """What the call would make is there already, or in the way."""
-    return AdminError(HTTPStatus.CONFLICT, reason)
-
-
-def precondition_failed(reason: str) -> AdminError:
-    """The values are well-formed and cannot be taken, or what they concern is in use."""
-    return AdminError(HTTPStatus.PRECONDITION_FAILED, reason)
+bad_request: Final = partial(AdminError, HTTPStatus.BAD_REQUEST)
+"""The body or a parameter is malformed."""
+forbidden: Final = partial(AdminError, HTTPStatus.FORBIDDEN)
+"""The operation is not available to any role."""
+not_found: Final = partial(AdminError, HTTPStatus.NOT_FOUND)
+"""The object does not exist."""
+not_allowed: Final = partial(AdminError, HTTPStatus.METHOD_NOT_ALLOWED)
+"""The object does not support the operation."""
+conflict: Final = partial(AdminError, HTTPStatus.CONFLICT)
+"""The object exists already, or its state does not permit the operation."""
+precondition_failed: Final = partial(AdminError, HTTPStatus.PRECONDITION_FAILED)
+"""The values are well-formed and not acceptable, or the object is in use."""
 
 
 def status_of(error: Exception) -> HTTPStatus:
-    """The status that answers an error; 500 where the fault is ours."""
+    """The status code of an error; 500 for internal errors."""
     if isinstance(error, AdminError):
         return error.status
     if isinstance(error, Refused):
@@ -106,18 +91,18 @@ _STATUS: Final[tuple[tuple[type[AfterglowError], HTTPStatus], ...]] = (
     (NotSupported, HTTPStatus.METHOD_NOT_ALLOWED),
     (MissingDependency, HTTPStatus.NOT_IMPLEMENTED),
     (DiskFull, HTTPStatus.INSUFFICIENT_STORAGE),
-    # Worth trying again: the topic is on its way out of this process, or what it needs cannot be reached now.
+    # Worth a retry: the topic is being closed, or a store cannot be reached now.
     (TopicClosed, HTTPStatus.SERVICE_UNAVAILABLE),
     (Fenced, HTTPStatus.SERVICE_UNAVAILABLE),
     (MetadataError, HTTPStatus.SERVICE_UNAVAILABLE),
     (HotLogError, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
-    # The tier refuses what the broker asks of it, or has not what it should have: the caller may be in the right.
+    # The tier refuses a request of the broker, or an object is missing: not the caller's error.
     (StorageError, HTTPStatus.BAD_GATEWAY),
-    # Stored bytes that do not parse are no fault of the caller's.
+    # Stored bytes do not parse: not the caller's error.
     (FormatError, HTTPStatus.INTERNAL_SERVER_ERROR),
 )
-"""First match counts."""
+"""The first match counts."""
 
 _WIRE: Final = {
     wire.AuthenticationError: HTTPStatus.UNAUTHORIZED,

@@ -1,7 +1,7 @@
-"""Serving an ASGI application over HTTP, in the event loop that is running.
+"""HTTP server of an ASGI application, in the running event loop.
 
-The process keeps its own signal handlers. The sizes of headers are bounded by the parser, those of bodies by their
-handlers; the number of connections and the time that a client may take are bounded here.
+The process keeps its own signal handlers. The parser limits the size of headers and the handlers that of bodies; this
+module limits the number of connections and the time that a client may take.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
 
-_WAITING: Final = (h11.IDLE, h11.SEND_BODY)
-"""States of a client that has to send more: the headers of a request, or the rest of its body."""
+_RECEIVING: Final = (h11.IDLE, h11.SEND_BODY)
+"""States in which the client has to send more: the headers of a request, or the rest of its body."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Bounds on connections to the admin API, shared by its plain and its TLS port."""
+    """Limits of connections to the admin API, shared by the plain and the TLS port."""
 
     slots: ConnectionSlots
-    """Bounds the connections of both ports."""
+    """Limits the connections of both ports."""
     request_timeout_s: float
-    """Seconds for the headers of a request, for its body, and for a client that has stopped reading an answer."""
+    """For the headers of a request, for its body, and for a client that has stopped reading an answer."""
     handshake_timeout_s: float
-    """Seconds for a TLS handshake."""
+    """For a TLS handshake."""
 
     @classmethod
     def of(cls, config: BrokerConfig) -> HttpLimits:
-        """The limits that the settings name, with no slot taken."""
+        """Limits by the settings, with no slot taken."""
         slots = ConnectionSlots(
             config.max_http_server_connections,
             config.max_http_server_connections_per_ip,
@@ -57,16 +57,16 @@ class HttpLimits:
 
 
 class HttpServer:
-    """A server that answers. Made by :func:`serve_http`."""
+    """A running server. Made by :func:`serve_http`."""
 
-    def __init__(self, server: _Server, task: asyncio.Task[None], port: int) -> None:
+    def __init__(self, server: _UvicornServer, task: asyncio.Task[None], port: int) -> None:
         self._server = server
         self._task = task
         self.port = port
-        """Where it listens."""
+        """The port that it listens on."""
 
     async def stop(self) -> None:
-        """Accept nothing more, let calls under way end, and close every connection. A second call does nothing."""
+        """Stop accepting connections, finish the calls in progress, and close all connections. Idempotent."""
         self._server.should_exit = True
         await self._task
 
@@ -74,18 +74,18 @@ class HttpServer:
 async def serve_http(
     app: ASGIApp, host: str, port: int, limits: HttpLimits, tls: ssl.SSLContext | None = None, *, grace_s: float = 10.0
 ) -> HttpServer:
-    """Serve an application; returns once it answers.
+    """Serve an application; returns once it accepts connections.
 
     Args:
-        app: What answers.
+        app: The application.
         host: Address to listen on.
         port: 0 picks a free one.
-        limits: Bounds on connections and on the time that clients may take.
-        tls: Protects the wire; None: nothing does.
-        grace_s: Seconds that calls under way have when the server is stopped.
+        limits: Limits of connections and of the time that clients may take.
+        tls: The TLS context; None: plain HTTP.
+        grace_s: Time for calls in progress when the server is stopped.
 
     Raises:
-        ConfigError: The address or the port cannot be had.
+        ConfigError: The address or the port is not available.
     """
     listening = _listen(host, port)
     config = uvicorn.Config(
@@ -94,7 +94,7 @@ async def serve_http(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="warning",  # who serves is said by whoever starts it
+        log_level="warning",  # `afterglow serve` prints the address
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -105,23 +105,23 @@ async def serve_http(
     if tls is not None:
         make = over_tls(make, tls, "webServicePortTls", limits.slots, limits.handshake_timeout_s)
     config.http_protocol_class = make
-    server = _Server(config)
+    server = _UvicornServer(config)
     task = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]), name="admin-http")
-    waiting = asyncio.get_running_loop().create_task(server.answering.wait())
-    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done():
-        waiting.cancel()
-        await task  # raises why it has ended
-    found: int = listening.getsockname()[1]
-    return HttpServer(server, task, found)
+    started = asyncio.get_running_loop().create_task(server.is_started.wait())
+    await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
+    if not started.done():
+        started.cancel()
+        await task  # raises the error that ended it
+    bound_port: int = listening.getsockname()[1]
+    return HttpServer(server, task, bound_port)
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the process, and says when it answers."""
+class _UvicornServer(uvicorn.Server):
+    """Leaves signals to the process, and notifies when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.answering = asyncio.Event()
+        self.is_started = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -129,76 +129,76 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.answering.set()
+        self.is_started.set()
 
 
 class _HttpConnection(H11Protocol):
-    """One connection, which ends where its client takes too long to send a request or to read an answer.
+    """One connection; it is closed if the client takes too long to send a request or to read an answer.
 
-    uvicorn bounds only the time between two requests.
+    uvicorn limits only the time between two requests.
     """
 
     def __init__(self, timeout_s: float, slots: ConnectionSlots | None, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._timeout_s = timeout_s
         self._slots = slots
-        """None where the TLS layer in front has taken the slot."""
-        self._sending: asyncio.TimerHandle | None = None
-        self._sending_what: Any = None
-        """The state in which the client was when its time began."""
-        self._reading: asyncio.TimerHandle | None = None
+        """None: the TLS layer in front has taken the slot."""
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._timed_state: Any = None
+        """State of the client when its request timer was started."""
+        self._answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self._slots is not None and not self._slots.acquire(self, transport):
             transport.abort()
             return
-        self._watch_request()
+        self._update_request_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._slots is not None:
             self._slots.release(self)
-        for timer in (self._sending, self._reading):
+        for timer in (self._request_timer, self._answer_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch_request()
+        self._update_request_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reading = self.loop.call_later(self._timeout_s, self.transport.abort)
+        self._answer_timer = self.loop.call_later(self._timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
 
-    def _watch_request(self) -> None:
-        """Start the client's time where another part of a request is due, and stop it where nothing is."""
+    def _update_request_timer(self) -> None:
+        """Start the timer when the client has to send headers or a body, and stop it when it has not."""
         state = self.conn.their_state
-        if self._sending is not None:
-            if state is self._sending_what:
+        if self._request_timer is not None:
+            if state is self._timed_state:
                 return
-            self._sending.cancel()
-            self._sending = None
-        if state in _WAITING and not self.transport.is_closing():
-            self._sending_what = state
-            self._sending = self.loop.call_later(self._timeout_s, self._on_request_timeout)
+            self._request_timer.cancel()
+            self._request_timer = None
+        if state in _RECEIVING and not self.transport.is_closing():
+            self._timed_state = state
+            self._request_timer = self.loop.call_later(self._timeout_s, self._on_request_timeout)
 
     def _on_request_timeout(self) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            part = "the headers of a request" if self._sending_what is h11.IDLE else "the body"
+            part = "the headers of a request" if self._timed_state is h11.IDLE else "the body"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"{part} took longer than {self._timeout_s:g} s")
         self.transport.close()
-        if self._reading is None:  # a client that does not read either keeps the connection from closing
-            self._reading = self.loop.call_later(self._timeout_s, self.transport.abort)
+        if self._answer_timer is None:  # a client that does not read would keep the connection open
+            self._answer_timer = self.loop.call_later(self._timeout_s, self.transport.abort)
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Answer in place of the application, which learns that its caller has gone."""
+        """Answer in place of the application, which is notified of a disconnect."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

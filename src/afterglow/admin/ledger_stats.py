@@ -1,4 +1,4 @@
-"""Ledgers, cursors and metadata of a topic as JSON: Pulsar's own, and the view for readers outside the server.
+"""Ledgers, cursors and metadata of a topic as JSON: Pulsar's, and the view of readers outside the server.
 
 Pure functions over the managed ledger.
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def internal_stats(ledger: ManagedLedger, cursors: Sequence[tuple[Cursor, bool]], entries_added: int) -> Json:
-    """``internalStats``: the open ledger is listed with no entries, and its figures stand apart.
+    """``internalStats``: the open ledger is listed with 0 entries; its size is in fields of its own.
 
-    Pulsar always has an open ledger, and its tools take the current ledger's size for that of the last one. Here a
-    topic to which nothing was written yet has none open, and its last ledger counts as the current.
+    Pulsar always has an open ledger, and its tools assign the current ledger's size to the last one. Here a topic has
+    no open ledger until the first append; until then its last ledger counts as the current one.
 
     Args:
-        ledger: The topic's log.
-        cursors: Of all its subscriptions, also of readers, and whether consumers are connected.
+        ledger: The topic's managed ledger.
+        cursors: Cursors of all subscriptions, also of readers, and whether consumers are connected.
         entries_added: Since the topic was opened.
     """
     listed = ledger.ledgers
@@ -94,7 +94,7 @@ def cursor_stats(ledger: ManagedLedger, cursor: Cursor, *, consumed: bool) -> Js
 
 
 def internal_info(ledger: ManagedLedger, snapshot: Snapshot) -> Json:
-    """``internal-info``: the topic's metadata, and its cursors."""
+    """``internal-info``: the topic's metadata and cursors."""
     info = snapshot.info
     shown: Json = {
         "version": snapshot.version,
@@ -121,7 +121,7 @@ def _ledger_info(row: ManagedLedgerInfo.LedgerInfo) -> Json:
 
 
 def _in_ledger(position: Position, ledger: ManagedLedger) -> Position:
-    """A position before all ledgers as one before the first entry."""
+    """The position, or that before the first entry if it is before all ledgers."""
     rows = ledger.ledgers
     return Position(rows[0].ledger_id, -1) if position.ledger_id < 0 and rows else position
 
@@ -157,7 +157,7 @@ def _state(ledger: ManagedLedger) -> str:
 
 
 def _ranges(cursor: Cursor) -> str:
-    """As Java prints them: the lower end excluded, the upper included."""
+    """Ranges as Java prints them, with the lower end excluded and the upper included."""
     ranges = (f"({ledger_id}:{first - 1}..{ledger_id}:{last}]" for ledger_id, first, last in cursor.individually_acked)
     return f"[{','.join(ranges)}]"
 
@@ -175,7 +175,7 @@ def _position(position: Position) -> Json:
 
 
 def _uuid(upper: int, lower: int) -> str:
-    """Of Java's two signed halves."""
+    """A UUID of Java's two signed halves."""
     return str(UUID(int=(upper & (2**64 - 1)) << 64 | lower & (2**64 - 1)))
 
 
@@ -187,12 +187,12 @@ def _time(epoch_ms: int) -> str:
 
 
 def reader_view(info: ManagedLedgerInfo, segments: Iterable[SegmentRecord], layout: Layout) -> Json:
-    """The ledger list as it is stored, with the tier location of every segment; all in base64.
+    """The stored ledger list with the tier location of every segment, and the segment records, in base64.
 
     Args:
         info: The topic's ledger list.
         segments: Records of its segments.
-        layout: Numbers of entries, read after the ledger list: it knows every ledger that the list leaves open.
+        layout: Numbers of entries, read after the ledger list, so that it has every ledger that is open there.
     """
     records = {record.uuid: record for record in segments}
     located = ManagedLedgerInfo()

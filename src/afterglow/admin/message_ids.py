@@ -1,4 +1,4 @@
-"""Message ids: their JSON, and the entries of a topic that they name."""
+"""Message ids in requests and answers, and the position and acknowledgements at which a subscription starts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _LONG_MIN: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class MessageReference:
-    """A message that a caller names, with the properties of a subscription that is created there."""
+    """A message id in a request, with the properties of a subscription that is created there."""
 
     position: Position = LATEST
     batch_index: int = -1
     """-1: the whole entry."""
     excluded: bool = False
-    """Whether the message itself is left out."""
+    """Whether the range starts after the message."""
     properties: dict[str, str] = field(default_factory=dict)
     """Of a subscription that is created there."""
 
 
 def encode(position: Position, partition: int, batch_index: int = -1) -> dict[str, int]:
-    """A message id; with a batch index only where the message is one of a batch."""
+    """Encode a message id; messages outside batches have no batch index."""
     encoded = {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": partition}
     if batch_index >= 0:
         encoded["batchIndex"] = batch_index
@@ -40,14 +40,14 @@ def encode(position: Position, partition: int, batch_index: int = -1) -> dict[st
 
 
 def decode(body: object) -> MessageReference:
-    """The message that a body names: ``earliest``, ``latest``, ``LEDGER:ENTRY``, or a message id; no body is latest.
+    """Decode a body: ``earliest``, ``latest``, ``LEDGER:ENTRY``, or a message id; an empty body means latest.
 
-    Fields of a message id that do not tell its position are ignored: clients send them along.
+    Other fields of a message id, which clients send along, are ignored.
 
     Raises:
-        AdminError: A field has another type.
+        AdminError: A field has a wrong type.
         InvalidName: The text is not a position.
-        ValueTooLarge: The properties are too large to keep.
+        ValueTooLarge: The properties are too large.
     """
     if body is None:
         return MessageReference()
@@ -68,22 +68,16 @@ def decode(body: object) -> MessageReference:
     )
 
 
-async def begin_at(topic: Topic, message: MessageReference) -> tuple[Position, tuple[int, ...] | None]:
-    """The entry to begin with, and which of its messages are not acknowledged; None: all."""
+async def start_position(topic: Topic, message: MessageReference) -> tuple[Position, tuple[int, ...] | None]:
+    """The first entry of a subscription, and the ack set of its unacknowledged messages; None: all."""
     if message.position == LATEST:
         return LATEST, None
     if message.batch_index < 0:
         return (message.position.next() if message.excluded else message.position), None
-    first, size = await _in_batch(topic, message)
+    first = message.batch_index + 1 if message.excluded else message.batch_index
+    entries = await topic.read(message.position, 1, 1)
+    is_found = bool(entries) and entries[0].position == message.position
+    size = prepare_entry(entries[0], expose_broker_metadata=True).messages if is_found else 1
     if first >= size:
         return message.position.next(), None
     return message.position, (to_words((1 << size) - (1 << first)) if first > 0 else None)
-
-
-async def _in_batch(topic: Topic, message: MessageReference) -> tuple[int, int]:
-    """The first message of the batch that is meant, and how many it has; 1 where it is none, or not there."""
-    first = message.batch_index + 1 if message.excluded else message.batch_index
-    entries = await topic.read(message.position, 1, 1)
-    if not entries or entries[0].position != message.position:
-        return first, 1
-    return first, prepare_entry(entries[0], expose_broker_metadata=True).messages

@@ -1,4 +1,4 @@
-"""Routes of single messages: peek, examine, get by position, find by time; nothing is consumed."""
+"""Routes of single messages: peek, examine, get by position, find by time. Cursors do not move."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
-_MOST_HEADER_BYTES: Final = 7936
-"""Pulsar's Java client reads 8 KiB of headers and waits for minutes after more; the rest is for those of HTTP."""
+_MAX_HEADER_BYTES: Final = 7936
+"""Pulsar's Java client reads 8 KiB of headers, and hangs for minutes on more; the difference is for HTTP's own."""
 _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
 
 
 @RESOURCES.on("GET", "/subscription/{subscription}/position/{number}", Access.PEEK)
 async def peek(call: Call) -> Response:
-    """The n-th entry that a subscription has not acknowledged, from 1; nothing is consumed."""
-    number = call.whole_number("number", 1, values.INT_MAX)
-    topic = await targets.open_whole(call.service, call.topic, "peeked at")
+    """The n-th unacknowledged entry of a subscription, from 1."""
+    number = call.integer_segment("number", 1, values.INT_MAX)
+    topic = await targets.open_for(call.service, call.topic, "peeked at")
     cursor = targets.subscription_of(topic, call.segment("subscription")).cursor
     left = number - 1
     for span in cursor.unacked():
@@ -44,12 +44,12 @@ async def peek(call: Call) -> Response:
 
 @RESOURCES.on("GET", "/examinemessage", Access.PEEK)
 async def examine(call: Call) -> Response:
-    """The n-th entry of a topic, from 1, counted from its begin or its end."""
+    """The n-th entry of a topic, from 1, counted from its beginning or its end."""
     begin = call.parameter("initialPosition") or _LATEST
     if begin not in {_EARLIEST, _LATEST}:
         raise bad_request(f"initialPosition must be {_EARLIEST} or {_LATEST}, not {values.shown(begin)}")
-    number = max(call.whole_parameter("messagePosition", default=1), 1)
-    topic = await targets.open_whole(call.service, call.topic, "examined")
+    number = max(call.integer_parameter("messagePosition", default=1), 1)
+    topic = await targets.open_for(call.service, call.topic, "examined")
     layout = topic.ledger.layout
     if not layout.total_entries:
         raise precondition_failed("Could not examine messages due to the total message is zero")
@@ -62,19 +62,19 @@ async def examine(call: Call) -> Response:
 @RESOURCES.on("GET", "/ledger/{ledger}/entry/{entry}", Access.PEEK)
 async def get_by_id(call: Call) -> Response:
     """The entry at a position."""
-    position = Position(call.whole_number("ledger"), call.whole_number("entry"))
-    topic = await targets.open_whole(call.service, call.topic, "read by message id")
+    position = Position(call.integer_segment("ledger"), call.integer_segment("entry"))
+    topic = await targets.open_for(call.service, call.topic, "read by message id")
     if not topic.ledger.layout.contains(position):
-        raise not_found(f"Message id not found: there is no entry {position} in {topic.name}")
+        raise not_found(f"Message id not found: {topic.name} has no entry {position}")
     return await _entry(topic, position)
 
 
 @RESOURCES.on("GET", "/messageid/{timestamp}", Access.PEEK)
 async def find_by_time(call: Call) -> dict[str, int] | None:
-    """The first message at or after a moment; where all are older, the one that comes next."""
-    time_ms = call.whole_number("timestamp")
-    topic = await targets.open_whole(call.service, call.topic, "searched by time")
-    if not topic.ledger.ledgers:  # nothing was ever written, and what comes next has no place yet
+    """Id of the first message at or after a time; if all are older, the id of the next message."""
+    time_ms = call.integer_segment("timestamp")
+    topic = await targets.open_for(call.service, call.topic, "searched by time")
+    if not topic.ledger.ledgers:  # an empty topic: the position of its first message is not known yet
         return None
     position = await call.search(topic.ledger.reader.find_by_time, time_ms)
     return message_ids.encode(position, topic.partition)
@@ -83,23 +83,23 @@ async def find_by_time(call: Call) -> dict[str, int] | None:
 async def _entry(topic: Topic, position: Position) -> Response:
     entries = await topic.read(position, 1, 1)
     if not entries or entries[0].position != position:
-        raise not_found(f"Message not found: entry {position} of {topic.name} is gone, or no copy of it can be read")
+        raise not_found(f"Message not found: entry {position} of {topic.name} was deleted, or cannot be read")
     try:
         return await topic.service.blocking(_response, entries[0], topic.service.config.max_message_size)
-    except CorruptEntry as error:  # not a fault inside: whatever a producer sends is stored
-        raise precondition_failed(f"entry {position} of {topic.name} holds no message: {error}") from error
+    except CorruptEntry as error:  # not an internal error: the broker stores what producers send
+        raise precondition_failed(f"entry {position} of {topic.name} is not a valid message: {error}") from error
 
 
 def _response(stored: StoredEntry, max_bytes: int) -> Response:
     entry = decode_entry(stored.data)
     headers = headers_of(stored.position, entry, len(stored.data))
     size = sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
-    if size > _MOST_HEADER_BYTES:
+    if size > _MAX_HEADER_BYTES:
         raise precondition_failed(
-            f"the properties of entry {stored.position} and what else describes it take {size} bytes, and the headers "
-            f"of an answer have room for {_MOST_HEADER_BYTES}: read it with a client"
+            f"the metadata of entry {stored.position} takes {size} bytes, and the headers of an answer hold "
+            f"{_MAX_HEADER_BYTES}: read the message with a client"
         )
-    # Bytes of anybody's: nothing a browser should take for a page.
+    # The payload is not trusted: a browser must not render it.
     response = Response(bytes(payload_of(entry, max_bytes)), media_type="application/octet-stream")
     response.raw_headers += [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
     return response

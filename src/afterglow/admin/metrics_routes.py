@@ -1,7 +1,7 @@
-"""The metrics endpoint for Prometheus.
+"""Metrics endpoint for Prometheus.
 
-As in Pulsar, every client that reaches the port may scrape, and so reads the names of all topics, unless
-``authenticateMetricsEndpoint`` is set: then a scrape needs the proof of a role that every other call needs.
+As in Pulsar, every client that reaches the port may scrape, and so read the names of all topics. With
+``authenticateMetricsEndpoint`` a scrape is authenticated like every other call.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from afterglow.pipeline.metrics.definitions import Metric
     from afterglow.pipeline.metrics.samples import Samples
 
-
-_AT_ONCE: Final = 50
-"""Samples that are written before the event loop may have the interpreter, if it wants it: a third of a millisecond.
-Otherwise it would wait for its turn for five, at each of its steps."""
+_SAMPLES_PER_TURN: Final = 50
+"""Samples between two releases of the interpreter: 0.3 ms. Else the event loop would wait 5 ms, Python's switch
+interval, at each of its steps."""
 
 
 def resources(collector: MetricsCollector, access: Access) -> Resources:
-    """The resource that gives the metrics of a collector, to callers with that access."""
+    """The resource of a collector's metrics, for callers with that right."""
     found = Resources("")
 
     @found.on("GET", "/metrics", access)
@@ -47,15 +46,15 @@ def resources(collector: MetricsCollector, access: Access) -> Resources:
 
 
 def exposition(samples: Samples, cluster: str) -> bytes:
-    """Samples in the text format of Prometheus."""
+    """Encode samples in Prometheus' text format."""
     return generate_latest(_Families(samples, cluster))
 
 
 class _Families(Collector):
-    """Samples as families of the library.
+    """Samples as metric families of the library.
 
-    A family makes its samples while they are written, and lets go of each: tens of thousands that live at a time would
-    make Python look through all its objects for garbage, which holds up every thread.
+    Samples are made while they are written, and freed one by one: tens of thousands of live objects would trigger full
+    garbage collections, which stop every thread.
     """
 
     def __init__(self, samples: Samples, cluster: str) -> None:
@@ -68,12 +67,12 @@ class _Families(Collector):
             members = list(series)
             metric = members[0][0]
             family = Family(name.removesuffix("_total"), metric.help, str(metric.kind))
-            family.samples = chain.from_iterable(starmap(self._written, members))  # type: ignore[assignment]  # gone through once
+            family.samples = chain.from_iterable(starmap(self._samples_of, members))  # type: ignore[assignment]  # iterated once
             yield family
 
-    def _written(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Sample]:
+    def _samples_of(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Sample]:
         labels = self._samples.labels_of(metric)
         for number, (given, value) in enumerate(values.items()):
-            if number % _AT_ONCE == _AT_ONCE - 1:
+            if number % _SAMPLES_PER_TURN == _SAMPLES_PER_TURN - 1:
                 time.sleep(0)
             yield Sample(metric.name, {"cluster": self._cluster, **dict(zip(labels, given, strict=True))}, value)

@@ -1,7 +1,7 @@
-"""A namespace's policies as one JSON object: Pulsar's fields and defaults. Pure functions.
+"""Policies of a namespace as one JSON object, with Pulsar's fields and defaults. Pure functions.
 
-Stored is what was set. Shown is that together with the defaults, since Pulsar's clients expect every field that is no
-object. A field that is null is left out either way, as Pulsar leaves it out.
+Only values that were set are stored. Answers add the defaults, since Pulsar's clients expect them. Fields that are null
+are omitted in both, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from afterglow.policy.fields import NAMESPACE_OFFLOAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from afterglow.admin.errors import AdminError
     from afterglow.config import BrokerConfig
 
 BUNDLES: Final = "bundles"
@@ -29,15 +28,15 @@ OFFLOAD: Final = NAMESPACE_OFFLOAD
 PROPERTIES: Final = "properties"
 
 AUTH_WARNING: Final = (
-    f"{AUTH} are kept and shown, not enforced: authorizationEnabled is false, so that every client that may connect "
-    "may use every topic"
+    f"{AUTH} are stored and not enforced: authorizationEnabled is false, so that every client that may connect may use "
+    "every topic"
 )
-"""Set-ups that are written for Pulsar create namespaces with permissions, and go on where these are taken."""
+"""Deployments written for Pulsar create namespaces with permissions, and work if these are accepted."""
 
 DEFAULT_BUNDLES: Final = 4
-"""Of a namespace that sets no other number."""
-_MOST_BUNDLES: Final = 4096
-"""Nothing is balanced between brokers here; bundles are kept for tools that ask for them."""
+"""Number of bundles of a namespace that does not set it."""
+_MAX_BUNDLES: Final = 4096
+"""Of a namespace. Load is not balanced between brokers; bundles are stored for tools that read them."""
 
 _BOUNDARY: Final = re.compile("0x[0-9a-f]{8}")
 
@@ -53,41 +52,26 @@ _MAPS: Final = (
     PROPERTIES,
 )
 
-_NULL: Final = (
-    fields.PERSISTENCE.namespace,
-    fields.RETENTION.namespace,
-    fields.MESSAGE_TTL.namespace,
+_UNENFORCED: Final = (
     "allowed_topic_property_keys_for_metrics",
-    "autoSubscriptionCreationOverride",
-    "autoTopicCreationOverride",
     "compaction_threshold",
     "deduplicationEnabled",
     "deduplicationSnapshotIntervalSeconds",
-    fields.DELAYED_DELIVERY.namespace,
     "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",
     "inactive_topic_policies",
-    "max_consumers_per_subscription",
-    "max_consumers_per_topic",
-    "max_producers_per_topic",
-    "max_subscriptions_per_topic",
-    "max_topics_per_namespace",
-    "max_unacked_messages_per_consumer",
     "max_unacked_messages_per_subscription",
-    "offload_deletion_lag_ms",
-    OFFLOAD,
     "resource_group_name",
-    fields.SCHEMA_AUTO_UPDATE.namespace,
     "subscription_expiration_time_minutes",
 )
-"""Fields without a default."""
+"""Fields without a default that this broker does not enforce."""
 
 _DERIVED: Final = ("clusterThatCanDeleteNamespace",)
-"""What Pulsar's client works out from the other fields and sends with them; it says nothing more, and is not kept."""
+"""Fields that Pulsar's client computes from the others and sends along; they are not stored."""
 
 
 def defaults(cluster: str) -> dict[str, Any]:
-    """The policies of a namespace for which nothing was set."""
+    """Policies of a namespace that sets none."""
     return {
         AUTH: {NAMESPACE_AUTH: {}, TOPIC_AUTH: {}, SUBSCRIPTION_AUTH: {}},
         CLUSTERS: [cluster],
@@ -109,7 +93,7 @@ def defaults(cluster: str) -> dict[str, Any]:
 
 
 def shown(stored: dict[str, Any], cluster: str) -> dict[str, Any]:
-    """Policies for those who ask: what was set, and the defaults for the rest."""
+    """Stored policies as an answer: with defaults, and with masked secrets."""
     whole = {**defaults(cluster), **stored}
     if whole.get(OFFLOAD):
         whole[OFFLOAD] = offload_json.shown(whole[OFFLOAD])
@@ -117,18 +101,18 @@ def shown(stored: dict[str, Any], cluster: str) -> dict[str, Any]:
 
 
 def auth(stored: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """A part of a namespace's permissions."""
+    """One kind of a namespace's permissions."""
     found: dict[str, Any] = (stored.get(AUTH) or {}).get(part) or {}
     return found
 
 
 def created(body: object, config: BrokerConfig) -> dict[str, Any]:
-    """What is stored of the policies with which a namespace is created.
+    """From the body of a call that creates a namespace to the policies that are stored.
 
-    A field that Pulsar 4.0 does not have is refused where it says something; newer clients send theirs unset.
+    Fields that Pulsar 4.0 does not have are refused unless they are empty: newer clients send theirs unset.
 
     Raises:
-        AdminError: A field is unknown or has a value that cannot be taken.
+        AdminError: A field is unknown or its value is not valid.
         ConfigError: The same of a field of the offload policies.
     """
     if body is None:
@@ -136,42 +120,37 @@ def created(body: object, config: BrokerConfig) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request(f"policies must be an object, not {values.shown(body)}")
     cluster = config.cluster_name
-    usual = defaults(cluster)
+    default = defaults(cluster)
     given: dict[str, Any] = {}
     for name, value in body.items():
-        if name in _CHECKS and value is not None:
-            given[name] = _CHECKS[name](value)
-        elif name in usual or name in _NULL:
-            if not _says_nothing(value) and value != usual.get(name):
-                raise unenforced(name)
+        if name in _CHECKS:
+            given[name] = None if value is None else _CHECKS[name](value)
+        elif name in default or name in _UNENFORCED:
+            if not _is_empty(value) and value != default.get(name):
+                raise precondition_failed(f"{name} is not enforced by this broker: leave it unset")
         elif name not in _DERIVED and value:
             raise bad_request(f"policies have no field {values.shown(name)}")
-    policy_values.check_partitions(config, given.get(fields.AUTO_TOPIC_CREATION.namespace, {}))
+    policy_values.check_partitions(config, given.get(fields.AUTO_TOPIC_CREATION.namespace) or {})
     for name in (CLUSTERS, ALLOWED_CLUSTERS):
-        if given.pop(name, []) not in ([], [cluster]):
+        if given.pop(name, None) not in (None, [], [cluster]):
             raise forbidden(f"{name} must be {values.shown([cluster])}: topics are not replicated")
     return {name: value for name, value in given.items() if value is not None}
 
 
-def unenforced(name: str) -> AdminError:
-    """A policy that would be stored and not obeyed, so that whoever set it believed that it holds."""
-    return precondition_failed(f"{name} is not enforced by this broker, and is not stored without: leave it unset")
-
-
-def _says_nothing(value: object) -> bool:
-    """Whether a policy asks for nothing: no value, false, zero, or an object of such."""
-    return all(_says_nothing(item) for item in value.values()) if isinstance(value, dict) else not value
+def _is_empty(value: object) -> bool:
+    """Whether a policy has no effect: null, false, zero, or an object of such values."""
+    return all(_is_empty(item) for item in value.values()) if isinstance(value, dict) else not value
 
 
 def bundles(count: int) -> dict[str, Any]:
-    """The hash range cut into so many pieces."""
+    """The hash range, split into bundles of equal size."""
     step = 2**32 // count
     boundaries = [f"0x{at * step:08x}" for at in range(count)]
     return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": count}
 
 
 def _auth(body: object) -> dict[str, Any] | None:
-    """Permissions by role, by topic and role, and by subscription; None where nobody has any."""
+    """Permissions by role, by topic and role, and by subscription; None if there are none."""
     given = values.fields(body, AUTH, (NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH))
     found = {
         NAMESPACE_AUTH: _permissions(given.get(NAMESPACE_AUTH, {}), NAMESPACE_AUTH),
@@ -192,15 +171,15 @@ def _permissions(body: object, name: str) -> dict[str, list[str]]:
 
 
 def actions(body: object, name: str) -> list[str]:
-    """A list of actions that can be granted, each once.
+    """A list of actions, without duplicates.
 
     Raises:
-        AdminError: It is not one.
+        AdminError: It is not a list, or an action is unknown.
     """
     found = values.texts(body, name)
     for action in found:
         if action not in ACTIONS:
-            raise bad_request(f"{name}: no action {values.shown(action)}; there are {', '.join(ACTIONS)}")
+            raise bad_request(f"{name}: unknown action {values.shown(action)}; expected {', '.join(ACTIONS)}")
     return found
 
 
@@ -212,12 +191,12 @@ def _object(body: object, name: str) -> dict[str, Any]:
 
 def _bundles(body: object) -> dict[str, Any]:
     given = values.fields(body, BUNDLES, ("boundaries", "numBundles"))
-    count = values.integer(given.get("numBundles", 0), "numBundles", 0, _MOST_BUNDLES)
+    count = values.integer(given.get("numBundles", 0), "numBundles", 0, _MAX_BUNDLES)
     if "boundaries" in given:
         boundaries = [text.lower() for text in values.texts(given["boundaries"], "boundaries")]
         if boundaries:
             ends = boundaries[0] == "0x00000000" and boundaries[-1] == "0xffffffff"
-            # Of one length, numbers ascend as their texts do.
+            # Hexadecimal numbers of the same length sort like their values.
             if not ends or boundaries != sorted(boundaries) or not all(map(_BOUNDARY.fullmatch, boundaries)):
                 raise precondition_failed("boundaries must ascend from 0x00000000 to 0xffffffff, of eight digits each")
             return {"boundaries": boundaries, "numBundles": max(len(boundaries) - 1, 0)}
@@ -225,25 +204,15 @@ def _bundles(body: object) -> dict[str, Any]:
 
 
 def _offload(body: object) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise bad_request(f"{OFFLOAD} must be an object, not {values.shown(body)}")
-    return offload_json.replaced(body, {})
+    return offload_json.replaced(_object(body, OFFLOAD), {})
 
 
 def _legacy(name: str, low: int) -> Callable[[object], int]:
     return lambda body: values.integer(body, name, low, values.LONG_MAX)
 
 
-def _properties(body: object) -> dict[str, str]:
-    return values.text_map(body, PROPERTIES)
-
-
 def _types(body: object) -> list[str] | None:
     return None if body == [] else policy_values.subscription_types(body)
-
-
-def _clusters(body: object) -> list[str]:
-    return values.texts(body, "the list of clusters")
 
 
 _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
@@ -264,10 +233,10 @@ _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
     fields.SCHEMA_AUTO_UPDATE.namespace: policy_values.schema_auto_update,
     fields.SCHEMA_UPDATES.namespace: policy_values.switch("is_allow_auto_update_schema"),
     fields.SCHEMA_VALIDATION.namespace: policy_values.switch("schema_validation_enforced"),
-    PROPERTIES: _properties,
+    PROPERTIES: lambda body: values.text_map(body, PROPERTIES),
     AUTH: _auth,
-    CLUSTERS: _clusters,
-    ALLOWED_CLUSTERS: _clusters,
+    CLUSTERS: lambda body: values.texts(body, CLUSTERS),
+    ALLOWED_CLUSTERS: lambda body: values.texts(body, ALLOWED_CLUSTERS),
     BUNDLES: _bundles,
     OFFLOAD: _offload,
     "offload_threshold": _legacy("offload_threshold", -1),

@@ -37,7 +37,7 @@ async def list_tenants(call: Call) -> list[str]:
 
 @TENANTS.on("GET", "/{tenant}", Access.READ_TENANT)
 async def get_tenant(call: Call) -> Json:
-    """The settings of a tenant."""
+    """Settings of a tenant."""
     return await call.blocking(call.catalog.tenant, call.segment("tenant"))
 
 
@@ -50,7 +50,7 @@ async def create_tenant(call: Call) -> None:
 
 @TENANTS.on("POST", "/{tenant}", Access.SUPER_USER)
 async def update_tenant(call: Call) -> None:
-    """Replace the settings of a tenant. This cluster stays allowed while the tenant has namespaces here."""
+    """Replace the settings of a tenant. A tenant with namespaces must keep this cluster in its ``allowedClusters``."""
     tenant, info = call.segment("tenant"), await _tenant_info(call)
     used = await call.blocking(call.catalog.namespaces, tenant)
     own = call.service.config.cluster_name
@@ -61,12 +61,12 @@ async def update_tenant(call: Call) -> None:
 
 @TENANTS.on("DELETE", "/{tenant}", Access.SUPER_USER)
 async def delete_tenant(call: Call) -> None:
-    """Delete a tenant that has no namespaces; with ``force``, where that is allowed, together with them."""
+    """Delete a tenant without namespaces; with ``force``, if the settings allow it, with its namespaces."""
     tenant = call.segment("tenant")
     if call.flag("force"):
         if not call.service.config.force_delete_tenant_allowed:
             raise not_allowed(
-                "tenants are not deleted by force unless forceDeleteTenantAllowed is set: delete the namespaces first"
+                "forced deletion of tenants is disabled: set forceDeleteTenantAllowed, or delete the namespaces first"
             )
         for namespace in await call.blocking(call.catalog.namespaces, tenant):
             await _delete_with_topics(call.service, namespace)
@@ -76,19 +76,19 @@ async def delete_tenant(call: Call) -> None:
 async def _tenant_info(call: Call) -> Json:
     body = await call.body()
     if body is None:
-        raise precondition_failed('the body must name the tenant\'s settings: {"adminRoles":[],"allowedClusters":[…]}')
+        raise precondition_failed('the body is empty; expected {"adminRoles":[],"allowedClusters":[…]}')
     given = values.fields(body, "a tenant", ("adminRoles", "allowedClusters"))
     clusters = values.texts(given.get("allowedClusters", []), "allowedClusters")
     known = await call.blocking(call.catalog.clusters.names)
     unknown = [name for name in clusters if name not in known]
     if unknown or not clusters:
         raise precondition_failed(
-            f"allowedClusters must name clusters that exist, of {values.shown(known)}, not {values.shown(clusters)}"
+            f"allowedClusters must name existing clusters, of {values.shown(known)}, not {values.shown(clusters)}"
         )
     roles = values.texts(given.get("adminRoles", []), "adminRoles")
     for role in roles:
         if role != role.strip() or not role:
-            raise precondition_failed(f"the role {values.shown(role)} in adminRoles is empty or has space at its ends")
+            raise precondition_failed(f"adminRoles: {values.shown(role)} is empty, or starts or ends with a space")
     return {"adminRoles": roles, "allowedClusters": clusters}
 
 
@@ -97,20 +97,19 @@ async def _tenant_info(call: Call) -> Json:
 
 @NAMESPACES.on("GET", "/{tenant}", Access.READ_TENANT)
 async def list_namespaces(call: Call) -> list[str]:
-    """The namespaces of a tenant."""
-    found = await call.blocking(call.catalog.namespaces, call.segment("tenant"))
-    return sorted(str(namespace) for namespace in found)
+    """Namespaces of a tenant."""
+    return sorted(map(str, await call.blocking(call.catalog.namespaces, call.segment("tenant"))))
 
 
 @NAMESPACES.on("GET", "/{tenant}/{namespace}", Access.READ_TENANT)
 async def get_policies(call: Call) -> Json:
-    """All policies of a namespace."""
+    """Policies of a namespace."""
     return namespace_policies.shown(await call.namespace_policies(), call.service.config.cluster_name)
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}", Access.TENANT)
 async def create_namespace(call: Call) -> None:
-    """Create a namespace, with policies or without."""
+    """Create a namespace, with policies if the body has any."""
     config = call.service.config
     given = namespace_policies.created(await call.body(), config)
     warnings = call.check_new_policies(given)
@@ -129,11 +128,11 @@ async def create_namespace(call: Call) -> None:
 
 @NAMESPACES.on("DELETE", "/{tenant}/{namespace}", Access.TENANT)
 async def delete_namespace(call: Call) -> None:
-    """Delete a namespace that has no topics; with ``force``, where that is allowed, together with them."""
+    """Delete a namespace without topics; with ``force``, if the settings allow it, with its topics."""
     if call.flag("force"):
         if not call.service.config.force_delete_namespace_allowed:
             raise not_allowed(
-                "namespaces are not deleted by force unless forceDeleteNamespaceAllowed is set: delete the topics first"
+                "forced deletion of namespaces is disabled: set forceDeleteNamespaceAllowed, or delete the topics first"
             )
         await call.namespace_policies()
         await _delete_with_topics(call.service, call.namespace)
@@ -145,14 +144,14 @@ async def delete_namespace(call: Call) -> None:
 async def _delete_with_topics(service: BrokerService, namespace: NamespaceName) -> None:
     """Delete a namespace with all its topics.
 
-    1. Mark it, so that no client that comes back creates a topic anew. *Crash: it is there, marked, with all it has;
-       the caller has no answer and asks again, as after each step below.*
-    2. Delete the topics. *Crash: it has fewer of them.*
-    3. Delete schemas and policies of partitioned topics, then their numbers of partitions. *Crash: some are left.*
+    1. Mark it as deleted, so that no client that reconnects creates a topic. *Crash: the namespace exists, marked, with
+       all topics; the caller gets no answer and retries, as after each step below.*
+    2. Delete the topics. *Crash: some are left.*
+    3. Delete schemas and policies of partitioned topics, then their records. *Crash: some are left.*
     4. Delete the namespace.
 
     Raises:
-        NotFound: There is no such namespace.
+        NotFound: The namespace does not exist.
         NotEmpty: Another call is still deleting one of its topics.
     """
     await service.topic_creator.stop(namespace)
@@ -169,7 +168,7 @@ async def _delete_with_topics(service: BrokerService, namespace: NamespaceName) 
 
 @NAMESPACES.on("GET", "/{tenant}/{namespace}/topics", Access.LIST_TOPICS)
 async def list_topics(call: Call) -> list[str]:
-    """The topics of a namespace, each partition by itself."""
+    """Topics of a namespace; each partition is a topic."""
     mode = call.parameter("mode") or "PERSISTENT"
     if mode not in {"PERSISTENT", "NON_PERSISTENT", "ALL"}:
         raise bad_request(f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
@@ -177,16 +176,15 @@ async def list_topics(call: Call) -> list[str]:
     await call.namespace_policies()
     if mode == "NON_PERSISTENT":
         return []
-    found = await call.blocking(call.catalog.topics, call.namespace)
-    return sorted(str(topic) for topic in found)
+    return sorted(map(str, await call.blocking(call.catalog.topics, call.namespace)))
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}/unload", Access.TENANT)
 async def unload(call: Call) -> None:
-    """Close every open topic; clients connect again and open theirs."""
+    """Close every open topic; clients that reconnect open theirs again."""
     other = call.parameter("destinationBroker")
     if other is not None and other.partition("://")[2] != call.broker_id != other:
-        raise precondition_failed(f"there is no broker {other!r}: this one, {call.broker_id}, serves everything")
+        raise precondition_failed(f"unknown broker {other!r}: the only broker is {call.broker_id}")
     await call.namespace_policies()
     for name in [name for name in call.service.open_topics if name.namespace == call.namespace]:
         await call.service.unload(name)
@@ -197,16 +195,16 @@ async def unload(call: Call) -> None:
 
 @NAMESPACES.on("GET", "/{tenant}/{namespace}/properties", Access.READ_TENANT)
 async def get_properties(call: Call) -> dict[str, str]:
-    """All properties of a namespace."""
+    """Properties of a namespace."""
     return (await call.namespace_policies()).get(PROPERTIES) or {}
 
 
 @NAMESPACES.on("PUT", "/{tenant}/{namespace}/properties", Access.TENANT)
 async def set_properties(call: Call) -> None:
-    """Set properties of a namespace; others stay."""
+    """Set properties of a namespace; its other properties stay."""
     body = await call.body()
     if body is None:
-        raise bad_request('the body must be an object of strings, as {"owner":"billing"}')
+        raise bad_request('the body is empty; expected an object of strings such as {"owner":"billing"}')
     given = values.text_map(body, PROPERTIES)
     await call.update_policies(
         call.namespace,
@@ -217,7 +215,4 @@ async def set_properties(call: Call) -> None:
 @NAMESPACES.on("DELETE", "/{tenant}/{namespace}/properties", Access.TENANT)
 async def remove_properties(call: Call) -> None:
     """Remove all properties of a namespace."""
-    await call.update_policies(
-        call.namespace,
-        lambda old: {name: value for name, value in old.items() if name != PROPERTIES},
-    )
+    await call.update_policies(call.namespace, lambda old: values.with_field(old, PROPERTIES, None))

@@ -1,6 +1,6 @@
 """Table of Pulsar's admin calls that this broker does not serve: each answers 405 with the reason.
 
-A policy that would be stored and not enforced is among them, since its caller would believe that it takes effect.
+Policies that would be stored and not enforced are among them: the caller would believe that they take effect.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Routes of offload: trigger, status, explain, segments; and deleting the segments of streaming offload.
+"""Routes of offload: trigger, status, explain, segments; and rollback of streaming offload.
 
-Deleting them (PIP-76, rolling back) is for a topic, a namespace, or all topics. A call is a dry run unless it says
-otherwise. Topics are planned before any is changed, so that one that must be refused leaves all as they are. Afterwards
-each is done by itself, and one that fails holds up no other: topics that are done have no segments any more, so that
-the same call made again goes on with the rest.
+A rollback (PIP-76) deletes the segments of a topic, of a namespace, or of all topics; by default it is a dry run. All
+topics are planned before any is changed, so that a single refused topic leaves all unchanged. Then each topic is rolled
+back on its own, and a failure does not stop the others: topics that are done have no segments, so that a repeated call
+continues with the rest.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 EVERYTHING = Resources("/admin/v2/afterglow")
 
 _IN_PROGRESS: Final = "Offload already in progress"
-"""Word for word what Pulsar answers: tools look for it."""
+"""Pulsar's exact words, which tools match."""
 _SUCCESS: Final = "SUCCESS"
 
 _PATH: Final = "/deleteOffloaded"
 _CALL_S: Final = 30.0
-"""Time in which one call begins further topics; half of what Pulsar's tools wait for an answer."""
-_MOST_NAMED: Final = 5
-"""Topics that a refusal names."""
+"""Time in which one call starts further topics: half of the time that Pulsar's tools wait for an answer."""
+_MAX_NAMED: Final = 5
+"""Topics that an error message names."""
 
 
 # --- offload ---
@@ -49,12 +49,12 @@ _MOST_NAMED: Final = 5
 
 @TOPICS.on("PUT", "/offload", Access.TENANT)
 async def trigger_offload(call: Call) -> None:
-    """Begin to offload what lies before a message."""
+    """Start to offload the ledgers before a message."""
     body = await call.body()
     if body is None:
-        raise bad_request('messageId is null: give {"ledgerId":…,"entryId":…}')
+        raise bad_request('messageId is null; expected {"ledgerId":…,"entryId":…}')
     position = message_ids.decode(body).position
-    topic = await _topic(call, body)
+    topic = await _open_topic(call, body)
     try:
         await call.blocking(call.offload.offload_prefix, topic.name.managed_ledger_name, position)
     except OffloadInProgress as error:
@@ -63,7 +63,7 @@ async def trigger_offload(call: Call) -> None:
 
 @TOPICS.on("GET", "/offload", Access.READ_TENANT)
 async def get_status(call: Call) -> dict[str, Any]:
-    """Status of the last offload that was triggered."""
+    """Status of the last triggered offload."""
     topic = await targets.open_one(call.service, call.topic)
     status = await call.blocking(call.offload.status, topic.name.managed_ledger_name)
     first = status.first_unoffloaded if status.state == _SUCCESS else EARLIEST
@@ -76,7 +76,7 @@ async def get_status(call: Call) -> dict[str, Any]:
 
 @TOPICS.on("GET", "/explain", Access.LOOKUP)
 async def explain(call: Call) -> list[dict[str, Any]]:
-    """Why each ledger is where it is, of a topic or of all its partitions."""
+    """State of each ledger with its reason, of a topic or of all its partitions."""
     target = await targets.find(call.service, call.topic)
     return [
         {"topic": str(topic.name), **asdict(found)}
@@ -87,7 +87,7 @@ async def explain(call: Call) -> list[dict[str, Any]]:
 
 @TOPICS.on("GET", "/segments", Access.LOOKUP)
 async def list_segments(call: Call) -> list[dict[str, Any]]:
-    """The segments of streaming offload, of a topic or of all its partitions, in the order of positions."""
+    """Segments of streaming offload in the order of positions, of a topic or of all its partitions."""
     target = await targets.find(call.service, call.topic)
     return [
         {**asdict(view), "topic": str(name)}
@@ -96,8 +96,8 @@ async def list_segments(call: Call) -> list[dict[str, Any]]:
     ]
 
 
-async def _topic(call: Call, body: object) -> Topic:
-    """The topic in the path; of a partitioned one the partition that the message is from."""
+async def _open_topic(call: Call, body: object) -> Topic:
+    """Open the topic in the path; of a partitioned topic the partition in the message id."""
     name = call.topic
     index = body.get("partitionIndex") if isinstance(body, dict) else None
     count = await targets.partitions_of(call.service, name)
@@ -106,42 +106,42 @@ async def _topic(call: Call, body: object) -> Topic:
     return await targets.open_one(call.service, name)
 
 
-# --- deleting segments ---
+# --- rollback ---
 
 
 class RollbackState(StrEnum):
-    """The outcome for one topic of many."""
+    """State of the rollback of one topic."""
 
     EMPTY = "empty"
-    """It has no segments."""
+    """The topic has no segments."""
     PLANNED = "planned"
-    """A dry run: its segments would be deleted."""
+    """Dry run: its segments would be deleted."""
     REFUSED = "refused"
-    """A dry run: it, and therefore all, would be refused."""
+    """Dry run: the call would be refused because of this topic."""
     DELETED = "deleted"
     FAILED = "failed"
     PENDING = "pending"
-    """The call took too long: make it again."""
+    """The call reached its time limit before this topic: repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
-class RollbackOutcome:
-    """One topic of many."""
+class TopicRollback:
+    """Rollback of one of several topics."""
 
     topic: str
     state: RollbackState
     segments: int = 0
-    """How many are deleted, or would be."""
+    """Number of segments that are deleted, or would be."""
     bytes: int = 0
-    """In the tier."""
+    """Of these segments in the tier."""
     lost_entries: int = 0
-    """Entries of ledgers whose hot copy is gone: they are lost with the segments."""
+    """Entries without a hot copy, which are lost with the segments."""
     error: str | None = None
 
 
 @TOPICS.on("POST", _PATH, Access.TENANT)
 async def delete_of_topic(call: Call) -> list[dict[str, Any]]:
-    """Take a topic, or all its partitions, out of their segments; else say what would go, segment by segment."""
+    """Roll back a topic, or all its partitions; a dry run returns the plan, segment by segment."""
     dry_run, lose_data = _flags(call)
     target = await targets.find(call.service, call.topic)
     plans = {name: await _roll_back(call, name) for name in target.topics}
@@ -155,21 +155,20 @@ async def delete_of_topic(call: Call) -> list[dict[str, Any]]:
 
 @NAMESPACES.on("POST", _PATH, Access.TENANT)
 async def delete_of_namespace(call: Call) -> list[dict[str, Any]]:
-    """The same for all topics of a namespace, with one outcome for each topic or partition."""
-    service = call.service
-    await service.blocking(service.catalog.policies, call.namespace)
-    return await _delete_of_many(call, await service.blocking(service.catalog.topics, call.namespace))
+    """Roll back all topics of a namespace, with one row for each topic or partition."""
+    await call.namespace_policies()
+    return await _roll_back_all(call, await call.blocking(call.catalog.topics, call.namespace))
 
 
 @EVERYTHING.on("POST", _PATH, Access.SUPER_USER)
 async def delete_of_everything(call: Call) -> list[dict[str, Any]]:
-    """The same for all topics of all namespaces."""
-    return await _delete_of_many(call, await call.blocking(lambda: list(call.service.store.all_topics())))
+    """Roll back all topics of all namespaces."""
+    return await _roll_back_all(call, await call.blocking(lambda: list(call.service.store.all_topics())))
 
 
-async def _delete_of_many(call: Call, names: Iterable[TopicName]) -> list[dict[str, Any]]:
+async def _roll_back_all(call: Call, names: Iterable[TopicName]) -> list[dict[str, Any]]:
     dry_run, lose_data = _flags(call)
-    planned: list[tuple[TopicName, RollbackOutcome]] = []
+    planned: list[tuple[TopicName, TopicRollback]] = []
     refused: dict[TopicName, AfterglowError] = {}
     for name in sorted(names, key=str):
         try:
@@ -179,25 +178,25 @@ async def _delete_of_many(call: Call, names: Iterable[TopicName]) -> list[dict[s
             continue
         except AfterglowError as error:
             refused[name] = error
-            planned.append((name, RollbackOutcome(str(name), RollbackState.REFUSED, error=str(error))))
+            planned.append((name, TopicRollback(str(name), RollbackState.REFUSED, error=str(error))))
         else:
             planned.append((name, _planned(name, plan)))
     if not dry_run:
         _check_none_refused(refused, len(planned))
-        ends_s = time.monotonic() + _CALL_S
+        deadline_s = time.monotonic() + _CALL_S
         planned = [
-            (name, await _delete(call, name, outcome, lose_data=lose_data, ends_s=ends_s)) for name, outcome in planned
+            (name, await _roll_back_planned(call, name, row, lose_data=lose_data, deadline_s=deadline_s))
+            for name, row in planned
         ]
-    return [asdict(outcome) for _, outcome in planned]
+    return [asdict(row) for _, row in planned]
 
 
-async def _delete(
-    call: Call, name: TopicName, planned: RollbackOutcome, *, lose_data: bool, ends_s: float
-) -> RollbackOutcome:
-    """Delete what is planned for one topic, if there is time."""
+async def _roll_back_planned(
+    call: Call, name: TopicName, planned: TopicRollback, *, lose_data: bool, deadline_s: float
+) -> TopicRollback:
     if planned.state is not RollbackState.PLANNED:
         return planned
-    if time.monotonic() >= ends_s:
+    if time.monotonic() >= deadline_s:
         return replace(planned, state=RollbackState.PENDING)
     try:
         await _roll_back(call, name, dry_run=False, lose_data=lose_data)
@@ -206,11 +205,11 @@ async def _delete(
     return replace(planned, state=RollbackState.DELETED)
 
 
-def _planned(name: TopicName, plan: Rollback) -> RollbackOutcome:
-    concerned = plan.segments or plan.ledgers or plan.lost
-    return RollbackOutcome(
+def _planned(name: TopicName, plan: Rollback) -> TopicRollback:
+    has_work = plan.segments or plan.ledgers or plan.lost
+    return TopicRollback(
         str(name),
-        RollbackState.PLANNED if concerned else RollbackState.EMPTY,
+        RollbackState.PLANNED if has_work else RollbackState.EMPTY,
         segments=len(plan.segments),
         bytes=sum(view.bytes for view in plan.segments),
         lost_entries=sum(ledger.entries for ledger in plan.lost),
@@ -221,23 +220,19 @@ def _check_none_refused(refused: Mapping[TopicName, AfterglowError], count: int)
     if not refused:
         return
     reasons = [str(error) if str(name) in str(error) else f"{name}: {error}" for name, error in refused.items()]
-    more = f"; and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
+    more = f"; and {len(reasons) - _MAX_NAMED} more" if len(reasons) > _MAX_NAMED else ""
     raise AdminError(
         status_of(next(iter(refused.values()))),
-        f"nothing was deleted, since {len(refused)} of {count} topics must be refused, which a dry run lists: "
-        f"{'; '.join(reasons[:_MOST_NAMED])}{more}",
+        f"nothing was deleted: {len(refused)} of {count} topics are refused, which a dry run lists: "
+        f"{'; '.join(reasons[:_MAX_NAMED])}{more}",
     )
 
 
 def _flags(call: Call) -> tuple[bool, bool]:
-    """Whether it is a dry run, and whether entries may be lost.
-
-    Raises:
-        AdminError: It is not said that segments are meant, or nothing is offloaded here.
-    """
+    """Whether the call is a dry run, and whether entries may be lost."""
     if not call.flag("streaming"):
-        raise bad_request("only segments are deleted by hand, whole ledgers with their topic: give streaming=true")
-    call.offload  # noqa: B018 - refuses the call as a whole, not topic by topic
+        raise bad_request("only segments of streaming offload can be deleted: set streaming=true")
+    call.offload  # noqa: B018 - without a tier, refuse the whole call and not topic by topic
     return call.flag("dryRun", default=True), call.flag("loseData")
 
 

@@ -1,7 +1,7 @@
 """Routes of permissions of roles on namespaces, topics and subscriptions: grant, revoke, list.
 
-They are stored with the namespace's policies, as by Pulsar. Where authorization is off, they are shown and cannot be
-changed: a caller that grants a permission relies on it, while a namespace may be created with some from a template.
+Permissions are stored with the namespace's policies, as in Pulsar. Without authorization they can be read and not
+changed: a caller that grants a permission relies on its enforcement. A namespace may still be created with permissions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 @NAMESPACES.on("GET", "/permissions", Access.READ_TENANT)
 async def get_namespace_permissions(call: Call) -> dict[str, Any]:
-    """Actions on all topics of the namespace, by role."""
+    """Actions by role, on all topics of the namespace."""
     return namespace_policies.auth(await call.namespace_policies(), NAMESPACE_AUTH)
 
 
 @NAMESPACES.on("POST", "/permissions/{role}", Access.TENANT)
 @NAMESPACES.on("DELETE", "/permissions/{role}", Access.TENANT)
 async def change_namespace_permissions(call: Call) -> None:
-    """Replace the actions of a role on all topics of the namespace, or revoke all; those on single topics stay."""
+    """Replace or revoke the actions of a role on all topics of the namespace; those on single topics stay."""
     actions, role = await _actions(call), call.segment("role")
     await _change(call, NAMESPACE_AUTH, lambda old: with_field(old, role, actions))
 
@@ -46,7 +46,7 @@ async def change_namespace_permissions(call: Call) -> None:
 
 @NAMESPACES.on("GET", "/permissions/subscription", Access.READ_TENANT)
 async def get_subscription_permissions(call: Call) -> dict[str, Any]:
-    """The roles that may use a subscription, by its name; one that is not named is open to all who may consume."""
+    """Roles by subscription; a subscription without roles is open to every role that may consume."""
     return namespace_policies.auth(await call.namespace_policies(), SUBSCRIPTION_AUTH)
 
 
@@ -60,7 +60,7 @@ async def grant_on_subscription(call: Call) -> None:
 
 @NAMESPACES.on("DELETE", "/permissions/{subscription}/{role}", Access.TENANT)
 async def revoke_on_subscription(call: Call) -> None:
-    """Remove a role from those of a subscription; with the last one the subscription is open again."""
+    """Remove a role from a subscription; without roles it is open again."""
     name, role = call.segment("subscription"), call.segment("role")
 
     def change(old: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ async def revoke_on_subscription(call: Call) -> None:
 
 @TOPICS.on("GET", "/permissions", Access.READ_TENANT)
 async def get_topic_permissions(call: Call) -> dict[str, list[str]]:
-    """Actions on the topic, by role; those on its namespace and on its partitioned topic included."""
+    """Actions by role, on the topic, its partitioned topic, and its namespace."""
     await targets.find(call.service, call.topic)
     stored = await call.namespace_policies()
     found: dict[str, list[str]] = dict(namespace_policies.auth(stored, NAMESPACE_AUTH))
@@ -90,9 +90,9 @@ async def get_topic_permissions(call: Call) -> dict[str, list[str]]:
 @TOPICS.on("POST", "/permissions/{role}", Access.TENANT)
 @TOPICS.on("DELETE", "/permissions/{role}", Access.TENANT)
 async def change_topic_permissions(call: Call) -> None:
-    """Replace the actions of a role on a topic, or revoke all; those on its namespace stay.
+    """Replace or revoke the actions of a role on a topic; those on its namespace stay.
 
-    A grant on a partitioned topic counts for all partitions. Revoking it also revokes those on single partitions.
+    A grant on a partitioned topic applies to all partitions. Revoking it also revokes grants on single partitions.
     """
     actions, role = await _actions(call), call.segment("role")
     _check_enabled(call)
@@ -112,12 +112,12 @@ async def change_topic_permissions(call: Call) -> None:
 
 
 async def _actions(call: Call) -> list[str] | None:
-    """The actions that are granted; None where all are revoked."""
+    """The granted actions; None: all are revoked."""
     return None if call.method == "DELETE" else namespace_policies.actions(await call.body(), "the list of actions")
 
 
 async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change one part of the permissions. Open producers and consumers that lose their right are disconnected."""
+    """Change one kind of permissions. Producers and consumers whose role loses its right are disconnected."""
     _check_enabled(call)
 
     def changed(old: dict[str, Any]) -> dict[str, Any]:
@@ -130,5 +130,5 @@ async def _change(call: Call, part: str, change: Callable[[dict[str, Any]], dict
 def _check_enabled(call: Call) -> None:
     if not call.service.authorizer.enabled:
         raise precondition_failed(
-            "permissions are not enforced by this broker, and are not granted without: set authorizationEnabled=true"
+            "permissions are not enforced by this broker and cannot be changed: set authorizationEnabled=true"
         )

@@ -1,4 +1,4 @@
-"""Checks of single policies as they come in calls. Pure functions, each giving what is stored."""
+"""Checks of single policies: pure functions from the body of a call to the value that is stored."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 def retention(body: object) -> dict[str, int]:
-    """How long acknowledged messages are kept.
+    """Retention of acknowledged messages.
 
     Raises:
-        AdminError: A number is missing or out of range, or only one of both is 0: then nothing would be kept.
+        AdminError: A number is out of range, or only one of them is 0, so that nothing would be retained.
     """
     given = values.fields(body, "retention", ("retentionTimeInMinutes", "retentionSizeInMB"))
     minutes = values.integer(given.get("retentionTimeInMinutes", 0), "retentionTimeInMinutes", -1)
     megabytes = values.integer(given.get("retentionSizeInMB", 0), "retentionSizeInMB", -1, values.LONG_MAX)
     if (minutes == 0) != (megabytes == 0):
         raise bad_request(
-            f"retentionTimeInMinutes={minutes} with retentionSizeInMB={megabytes} keeps nothing: "
-            "give both, -1 for no limit, or 0 and 0"
+            f"retentionTimeInMinutes={minutes} with retentionSizeInMB={megabytes} retains nothing: "
+            "set both, -1 for no limit, or 0 and 0"
         )
     return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
 
 
 def persistence(body: object) -> dict[str, Any]:
-    """How many copies BookKeeper would keep, and how often cursors are written.
+    """Replication of BookKeeper ledgers, and the rate of cursor writes.
 
-    The rate is obeyed; the copies are kept for tools that set and read them: the embedded hot log has one.
+    Only the rate takes effect: the embedded hot log has one copy. The numbers of copies are stored for tools.
 
     Raises:
         AdminError: A number is out of range.
@@ -47,7 +47,7 @@ def persistence(body: object) -> dict[str, Any]:
     checked: dict[str, Any] = {name: values.integer(given.get(name, 2), name, 1) for name in copies}
     ensemble, write, ack = checked.values()
     if not ensemble >= write >= ack:
-        raise bad_request(f"{copies[0]}={ensemble} >= {copies[1]}={write} >= {copies[2]}={ack} does not hold")
+        raise bad_request(f"{copies[0]}={ensemble} >= {copies[1]}={write} >= {copies[2]}={ack} is not satisfied")
     checked[rate] = values.number(given.get(rate, -1), rate)
     if storage in given:
         checked[storage] = values.text(given[storage], storage)
@@ -55,19 +55,19 @@ def persistence(body: object) -> dict[str, Any]:
 
 
 def message_ttl(body: object) -> int:
-    """Seconds after which a message that was not acknowledged is skipped; 0: never.
+    """Message TTL in seconds; 0: messages do not expire.
 
     Raises:
-        AdminError: It is no number from 0.
+        AdminError: It is not an integer from 0.
     """
     return values.integer(body, "the message TTL in seconds", 0)
 
 
 def delayed_delivery(body: object) -> dict[str, Any]:
-    """Whether delivery times of messages are obeyed, and the longest delay that a producer may set.
+    """Whether messages are delivered at their delivery time, and the longest delay.
 
     Raises:
-        AdminError: A field has a value that cannot be taken.
+        AdminError: A field is not valid.
     """
     active, tick, longest = "active", "tickTime", "maxDeliveryDelayInMillis"
     given = values.fields(body, "delayedDelivery", (active, tick, longest))
@@ -79,15 +79,15 @@ def delayed_delivery(body: object) -> dict[str, Any]:
 
 
 def limit(name: str) -> Callable[[object], int]:
-    """A check of a number of things of which there may be no more; 0: of which there may be any number."""
+    """A check of a limit; 0: no limit."""
     return lambda body: values.integer(body, name, 0)
 
 
 def auto_topic_creation(body: object) -> dict[str, Any]:
-    """What is created when a client first names a topic.
+    """Automatic creation of topics.
 
     Raises:
-        AdminError: A field is missing, or they contradict each other.
+        AdminError: A field is missing, or fields contradict each other.
     """
     allow, kind, count = "allowAutoTopicCreation", "topicType", "defaultNumPartitions"
     given = values.fields(body, "autoTopicCreation", (allow, kind, count))
@@ -100,26 +100,26 @@ def auto_topic_creation(body: object) -> dict[str, Any]:
     if checked[kind] == TopicType.PARTITIONED:
         checked[count] = values.integer(given.get(count), count, 1)
     elif count in given:
-        raise precondition_failed(f"{count} says nothing with {kind}={checked[kind]}: leave it out")
+        raise precondition_failed(f"{count} has no effect with {kind}={checked[kind]}: leave it out")
     return checked
 
 
 def check_partitions(config: BrokerConfig, creation: dict[str, Any]) -> None:
-    """Check that topics may have the partitions with which clients would create them.
+    """Check the number of partitions of topics that clients create.
 
     Raises:
-        AdminError: They may not.
+        AdminError: It is above the limit of the settings.
     """
-    count, most = creation.get("defaultNumPartitions", 0), max_partitions(config)
-    if count > most:
-        raise precondition_failed(f"defaultNumPartitions must be from 1 to {most}, not {count}")
+    count, limit = creation.get("defaultNumPartitions", 0), max_partitions(config)
+    if count > limit:
+        raise precondition_failed(f"defaultNumPartitions must be from 1 to {limit}, not {count}")
 
 
 def auto_subscription_creation(body: object) -> dict[str, bool]:
-    """Whether a subscription is created when a consumer first names it.
+    """Automatic creation of subscriptions.
 
     Raises:
-        AdminError: It does not say.
+        AdminError: The field is missing.
     """
     name = "allowAutoSubscriptionCreation"
     given = values.fields(body, "autoSubscriptionCreation", (name,))
@@ -127,49 +127,49 @@ def auto_subscription_creation(body: object) -> dict[str, bool]:
 
 
 def subscription_types(body: object) -> list[str]:
-    """The types of subscriptions that consumers may bring.
+    """Types of subscriptions that consumers may use.
 
     Raises:
-        AdminError: One is unknown, or none is left.
+        AdminError: A type is unknown, or none of them is supported.
     """
     given = values.texts(body, "subscription types")
     unknown = [name for name in given if name not in set(SubscriptionType)]
     if unknown:
         raise bad_request(
-            f"there is no subscription type {values.shown(unknown[0])}: give {', '.join(SubscriptionType)}"
+            f"unknown subscription type {values.shown(unknown[0])}; expected {', '.join(SubscriptionType)}"
         )
     if not set(given) & set(SERVED_TYPES):
         served = " and ".join(SERVED_TYPES)
-        raise precondition_failed(f"of {values.shown(given)} none is served: name at least one of {served}")
+        raise precondition_failed(f"none of {values.shown(given)} is supported: name at least one of {served}")
     return given
 
 
 def schema_strategy(body: object) -> str | None:
-    """How schemas of a topic must be compatible; None where that is left to others.
+    """Schema compatibility strategy; None for UNDEFINED, which removes the policy.
 
     Raises:
-        AdminError: There is no such strategy.
+        AdminError: The strategy is unknown.
     """
     given = values.text(body, "the schema compatibility strategy")
     if given not in set(SchemaCompatibilityStrategy):
         words = ", ".join(SchemaCompatibilityStrategy)
-        raise bad_request(f"there is no schema compatibility strategy {values.shown(given)}: give {words}")
+        raise bad_request(f"unknown schema compatibility strategy {values.shown(given)}; expected {words}")
     return None if given == SchemaCompatibilityStrategy.UNDEFINED else given
 
 
 def schema_auto_update(body: object) -> str:
-    """The same in the older words of Pulsar.
+    """Schema compatibility strategy by Pulsar's older names.
 
     Raises:
-        AdminError: There is no such strategy.
+        AdminError: The strategy is unknown.
     """
     given = values.text(body, "the strategy of schema updates")
     if given not in AUTO_UPDATE_STRATEGIES:
         words = ", ".join(AUTO_UPDATE_STRATEGIES)
-        raise bad_request(f"there is no strategy of schema updates {values.shown(given)}: give {words}")
+        raise bad_request(f"unknown strategy of schema updates {values.shown(given)}; expected {words}")
     return given
 
 
 def switch(name: str) -> Callable[[object], bool]:
-    """A check of what is on or off."""
+    """A check of a Boolean."""
     return lambda body: values.boolean(body, name)

@@ -1,4 +1,4 @@
-"""Routes of statistics: of topics and partitioned topics, their ledgers, cursors and metadata."""
+"""Routes of statistics: of topics and partitioned topics, and of their ledgers, cursors and metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from afterglow.admin.call import Call
     from afterglow.admin.targets import Target
     from afterglow.broker.topic import Topic
-    from afterglow.ledger.topic_metadata import Snapshot
 
 RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
@@ -37,21 +36,21 @@ async def get_partitioned_stats(call: Call) -> dict[str, Any]:
 @RESOURCES.on("GET", "/internalStats", Access.LOOKUP)
 async def get_internal_stats(call: Call) -> dict[str, Any]:
     """Ledgers and cursors of one topic."""
-    call.flag("metadata")  # that of BookKeeper's ledgers, which there are none of
-    return _inside(await targets.open_one(call.service, call.topic))
+    call.flag("metadata")  # metadata of BookKeeper ledgers, which do not exist here
+    return _internal_stats(await targets.open_one(call.service, call.topic))
 
 
 @RESOURCES.on("GET", "/partitioned-internalStats", Access.LOOKUP)
 async def get_partitioned_internal_stats(call: Call) -> dict[str, Any]:
     """Ledgers and cursors of each partition."""
     target = await _partitioned(call)
-    found = {str(topic.name): _inside(topic) async for topic in targets.each(call.service, target)}
+    found = {str(topic.name): _internal_stats(topic) async for topic in targets.each(call.service, target)}
     return {"metadata": partitioned_metadata(target.partitions), "partitions": found}
 
 
 @RESOURCES.on("GET", "/internal-info", Access.LOOKUP)
 async def get_internal_info(call: Call) -> dict[str, Any]:
-    """The metadata of a topic, or of each partition; with ``afterglow`` all that readers elsewhere must know."""
+    """Metadata of a topic, or of each partition; with ``afterglow`` also what readers in other processes need."""
     for_readers = call.flag("afterglow")
     target = await targets.find(call.service, call.topic)
     found = {
@@ -85,7 +84,7 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
 
 
 async def _add_earliest(topic: Topic, shown: dict[str, Any]) -> None:
-    """Add the time of the oldest open message of each subscription; 0 where it has none."""
+    """Add the time of the oldest unacknowledged message of each subscription; 0 if it has none."""
     found = []
     for name, row in shown["subscriptions"].items():
         subscription = topic.subscriptions.get(name)
@@ -96,25 +95,21 @@ async def _add_earliest(topic: Topic, shown: dict[str, Any]) -> None:
     shown["earliestMsgPublishTimeInBacklogs"] = min(found, default=0)
 
 
-def _inside(topic: Topic) -> dict[str, Any]:
+def _internal_stats(topic: Topic) -> dict[str, Any]:
     subscriptions = [subscription for _, subscription in sorted(topic.subscriptions.items())]
     cursors = [(subscription.cursor, bool(subscription.consumers)) for subscription in subscriptions]
     return ledger_stats.internal_stats(topic.ledger, cursors, topic.entries_added)
 
 
 async def _metadata(call: Call, topic: Topic, *, for_readers: bool) -> dict[str, Any]:
-    snapshot = await _snapshot(call, topic)
+    # The newest metadata: an update that changes nothing writes nothing.
+    snapshot = await call.blocking(topic.ledger.update, lambda _info: None)
     shown = ledger_stats.internal_info(topic.ledger, snapshot)
     if for_readers:
         name = topic.name.managed_ledger_name
         records = await call.blocking(call.offload.segment_records, name) if call.offloads else ()
         shown["afterglow"] = ledger_stats.reader_view(snapshot.info, records, topic.ledger.layout)
     return shown
-
-
-async def _snapshot(call: Call, topic: Topic) -> Snapshot:
-    """The newest metadata; an edit that changes nothing writes nothing."""
-    return await call.blocking(topic.ledger.update, lambda _info: None)
 
 
 async def _partitioned(call: Call) -> Target:

@@ -1,4 +1,4 @@
-"""Routes of subscriptions: create, delete, reset, skip, expire, analyse the backlog; their properties."""
+"""Routes of subscriptions: create, delete, reset, skip, expire, analyze the backlog; their properties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from afterglow.admin.call import Call
-    from afterglow.admin.message_ids import MessageReference
     from afterglow.broker.service import BrokerService
     from afterglow.broker.subscription import Subscription
     from afterglow.broker.topic import Topic
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
 
 _EXCLUSIVE: Final = wire.CommandSubscribe.Exclusive
-"""The type of a subscription until its first consumer brings another."""
+"""The type of a subscription until its first consumer subscribes."""
 _READ_ENTRIES: Final = 100
-"""Entries after which the event loop serves other calls: about a millisecond."""
+"""Entries of one read: about 1 ms, after which the event loop serves other calls."""
 _READ_BYTES: Final = 4 << 20
 
 
@@ -42,7 +41,7 @@ _READ_BYTES: Final = 4 << 20
 
 @RESOURCES.on("GET", "/subscriptions", Access.PEEK)
 async def list_subscriptions(call: Call) -> list[str]:
-    """The names of a topic's subscriptions, over all partitions."""
+    """Names of a topic's subscriptions, of all partitions."""
     target = await targets.find(call.service, call.topic)
     found: set[str] = set()
     async for topic in targets.each(call.service, target):
@@ -52,29 +51,32 @@ async def list_subscriptions(call: Call) -> list[str]:
 
 @RESOURCES.on("PUT", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
 async def create_subscription(call: Call) -> None:
-    """Create a subscription, on all partitions; the topic is created with it where clients may create topics.
+    """Create a subscription, on all partitions; the topic is created with it if clients may create topics.
 
-    Where some partitions have it already, the others get it: the last attempt may have been interrupted.
+    Partitions that have the subscription already are skipped: an earlier attempt may have been interrupted.
     """
     service, subscription = call.service, call.segment("subscription")
     encode_name(subscription)
     if call.flag("replicated"):
-        raise not_allowed("subscriptions cannot be replicated: this broker has no other cluster to replicate to")
+        raise not_allowed("subscriptions cannot be replicated: replication is not supported")
     message = message_ids.decode(await call.body())
     topics = await _topics_to_subscribe(service, call.topic)
     opened = [await service.topic(name, create=True) for name in topics]
     for topic in opened:
         topic.check_subscription_limit(subscription)
-    made = 0
+    is_created = False
     for topic in opened:
-        made += await _create(topic, subscription, message)
-    if not made:
+        if subscription not in topic.subscriptions:
+            position, _ = await message_ids.start_position(topic, message)
+            await topic.create_subscription(subscription, _EXCLUSIVE, position, message.properties)
+            is_created = True
+    if not is_created:
         raise conflict(f"{call.topic} has a subscription {subscription!r} already")
 
 
 @RESOURCES.on("DELETE", "/subscription/{subscription}", Access.CHANGE_SUBSCRIPTION)
 async def delete_subscription(call: Call) -> None:
-    """Delete a subscription, on all partitions; with ``force`` also one whose consumers are connected."""
+    """Delete a subscription, on all partitions; with ``force`` also if consumers are connected."""
     force = call.flag("force")
     found = await targets.subscriptions(call)
     if not force:
@@ -88,8 +90,8 @@ async def delete_subscription(call: Call) -> None:
 
 @RESOURCES.on("POST", "/subscription/{subscription}/resetcursor/{timestamp}", Access.CHANGE_SUBSCRIPTION)
 async def reset_to_time(call: Call) -> None:
-    """Make the first message at or after a moment the next that is sent, on all partitions."""
-    time_ms = call.whole_number("timestamp")
+    """Reset a subscription to the first message at or after a time, on all partitions."""
+    time_ms = call.integer_segment("timestamp")
     for subscription in await targets.subscriptions(call):
         position = await call.search(subscription.topic.ledger.reader.find_by_time, time_ms)
         _reset(subscription, position)
@@ -97,25 +99,25 @@ async def reset_to_time(call: Call) -> None:
 
 @RESOURCES.on("POST", "/subscription/{subscription}/resetcursor", Access.CHANGE_SUBSCRIPTION)
 async def reset_to_message(call: Call) -> None:
-    """Make a message the next that is sent."""
+    """Reset a subscription to a message."""
     message = message_ids.decode(await call.body())
     subscription = await _one_subscription(call, "reset to a message")
-    position, ack_set = await message_ids.begin_at(subscription.topic, message)
+    position, ack_set = await message_ids.start_position(subscription.topic, message)
     _reset(subscription, position, ack_set)
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/skip_all", Access.CHANGE_SUBSCRIPTION)
 async def skip_all(call: Call) -> None:
-    """Acknowledge everything, on all partitions."""
+    """Acknowledge the whole backlog, on all partitions."""
     for subscription in await targets.subscriptions(call):
         subscription.cursor.clear_backlog()
-        targets.settle(subscription)
+        targets.release_acknowledged(subscription)
 
 
 @RESOURCES.on("POST", "/subscription/{subscription}/skip/{count}", Access.CHANGE_SUBSCRIPTION)
 async def skip(call: Call) -> None:
-    """Acknowledge the next entries that are not acknowledged yet."""
-    count = call.whole_number("count", high=values.INT_MAX)
+    """Acknowledge the first entries of the backlog."""
+    count = call.integer_segment("count", high=values.INT_MAX)
     subscription = await _one_subscription(call, "skipped on")
     left = count
     for span in subscription.cursor.unacked():
@@ -124,7 +126,7 @@ async def skip(call: Call) -> None:
         last = min(span.last, span.first + left - 1)
         left -= last - span.first + 1
         subscription.cursor.ack_through(Position(span.ledger_id, last))
-    targets.settle(subscription)
+    targets.release_acknowledged(subscription)
 
 
 async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[TopicName]:
@@ -138,22 +140,13 @@ async def _topics_to_subscribe(service: BrokerService, name: TopicName) -> list[
     return [name]
 
 
-async def _create(topic: Topic, name: str, message: MessageReference) -> bool:
-    """Create a subscription where it belongs; False where it is there already."""
-    if name in topic.subscriptions:
-        return False
-    position, _ = await message_ids.begin_at(topic, message)
-    await topic.create_subscription(name, _EXCLUSIVE, position, message.properties)
-    return True
-
-
-async def _one_subscription(call: Call, what: str) -> Subscription:
-    topic = await targets.open_whole(call.service, call.topic, what)
+async def _one_subscription(call: Call, operation: str) -> Subscription:
+    topic = await targets.open_for(call.service, call.topic, operation)
     return targets.subscription_of(topic, call.segment("subscription"))
 
 
 def _reset(subscription: Subscription, position: Position, ack_set: tuple[int, ...] | None = None) -> None:
-    """Consumers subscribe again, which also returns the permits of what they had queued."""
+    # Consumers reconnect, which also returns the permits of the messages in their queues.
     subscription.disconnect_consumers()
     subscription.reset(position, ack_set)
 
@@ -163,13 +156,13 @@ def _reset(subscription: Subscription, position: Position, ack_set: tuple[int, .
 
 @RESOURCES.on("POST", "/subscription/{subscription}/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
 async def expire(call: Call) -> None:
-    """Acknowledge what is older than some seconds, on all partitions."""
+    """Acknowledge messages older than an age in seconds, on all partitions."""
     await _expire(call, await targets.subscriptions(call), f"subscription {call.segment('subscription')!r}")
 
 
 @RESOURCES.on("POST", "/all_subscription/expireMessages/{seconds}", Access.CHANGE_SUBSCRIPTION)
 async def expire_for_all(call: Call) -> None:
-    """Acknowledge what is older than some seconds, for all subscriptions, on all partitions."""
+    """Acknowledge messages older than an age in seconds, for all subscriptions, on all partitions."""
     target = await targets.find(call.service, call.topic)
     found = [each async for topic in targets.each(call.service, target) for each in topic.subscriptions.values()]
     await _expire(call, found, "any subscription")
@@ -177,9 +170,9 @@ async def expire_for_all(call: Call) -> None:
 
 @RESOURCES.on("POST", "/subscription/{subscription}/analyzeBacklog", Access.PEEK)
 async def analyze(call: Call) -> dict[str, Any]:
-    """Count entries and messages that are not acknowledged, by reading them: as many, and as long, as settings allow.
+    """Count the unacknowledged entries and messages by reading them, within the limits of the settings.
 
-    No filters apply here, so that all are accepted.
+    There are no entry filters, so that all are accepted.
     """
     body = await call.body()
     begin = EARLIEST if body is None else message_ids.decode(body).position
@@ -193,7 +186,7 @@ async def analyze(call: Call) -> dict[str, Any]:
         "filterRejectedMessages": 0,
         "filterRescheduledEntries": 0,
         "filterRescheduledMessages": 0,
-        "aborted": found.cut_short,
+        "aborted": found.aborted,
     }
     if found.first is not None:
         shown |= {"firstMessageId": str(found.first), "lastMessageId": str(found.last)}
@@ -201,12 +194,12 @@ async def analyze(call: Call) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Counted:
+class _BacklogCount:
     entries: int = 0
     messages: int = 0
     first: Position | None = None
     last: Position | None = None
-    cut_short: bool = False
+    aborted: bool = False
 
     def add(self, entries: Sequence[StoredEntry]) -> None:
         for entry in entries:
@@ -216,22 +209,22 @@ class _Counted:
         self.entries += len(entries)
 
 
-async def _count(subscription: Subscription, begin: Position) -> _Counted:
+async def _count(subscription: Subscription, begin: Position) -> _BacklogCount:
     topic, config = subscription.topic, subscription.topic.service.config
     loop = asyncio.get_running_loop()
     deadline = loop.time() + config.subscription_backlog_scan_max_time_ms / 1000
-    counted = _Counted()
+    counted = _BacklogCount()
     for span in _from(begin, subscription.cursor.unacked()):
         position, end = Position(span.ledger_id, span.first), Position(span.ledger_id, span.last + 1)
         while position < end:
-            room = config.subscription_backlog_scan_max_entries - counted.entries
-            if room <= 0 or loop.time() > deadline:
-                counted.cut_short = True
+            budget = config.subscription_backlog_scan_max_entries - counted.entries
+            if budget <= 0 or loop.time() > deadline:
+                counted.aborted = True
                 return counted
-            most = min(room, _READ_ENTRIES, end.entry_id - position.entry_id)
-            reading = await topic.read_with_gaps(position, most, _READ_BYTES)
+            max_entries = min(budget, _READ_ENTRIES, end.entry_id - position.entry_id)
+            reading = await topic.read_with_gaps(position, max_entries, _READ_BYTES)
             counted.add([entry for entry in reading.entries if entry.position < end])
-            position = reading.end or end  # what was trimmed meanwhile is no backlog any more
+            position = reading.end or end  # entries that were trimmed meanwhile have left the backlog
             await asyncio.sleep(0)
     return counted
 
@@ -244,11 +237,11 @@ def _from(begin: Position, spans: Sequence[LedgerRange]) -> Iterator[LedgerRange
 
 
 async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str) -> None:
-    # 0 would let nothing expire, as without a time to live: a caller that gives it means something else.
-    seconds = call.whole_number("seconds", 1, values.INT_MAX)
+    # An age of 0 means "never" for the message TTL, so that it is ambiguous here.
+    seconds = call.integer_segment("seconds", 1, values.INT_MAX)
     behind = [subscription for subscription in subscriptions if subscription.cursor.backlog]
     if not behind:
-        raise conflict(f"nothing can expire: no backlog of {whose} of {call.topic} is left")
+        raise conflict(f"no messages to expire: {whose} of {call.topic} has no backlog")
     oldest_kept = call.service.store.clock.now_ms() - 1000 * seconds
     ends: dict[Topic, Position | None] = {}
     for topic in {subscription.topic for subscription in behind}:
@@ -257,7 +250,7 @@ async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str)
         end = ends[subscription.topic]
         if end is not None:
             subscription.cursor.ack_through(end)
-            targets.settle(subscription)
+            targets.release_acknowledged(subscription)
 
 
 # --- properties ---
@@ -265,7 +258,7 @@ async def _expire(call: Call, subscriptions: Sequence[Subscription], whose: str)
 
 @RESOURCES.on("GET", "/subscription/{subscription}/properties", Access.PEEK)
 async def get_properties(call: Call) -> dict[str, str]:
-    """The properties of a subscription, over all partitions."""
+    """Properties of a subscription, of all partitions."""
     found: dict[str, str] = {}
     for subscription in await targets.subscriptions(call):
         found |= subscription.cursor.properties
@@ -280,6 +273,6 @@ async def replace_properties(call: Call) -> None:
     cursors = [subscription.cursor for subscription in await targets.subscriptions(call)]
     durable = [cursor for cursor in cursors if isinstance(cursor, DurableCursor)]
     if len(durable) < len(cursors):
-        raise not_allowed(f"{call.segment('subscription')!r} is of a reader, and goes with it: it keeps no properties")
+        raise not_allowed(f"{call.segment('subscription')!r} is the subscription of a reader and has no properties")
     for cursor in durable:
         await call.blocking(cursor.set_properties, properties)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from afterglow.admin.errors import not_allowed, not_found, precondition_failed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from afterglow.admin.call import Call
     from afterglow.broker.service import BrokerService
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The topics of one name."""
+    """The topics that one name stands for."""
 
     name: TopicName
     partitions: int
-    """0 for a topic that is not partitioned, or a partition."""
+    """0 for a topic that is not partitioned, and for a partition."""
     topics: tuple[TopicName, ...]
-    """The topic itself, or all of its partitions that exist; never none of a topic that is not partitioned."""
+    """The topic itself, or the partitions that exist; not empty unless the topic is partitioned."""
 
     @property
     def partitioned(self) -> bool:
@@ -35,70 +35,71 @@ class Target:
 
 
 async def partitions_of(service: BrokerService, name: TopicName) -> int:
-    """How many partitions a topic has; 0 where it is none, or a partition itself."""
+    """Number of partitions of a topic; 0 if it is not partitioned, or a partition itself."""
     return 0 if name.partition_index is not None else await service.blocking(service.catalog.partitions, name)
 
 
 async def exists(service: BrokerService, name: TopicName) -> bool:
-    """Whether a topic is stored; a partitioned one is only by its partitions."""
+    """Whether a topic exists; of a partitioned topic only the partitions do."""
     return await service.blocking(service.store.exists, name.managed_ledger_name)
 
 
 async def find(service: BrokerService, name: TopicName) -> Target:
-    """The topics that exist under a name.
+    """The topics that a name stands for.
 
     Raises:
-        AdminError: There is no such topic.
+        AdminError: The topic does not exist.
     """
     count = await partitions_of(service, name)
     if count:
-        return Target(name, count, await service.blocking(_existing, service, name, count))
+        partitions = [name.partition(index) for index in range(count)]
+        return Target(name, count, await service.blocking(_existing, service, partitions))
     if not await exists(service, name):
         raise not_found(f"topic {name} does not exist")
     return Target(name, 0, (name,))
 
 
 async def each(service: BrokerService, target: Target) -> AsyncIterator[Topic]:
-    """The topics of a name, opened; between two of them the event loop serves other calls."""
+    """Open the topics of a target one by one; the event loop serves other calls in between."""
     for name in target.topics:
         yield await service.topic(name, create=False)
         await asyncio.sleep(0)
 
 
 async def open_one(service: BrokerService, name: TopicName) -> Topic:
-    """A topic that exists, opened; nothing is created.
+    """Open a topic; it is not created.
 
     Raises:
-        AdminError: There is no such topic, or it is partitioned.
+        AdminError: The topic does not exist, or is partitioned.
     """
     if await partitions_of(service, name):
-        raise not_found(f"{name} is partitioned: ask for one of its partitions, as {name.partition(0)}")
+        raise not_found(f"{name} is partitioned: name one of its partitions, such as {name.partition(0)}")
     if not await exists(service, name):
         raise not_found(f"topic {name} does not exist")
     return await service.topic(name, create=False)
 
 
-async def open_whole(service: BrokerService, name: TopicName, what: str) -> Topic:
-    """The same for what cannot be done to all partitions at once.
+async def open_for(service: BrokerService, name: TopicName, operation: str) -> Topic:
+    """Open a topic for an operation that partitioned topics do not support.
 
     Args:
         service: The broker.
         name: The topic.
-        what: What is to be done, for the message: the topic cannot be ...
+        operation: A participle for the message: the topic cannot be ...
 
     Raises:
-        AdminError: There is no such topic, or it is partitioned.
+        AdminError: The topic does not exist, or is partitioned.
     """
     if await partitions_of(service, name):
-        raise not_allowed(f"{name} is partitioned and cannot be {what} as a whole: name one of its partitions")
+        raise not_allowed(f"{name} is partitioned and cannot be {operation} as a whole: name one of its partitions")
     return await open_one(service, name)
 
 
 async def check_unused(service: BrokerService, name: TopicName) -> None:
-    """Check that a topic is not in use: neither producers nor consumers are connected, or it does not exist.
+    """Check that no producer or consumer is connected to a topic.
 
     Raises:
-        AdminError: It is in use.
+        AdminError: One is.
     """
     if not await exists(service, name):
         return
@@ -110,10 +111,10 @@ async def check_unused(service: BrokerService, name: TopicName) -> None:
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
-    """A subscription that exists.
+    """A subscription of a topic.
 
     Raises:
-        AdminError: There is none of that name.
+        AdminError: The topic has no subscription of that name.
     """
     found = topic.subscriptions.get(name)
     if found is None:
@@ -122,24 +123,23 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 
 
 async def subscriptions(call: Call) -> list[Subscription]:
-    """The subscription in the path, on the topic or on each partition that exists.
+    """The subscription in the path, of the topic or of each partition that exists.
 
     Raises:
-        AdminError: One has no such subscription; then none is touched.
+        AdminError: The topic or one of the partitions has no such subscription.
     """
     target = await find(call.service, call.topic)
     name = call.segment("subscription")
     return [subscription_of(topic, name) async for topic in each(call.service, target)]
 
 
-def settle(subscription: Subscription) -> None:
-    """Release messages of consumers that were acknowledged by another call, and resume dispatch."""
+def release_acknowledged(subscription: Subscription) -> None:
+    """Release pending messages of consumers that a call has acknowledged, and resume dispatch."""
     for consumer in subscription.consumers:
         for position in [held for held in consumer.pending if subscription.cursor.is_acked(held)]:
             consumer.release(position)
     subscription.wake()
 
 
-def _existing(service: BrokerService, name: TopicName, count: int) -> tuple[TopicName, ...]:
-    partitions = (name.partition(index) for index in range(count))
+def _existing(service: BrokerService, partitions: Iterable[TopicName]) -> tuple[TopicName, ...]:
     return tuple(topic for topic in partitions if service.store.exists(topic.managed_ledger_name))

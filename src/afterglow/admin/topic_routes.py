@@ -1,4 +1,4 @@
-"""Routes of topics and partitioned topics: create, list, look up, unload, terminate, trim, delete; their properties."""
+"""Routes of topics and partitioned topics: create, list, look up, unload, terminate, trim, delete; properties."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PERSISTENT = Resources("/admin/v2/persistent/{tenant}/{namespace}")
 NON_PERSISTENT = Resources("/admin/v2/non-persistent/{tenant}/{namespace}")
 LOOKUP = Resources("/lookup/v2/topic/persistent/{tenant}/{namespace}")
 
-_OWN_PREFIX: Final = "afterglow."
+_RESERVED_PREFIX: Final = "afterglow."
 _SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
-"""Property by which Pulsar makes a topic the shadow of another."""
+"""Property that makes a topic the shadow of another in Pulsar."""
 
 
 # --- lists and lookup ---
@@ -45,37 +45,35 @@ _SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
 
 @PERSISTENT.on("GET", "", Access.LIST_TOPICS)
 async def list_topics(call: Call) -> list[str]:
-    """The topics of a namespace, each partition by itself."""
+    """Topics of a namespace; each partition is a topic."""
     await call.namespace_policies()
-    found = await call.blocking(call.catalog.topics, call.namespace)
-    return sorted(str(topic) for topic in found)
+    return sorted(map(str, await call.blocking(call.catalog.topics, call.namespace)))
 
 
 @PERSISTENT.on("GET", "/partitioned", Access.LIST_TOPICS)
 async def list_partitioned(call: Call) -> list[str]:
-    """The partitioned topics of a namespace."""
+    """Partitioned topics of a namespace."""
     await call.namespace_policies()
-    found = await call.blocking(call.catalog.partitioned_topics, call.namespace)
-    return sorted(str(topic) for topic in found)
+    return sorted(map(str, await call.blocking(call.catalog.partitioned_topics, call.namespace)))
 
 
 @NON_PERSISTENT.on("GET", "", Access.LIST_TOPICS)
 @NON_PERSISTENT.on("GET", "/partitioned", Access.LIST_TOPICS)
 async def list_non_persistent(call: Call) -> list[str]:
-    """No topics, of a namespace that exists: pulsar-admin lists both kinds."""
+    """An empty list: pulsar-admin lists topics of both domains."""
     await call.namespace_policies()
     return []
 
 
 @LOOKUP.on("GET", "/{topic}", Access.LOOKUP)
 async def lookup(call: Call) -> dict[str, str]:
-    """Addresses of this broker, for clients whose service URL is an HTTP one. The topic need not exist."""
+    """Addresses of this broker, for clients with an HTTP service URL. The topic need not exist."""
     service = call.service
     await call.namespace_policies()
     check_listener(call.parameter("listenerName") or call.header("X-Pulsar-ListenerName") or "")
     return {
         "brokerUrl": service.service_url,
-        # Under either name, and empty rather than absent: the C++ client and those built on it crash without.
+        # Both names, and empty rather than absent: the C++ client and those built on it crash otherwise.
         "brokerUrlTls": service.service_url_tls,
         "brokerUrlSsl": service.service_url_tls,
         "httpUrlTls" if call.secure else "httpUrl": call.web_url,
@@ -88,7 +86,7 @@ async def lookup(call: Call) -> dict[str, str]:
 
 @PERSISTENT.on("PUT", "/{topic}", Access.TENANT)
 async def create_topic(call: Call) -> None:
-    """Create a topic that is not partitioned, or a partition that is missing."""
+    """Create a topic that is not partitioned, or a missing partition."""
     service, name = call.service, call.topic
     properties = _given_properties(await call.body())
     await call.namespace_policies()
@@ -97,7 +95,7 @@ async def create_topic(call: Call) -> None:
     if name.partition_index is not None:
         count = await targets.partitions_of(service, name.base)
         if 0 < count <= name.partition_index:
-            raise precondition_failed(f"{name.base} has {count} partitions: raise their number to have {name}")
+            raise precondition_failed(f"{name.base} has {count} partitions: add partitions to create {name}")
     await service.blocking(service.topic_creator.check_topic_limit, name.namespace, 1)
     ledger = await service.topic_creator.create(name)
     if properties:
@@ -106,10 +104,10 @@ async def create_topic(call: Call) -> None:
 
 @PERSISTENT.on("DELETE", "/{topic}", Access.TENANT)
 async def delete_topic(call: Call) -> None:
-    """Delete a topic and everything in it."""
+    """Delete a topic with its data."""
     name, force = call.topic, call.flag("force")
     if await targets.partitions_of(call.service, name):
-        raise conflict(f"{name} is a partitioned topic and is not deleted as a topic: delete it with its partitions")
+        raise conflict(f"{name} is partitioned: delete it as a partitioned topic")
     await targets.find(call.service, name)
     if not force:
         await targets.check_unused(call.service, name)
@@ -118,7 +116,7 @@ async def delete_topic(call: Call) -> None:
 
 @PERSISTENT.on("PUT", "/{topic}/unload", Access.TENANT)
 async def unload_topic(call: Call) -> None:
-    """Close a topic; clients connect again and open it."""
+    """Close a topic; clients that reconnect open it again."""
     target = await targets.find(call.service, call.topic)
     for name in target.topics:
         await call.service.unload(name)
@@ -126,8 +124,8 @@ async def unload_topic(call: Call) -> None:
 
 @PERSISTENT.on("POST", "/{topic}/terminate", Access.TENANT)
 async def terminate_topic(call: Call) -> dict[str, int]:
-    """End a topic for good; consumers still get what is in it."""
-    topic = await targets.open_whole(call.service, call.topic, "terminated")
+    """Terminate a topic: no producer can publish to it again. Consumers still receive its messages."""
+    topic = await targets.open_for(call.service, call.topic, "terminated")
     last = await call.blocking(topic.ledger.terminate)
     topic.disconnect_producers()
     return message_ids.encode(last, topic.partition)
@@ -135,7 +133,7 @@ async def terminate_topic(call: Call) -> dict[str, int]:
 
 @PERSISTENT.on("POST", "/{topic}/trim", Access.TENANT)
 async def trim_topic(call: Call) -> None:
-    """Trim ledgers that are consumed and that retention no longer keeps, now."""
+    """Trim ledgers now that are consumed and past retention."""
     target = await targets.find(call.service, call.topic)
     async for topic in targets.each(call.service, target):
         await call.blocking(topic.ledger.trim)
@@ -148,12 +146,12 @@ async def truncate_topic(call: Call) -> None:
     async for topic in targets.each(call.service, target):
         await call.blocking(topic.ledger.trimmer.truncate)
         for subscription in topic.subscriptions.values():
-            targets.settle(subscription)
+            targets.release_acknowledged(subscription)
 
 
 @PERSISTENT.on("GET", "/{topic}/lastMessageId", Access.PEEK)
 async def last_message_id(call: Call) -> dict[str, int]:
-    """The last message of a topic."""
+    """Id of the last message of a topic."""
     topic = await targets.open_one(call.service, call.topic)
     position, batch_index = await topic.last_message()
     return message_ids.encode(position, topic.partition, batch_index)
@@ -164,7 +162,7 @@ async def last_message_id(call: Call) -> dict[str, int]:
 
 @PERSISTENT.on("GET", "/{topic}/partitions", Access.LOOKUP)
 async def get_partitions(call: Call) -> dict[str, Any]:
-    """The number of partitions; 0 if a topic is not partitioned, or would not be when a client creates it."""
+    """Number of partitions; 0 if the topic is not partitioned, or would not be once a client creates it."""
     name = call.topic
     if name.base == TRANSACTION_COORDINATOR:
         return partitioned_metadata(0)
@@ -182,16 +180,16 @@ async def get_partitions(call: Call) -> dict[str, Any]:
 async def create_partitioned(call: Call) -> None:
     """Create a partitioned topic, and its partitions.
 
-    1. Record how many partitions it has. *Crash: partitions come into being when a client first names them.*
-    2. Create them, so that they are listed. *Crash: as after 1.*
+    1. Record the number of partitions. *Crash: the first client that uses a partition creates it.*
+    2. Create the partitions, so that they are listed. *Crash: as after 1.*
     """
     service, name = call.service, call.topic
     if name.partition_index is not None:
-        raise precondition_failed(f"{name} is the name of a partition: a partitioned topic has another")
+        raise precondition_failed(f"{name} is the name of a partition: choose another name")
     count, properties = _given_partitions(await call.body())
-    most = max_partitions(service.config)
-    if not 0 < count <= most:
-        raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {most} partitions, not {count}")
+    limit = max_partitions(service.config)
+    if not 0 < count <= limit:
+        raise AdminError(HTTPStatus.NOT_ACCEPTABLE, f"{name} may have from 1 to {limit} partitions, not {count}")
     await call.namespace_policies()
     if await targets.partitions_of(service, name) or await targets.exists(service, name):
         raise conflict(f"topic {name} exists already")
@@ -201,18 +199,18 @@ async def create_partitioned(call: Call) -> None:
 
 @PERSISTENT.on("POST", "/{topic}/partitions", Access.TENANT)
 async def update_partitions(call: Call) -> None:
-    """Raise the number of partitions; the steps are those of creation. It is never lowered: messages would be lost."""
+    """Add partitions, in the steps of creation. The number is never lowered: messages would be lost."""
     service, name = call.service, call.topic
     count, properties = _given_partitions(await call.body())
     if properties:
-        raise bad_request("properties are not changed with the number of partitions: give the number alone")
+        raise bad_request("properties cannot be changed with the number of partitions: send the number alone")
     before = await targets.partitions_of(service, name)
     if not before:
         raise conflict(f"{name} is not a partitioned topic")
-    most = max_partitions(service.config)
-    if not before <= count <= max(most, before):
+    limit = max_partitions(service.config)
+    if not before <= count <= max(limit, before):
         raise AdminError(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {most}, not {count}"
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} has {before} partitions and may have up to {limit}, not {count}"
         )
     await service.blocking(service.topic_creator.check_topic_limit, name.namespace, count - before)
     await service.blocking(service.catalog.update_partitions, name, count)
@@ -224,9 +222,9 @@ async def delete_partitioned(call: Call) -> None:
     """Delete a partitioned topic with all partitions.
 
     1. Refuse if any partition is in use, before anything is changed.
-    2. Delete the partitions. *Crash: the topic is there, with fewer messages; the caller has no answer and asks again.*
-    3. Forget that the topic is partitioned, then its schemas and policies. *Crash before these are gone: a new topic of
-       the name finds them.*
+    2. Delete the partitions. *Crash: the topic exists, with fewer messages; the caller gets no answer and retries.*
+    3. Delete the record of the partitioned topic, then its schemas and policies. *Crash before these are deleted: a new
+       topic of that name has them.*
     """
     service, name = call.service, call.topic
     force = call.flag("force")
@@ -242,26 +240,26 @@ async def delete_partitioned(call: Call) -> None:
         try:
             await service.delete_topic(name.partition(index), force=force)
         except NotFound:
-            continue  # never used, or deleted by itself
+            continue  # never used, or deleted on its own
     await service.blocking(service.catalog.delete_partitioned, name)
     await service.delete_topic_metadata(name)
 
 
 def partitioned_metadata(count: int, properties: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A partitioned topic's metadata, with the properties that it was given."""
+    """Metadata of a partitioned topic, with its properties."""
     return {"partitions": count, "deleted": False, **({"properties": dict(properties)} if properties else {})}
 
 
 def _given_partitions(body: object) -> tuple[int, dict[str, str]]:
-    """A number, or an object that has it, as clients send it together with properties; and these."""
+    """Number of partitions and properties from a body: the number alone, or an object of both."""
     properties: dict[str, str] = {}
     if isinstance(body, dict):
         fields = values.fields(body, "a partitioned topic", ("partitions", "properties", "deleted"))
         properties = _given_properties(fields.get("properties"))
         body = fields.get("partitions")
     name = "the number of partitions"
-    if isinstance(body, str):  # Pulsar's JSON reader takes a number in quotes, as Go's tools send it
-        return values.whole_number(body.strip(), name, -values.INT_MAX, values.INT_MAX), properties
+    if isinstance(body, str):  # Pulsar's JSON reader accepts a number in quotes, as tools in Go send it
+        return values.parse_integer(body.strip(), name, -values.INT_MAX, values.INT_MAX), properties
     return values.integer(body, name, -values.INT_MAX), properties
 
 
@@ -275,7 +273,7 @@ async def _create_partitions(service: BrokerService, name: TopicName, indexes: r
 
 @PERSISTENT.on("GET", "/{topic}/properties", Access.LOOKUP)
 async def get_properties(call: Call) -> dict[str, str]:
-    """The properties of a topic; a partitioned one has its own, beside those of its partitions."""
+    """Properties of a topic; a partitioned topic has its own, apart from those of its partitions."""
     service, name = call.service, call.topic
     if await targets.partitions_of(service, name):
         return await service.blocking(service.catalog.partitioned_properties, name)
@@ -285,7 +283,7 @@ async def get_properties(call: Call) -> dict[str, str]:
 
 @PERSISTENT.on("PUT", "/{topic}/properties", Access.TENANT)
 async def set_properties(call: Call) -> None:
-    """Set properties of a topic; others stay."""
+    """Set properties of a topic; its other properties stay."""
     await _change_properties(call, dict(_given_properties(await call.body())))
 
 
@@ -294,7 +292,7 @@ async def remove_property(call: Call) -> None:
     """Remove a property of a topic."""
     key = call.parameter("key")
     if key is None:
-        raise bad_request("give the property to remove, as ?key=NAME")
+        raise bad_request("the parameter key is missing: name the property to remove, as ?key=NAME")
     _check_key(key)
     await _change_properties(call, {key: None})
 
@@ -309,12 +307,6 @@ async def _change_properties(call: Call, properties: dict[str, str | None]) -> N
 
 
 def _given_properties(body: object) -> dict[str, str]:
-    """Properties of a body, as far as callers may set them.
-
-    Raises:
-        AdminError: They are not an object of strings, or one of them is not the caller's to set.
-        ValueTooLarge: They are too large to keep.
-    """
     properties = values.text_map(body, "properties")
     check_given(properties)
     for key in properties:
@@ -324,13 +316,13 @@ def _given_properties(body: object) -> dict[str, str]:
 
 def _check_key(key: str) -> None:
     if key == _SHADOW_SOURCE:
-        raise not_allowed("shadow topics are not served: a topic cannot show what another holds")
-    if _is_own(key):
-        raise precondition_failed(f"the property {values.shown(key)} is the broker's own: choose another")
+        raise not_allowed("shadow topics are not supported")
+    if _is_reserved(key):
+        raise precondition_failed(f"the property {values.shown(key)} is reserved for the broker: choose another")
 
 
 def _put_properties(properties: Mapping[str, str | None], info: ManagedLedgerInfo) -> None:
-    """Set properties in a ledger list, or remove those whose value is None; what is too large is refused."""
+    """Set properties in a ledger list, or remove those whose value is None."""
     for key, value in properties.items():
         set_text(info, key, value)
     if any(value is not None for value in properties.values()):
@@ -338,8 +330,8 @@ def _put_properties(properties: Mapping[str, str | None], info: ManagedLedgerInf
 
 
 def _user_properties(info: ManagedLedgerInfo) -> dict[str, str]:
-    return {pair.key: pair.value for pair in info.properties if not _is_own(pair.key)}
+    return {pair.key: pair.value for pair in info.properties if not _is_reserved(pair.key)}
 
 
-def _is_own(key: str) -> bool:
-    return key in {INDEX, TOPIC_EPOCH} or key.startswith(_OWN_PREFIX)
+def _is_reserved(key: str) -> bool:
+    return key in {INDEX, TOPIC_EPOCH} or key.startswith(_RESERVED_PREFIX)

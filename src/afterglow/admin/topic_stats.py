@@ -2,8 +2,8 @@
 
 Pure functions over the broker's objects, to be called in the event loop's thread.
 
-Every field that Pulsar's clients read is there, with its type. What the broker does not count is 0, and what it does
-not do is what Pulsar shows for something switched off.
+Every field that Pulsar's clients read is present, with its type. Fields that the broker does not count are 0; features
+that it does not have are shown as Pulsar shows disabled ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TOPIC_ZEROS: Final[Mapping[str, Any]] = {
     "topicCreationTimeStamp": 0,
     "deduplicationStatus": "Disabled",
 }
-"""Fields of a topic that nothing here fills."""
+"""Fields of a topic that the broker does not count."""
 
 _SUBSCRIPTION_ZEROS: Final[Mapping[str, Any]] = {
     "msgRateRedeliver": 0.0,
@@ -130,7 +130,7 @@ _LATEST_OF_SUBSCRIPTIONS: Final = (
 
 
 def oldest_backlog(oldest: tuple[str, int] | None, now_ms: int) -> Json:
-    """How old the oldest open message is, and whose it is: nothing where all is acknowledged."""
+    """Age and subscription of the oldest unacknowledged message; empty if all are acknowledged."""
     if oldest is None:
         return {}
     name, time_ms = oldest
@@ -141,7 +141,7 @@ def oldest_backlog(oldest: tuple[str, int] | None, now_ms: int) -> Json:
 
 
 def topic_stats(topic: Topic, owner: str) -> Json:
-    """The statistics of a topic."""
+    """Statistics of a topic."""
     subscriptions = {name: subscription_stats(found) for name, found in sorted(topic.subscriptions.items())}
     producers = sorted(topic.producers.values(), key=lambda producer: producer.name)
     traffic_in, traffic_out = topic.traffic_in, topic.traffic_out
@@ -174,9 +174,9 @@ def topic_stats(topic: Topic, owner: str) -> Json:
 
 
 def partitioned_stats(partitions: Mapping[str, Json], count: int, *, each: bool) -> Json:
-    """The statistics of a partitioned topic: the sum of its partitions, and each where asked for."""
+    """Statistics of a partitioned topic: the sum of its partitions, and with ``each`` also those of each."""
     summed: Json = {**_TOPIC_ZEROS, "compaction": {}, "replication": {}}
-    del summed["deduplicationStatus"]  # is of each partition
+    del summed["deduplicationStatus"]  # a field of single partitions
     rows = list(partitions.values())
     for name in _SUMMED:
         summed[name] = sum(row[name] for row in rows)
@@ -210,7 +210,7 @@ def _sum_subscriptions(partitions: Iterable[Mapping[str, Json]]) -> Json:
 
 
 def offload_stats(statistics: OffloadStatistics) -> Json:
-    """What of a topic was offloaded, and when; besides Pulsar's fields, where tasks of this process read it."""
+    """Offload statistics of a topic; beyond Pulsar's fields, the bytes that tasks read, by route."""
     return {
         "afterglowOffloadReads": {str(route): getattr(statistics.read_bytes, route) for route in Route},
         "offloadedStorageSize": statistics.offloaded_bytes,
@@ -221,9 +221,9 @@ def offload_stats(statistics: OffloadStatistics) -> Json:
 
 
 def read_stats(counts: ReadCounts | None) -> Json:
-    """Which tier served reads since the start, besides Pulsar's fields; nothing where the hot log alone can.
+    """Reads since the start by serving tier, beyond Pulsar's fields; empty if only the hot log can serve them.
 
-    What the cache of the newest entries served is not counted.
+    Reads from the cache of the newest entries are not counted.
     """
     if counts is None:
         return {}
@@ -238,7 +238,7 @@ def read_stats(counts: ReadCounts | None) -> Json:
 
 
 def publisher_stats(producer: Producer) -> Json:
-    """The statistics of a producer."""
+    """Statistics of a producer."""
     return {
         **_PUBLISHER_ZEROS,
         **_rate_in(producer.meter.rate(producer.traffic_in)),
@@ -250,7 +250,7 @@ def publisher_stats(producer: Producer) -> Json:
 
 
 def subscription_stats(subscription: Subscription) -> Json:
-    """The statistics of a subscription. Its backlog counts entries, as Pulsar's does."""
+    """Statistics of a subscription. The backlog counts entries, as in Pulsar."""
     cursor = subscription.cursor
     consumers = [consumer_stats(consumer) for consumer in subscription.consumers]
     backlog = cursor.backlog
@@ -285,7 +285,7 @@ def subscription_stats(subscription: Subscription) -> Json:
 
 
 def consumer_stats(consumer: Consumer) -> Json:
-    """The statistics of a consumer."""
+    """Statistics of a consumer."""
     limit = consumer.subscription.max_unacknowledged
     times = consumer.times
     return {
@@ -310,7 +310,7 @@ def consumer_stats(consumer: Consumer) -> Json:
 
 
 def _type(subscription: Subscription) -> str:
-    """What its consumers brought, also after they left; none where nobody has come since the topic was opened."""
+    """Type of the last consumers; ``None`` if no consumer has subscribed since the topic was opened."""
     if subscription.consumers or subscription.times.last_flow_ms:
         return wire.CommandSubscribe.SubType.Name(subscription.kind)
     return "None"
@@ -326,7 +326,7 @@ def _peer(of: Producer | Consumer) -> Json:
 
 
 def _backlog_bytes(topic: Topic, backlog: int) -> int:
-    """An estimate, as Pulsar's is: entries in the backlog are as large as the topic's are on average."""
+    """An estimate, as in Pulsar: entries of the backlog times the average size of the topic's entries."""
     entries = topic.ledger.layout.total_entries
     return topic.ledger.size_bytes * backlog // entries if entries else 0
 
@@ -344,6 +344,6 @@ def _rate_out(rate: Rate) -> Json:
 
 
 def _time(epoch_ms: int) -> str:
-    """As Java writes a moment; its milliseconds only where there are any."""
+    """A time as Java prints it: without milliseconds if they are 0."""
     moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""Checks of values that came as JSON.
+"""Checks of JSON values in requests.
 
-Pulsar drops what it does not know and reads what it cannot parse as nothing. Here either is an error that names the
-field: whoever set it would otherwise believe that it holds.
+Pulsar ignores unknown fields and reads values that it cannot parse as null. Here both are errors that name the field:
+the caller would otherwise believe that the value takes effect.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LONG_MAX: Final = 2**63 - 1
 """The largest Java ``long``."""
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_SHOWN: Final = 80
-"""Characters of a value in a message."""
+_MAX_SHOWN: Final = 80
+"""Characters of a value in an error message."""
 _ENCODER: Final = json.JSONEncoder()
 
 
@@ -31,30 +31,30 @@ def parse(body: bytes) -> Any:
     """The value of a JSON body; None for an empty one.
 
     Raises:
-        AdminError: It is no JSON, or has text that is no Unicode, or a number that is none to Java.
+        AdminError: It is not valid JSON, or has text that is not Unicode, or a number that Java cannot represent.
     """
     if not body.strip():
         return None
     try:
-        value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant, parse_float=_finite)
         if _SURROGATE.search(body):
-            json.dumps(value, ensure_ascii=False).encode()  # a lone one parses, and nothing could store it
+            json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate parses, and cannot be stored
     except UnicodeError as error:
-        raise bad_request("the body is no Unicode text") from error
+        raise bad_request("the body is not valid Unicode") from error
     except ValueError as error:
-        raise bad_request(f"the body is no JSON: {error}") from error
+        raise bad_request(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise bad_request("the body is nested too deeply") from error
     return value
 
 
 def integer(value: object, name: str, low: int, high: int = INT_MAX) -> int:
-    """A whole number within bounds, both inclusive.
+    """An integer within bounds, both inclusive.
 
     Raises:
-        AdminError: It is none, or out of bounds.
+        AdminError: It is not an integer, or out of bounds.
     """
-    # True is an int to Python.
+    # In Python, True is an int.
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_request(f"{name} must be a whole number, not {shown(value)}")
     if not low <= value <= high:
@@ -62,11 +62,11 @@ def integer(value: object, name: str, low: int, high: int = INT_MAX) -> int:
     return value
 
 
-def whole_number(value: str, name: str, low: int, high: int) -> int:
-    """A whole number that came as text, within bounds, both inclusive.
+def parse_integer(value: str, name: str, low: int, high: int) -> int:
+    """An integer that came as text, within bounds, both inclusive.
 
     Raises:
-        AdminError: It is none, or out of bounds.
+        AdminError: It is not an integer, or out of bounds.
     """
     digits = value.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
@@ -78,7 +78,7 @@ def number(value: object, name: str, low: float = -1, high: float = INT_MAX) -> 
     """A number within bounds, both inclusive.
 
     Raises:
-        AdminError: It is none, or out of bounds.
+        AdminError: It is not a number, or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_request(f"{name} must be a number, not {shown(value)}")
@@ -88,10 +88,10 @@ def number(value: object, name: str, low: float = -1, high: float = INT_MAX) -> 
 
 
 def boolean(value: object, name: str) -> bool:
-    """True or false.
+    """A Boolean.
 
     Raises:
-        AdminError: It is neither.
+        AdminError: It is not a Boolean.
     """
     if not isinstance(value, bool):
         raise bad_request(f"{name} must be true or false, not {shown(value)}")
@@ -102,7 +102,7 @@ def text(value: object, name: str) -> str:
     """A string.
 
     Raises:
-        AdminError: It is none.
+        AdminError: It is not a string.
     """
     if not isinstance(value, str):
         raise bad_request(f"{name} must be a string, not {shown(value)}")
@@ -110,10 +110,10 @@ def text(value: object, name: str) -> str:
 
 
 def texts(value: object, name: str) -> list[str]:
-    """A list of strings, each once.
+    """A list of strings, without duplicates.
 
     Raises:
-        AdminError: It is none.
+        AdminError: It is not a list of strings.
     """
     if not isinstance(value, list):
         raise bad_request(f"{name} must be a list of strings, not {shown(value)}")
@@ -121,10 +121,10 @@ def texts(value: object, name: str) -> list[str]:
 
 
 def text_map(value: object, name: str) -> dict[str, str]:
-    """An object whose values are strings; nothing is an empty one.
+    """An object of strings; empty for null.
 
     Raises:
-        AdminError: It is none.
+        AdminError: It is not an object of strings.
     """
     if value is None:
         return {}
@@ -134,16 +134,16 @@ def text_map(value: object, name: str) -> dict[str, str]:
 
 
 def fields(value: object, what: str, known: Collection[str]) -> dict[str, Any]:
-    """An object with no other than the known fields; fields that are null are left out.
+    """The fields of an object that are not null.
 
     Raises:
-        AdminError: It is none, or has others.
+        AdminError: It is not an object, or has unknown fields.
     """
     if not isinstance(value, dict):
         raise bad_request(f"{what} must be an object, not {shown(value)}")
     unknown = [name for name in value if name not in known]
     if unknown:
-        raise bad_request(f"{what} has no field {shown(unknown[0])}; there are {', '.join(known)}")
+        raise bad_request(f"{what} has no field {shown(unknown[0])}; known fields: {', '.join(known)}")
     return {name: item for name, item in value.items() if item is not None}
 
 
@@ -154,22 +154,21 @@ def with_field(fields: dict[str, Any], name: str, value: object) -> dict[str, An
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut where it is long: no more of it is encoded than that needs."""
-    image = ""
-    for piece in _ENCODER.iterencode(value[:_SHOWN] if isinstance(value, str) else value):
-        image += piece
-        if len(image) > _SHOWN:
-            return f"{image[: _SHOWN - 3]}..."
-    return image
+    """A value for an error message, truncated; the rest of a long value is not even encoded."""
+    text = ""
+    for token in _ENCODER.iterencode(value[:_MAX_SHOWN] if isinstance(value, str) else value):
+        text += token
+        if len(text) > _MAX_SHOWN:
+            return f"{text[: _MAX_SHOWN - 3]}..."
+    return text
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
-    """A number with a fraction or an exponent; one that is too large is infinite to Python, which no JSON can say."""
     value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(f"{digits[:40]} is too large for a number")
+    if not math.isfinite(value):  # Python reads 1e999 as infinity, which JSON cannot express
+        raise ValueError(f"{digits[:40]} is too large")
     return value

@@ -1,8 +1,8 @@
-"""Verification of the tiers over REST: one call that answers with newline-delimited JSON for as long as it runs.
+"""Verification of the tiers: one call that streams newline-delimited JSON until the verification ends.
 
 A line is ``{"progress": …}``, ``{"finding": …}`` or, as the last one, ``{"result": …}``. A client that disconnects
-cancels the verification, and the Spark job under it. The call needs a superuser: it reads objects of all tenants, takes
-a thread and Spark of the server, and deletes where a sweep is requested.
+cancels the verification and its Spark job. The call needs a superuser: it reads objects of all tenants, occupies a
+thread and Spark of the server, and deletes objects if a sweep is requested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RESOURCES = Resources("/admin/v2/afterglow/verify")
 
 _PROGRESS_S: Final = 1.0
-"""Between two lines of progress. Clients take a longer silence for a server that is gone."""
+"""Interval of progress lines. Clients treat a longer silence as a lost connection."""
 _LONGEST_GRACE_MS: Final = 10 * 366 * 86_400_000
 
 
@@ -57,7 +57,7 @@ async def verify(call: Call) -> StreamingResponse:
 
 
 class _VerifyResponse(StreamingResponse):
-    """The lines of a run; whatever ends the response cancels the run, also before the first line is sent."""
+    """Streams a run; a response that ends early cancels the run, also before the first line is sent."""
 
     def __init__(self, run: VerifyRun, changed: asyncio.Event) -> None:
         super().__init__(_lines(run, changed), media_type="application/x-ndjson")
@@ -93,15 +93,10 @@ async def _lines(run: VerifyRun, changed: asyncio.Event) -> AsyncIterator[bytes]
 
 
 def _read_request(body: object) -> VerifyRequest:
-    """The options in a body; an empty one asks for a verification that reads no bytes and deletes nothing.
-
-    Raises:
-        AdminError: The body is malformed, or contradicts itself.
-    """
     given = values.fields({} if body is None else body, "a verification", ("deep", "sweep", "delete", "graceMillis"))
     flags = {name: values.boolean(given.get(name, False), name) for name in ("deep", "sweep", "delete")}
     if flags["delete"] and not flags["sweep"]:
-        raise bad_request('"delete" says that "sweep" may delete: set both to true, or neither')
+        raise bad_request('"delete" needs "sweep": set both to true, or neither')
     default = VerifyRequest()
     return VerifyRequest(
         **flags,
@@ -110,7 +105,6 @@ def _read_request(body: object) -> VerifyRequest:
 
 
 def _progress(control: VerifyControl) -> dict[str, Any]:
-    """Progress as JSON."""
     return {
         "current": control.current,
         "objectsDone": control.objects_done,
@@ -121,12 +115,11 @@ def _progress(control: VerifyControl) -> dict[str, Any]:
 
 
 def _finding(found: ReportedFinding) -> dict[str, Any]:
-    """A finding as ``afterglow verify --json`` prints it, with whether it is a fault that is still there."""
+    """A finding as ``afterglow verify --json`` prints it, and whether it is a fault that remains."""
     return {**found.finding.as_json(), "fault": found.fault}
 
 
 def _result(result: VerifyResult) -> dict[str, Any]:
-    """A result as JSON."""
     return {
         "state": result.state,
         "error": result.error,

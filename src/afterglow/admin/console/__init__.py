@@ -1,7 +1,7 @@
-"""The console: one page and its files, served as they are. It needs no proof of a role; the calls that it makes do.
+"""The web console: one page and its static files. They need no authentication; the calls that the page makes do.
 
-The files are read once, with the process. The page may load nothing but them and call nothing but this broker: a
-policy of the browser's holds it to that, so that a name or a message that holds markup can do no harm either.
+The files are read once, when the process starts. A content security policy restricts the page to these files and to
+calls of this broker, so that markup in a name or a message does no harm.
 """
 
 from __future__ import annotations
@@ -41,50 +41,50 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Kept by the browser, and asked for each time whether it is still the same: a new release is seen at once.
+    # The browser caches files and revalidates them by ETag on each use: a new release is visible at once.
     "Cache-Control": "no-cache",
 }
-"""Of every file."""
+"""Headers of every file."""
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _StaticFile:
     body: bytes
     media_type: str
-    tag: str
+    etag: str
 
-    def answer(self, known: str | None) -> Response:
-        """The file, or that it is the one that is known."""
-        headers = {**HEADERS, "ETag": self.tag}
-        if known is not None and self.tag in {tag.strip().removeprefix("W/") for tag in known.split(",")}:
+    def response(self, if_none_match: str | None) -> Response:
+        """The file, or 304 if the client has it."""
+        headers = {**HEADERS, "ETag": self.etag}
+        if self.etag in {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(self.body, headers=headers, media_type=self.media_type)
 
 
-def _read() -> dict[str, _File]:
+def _read() -> dict[str, _StaticFile]:
     found = {}
     for file in resources.files(__name__).joinpath("page").iterdir():
         media_type = _TYPES.get("." + file.name.rpartition(".")[2])
         if media_type is not None:
             body = file.read_bytes()
-            found[file.name] = _File(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+            found[file.name] = _StaticFile(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
     return found
 
 
 FILES: Final = _read()
-"""By name."""
+"""Static files by name."""
 
 
 @RESOURCES.on("GET", "", Access.ANYONE)
 async def get_page(call: Call) -> Response:
-    """The page."""
-    return FILES[_INDEX].answer(call.header("If-None-Match"))
+    """The page of the console."""
+    return FILES[_INDEX].response(call.header("If-None-Match"))
 
 
 @RESOURCES.on("GET", "/{file}", Access.ANYONE)
 async def get_file(call: Call) -> Response:
-    """A file that the page asks for."""
+    """A static file of the page."""
     name = call.segment("file")
     if name not in FILES or name == _INDEX:
         raise not_found(f"the console has no file {name!r}; the page itself is at /console")
-    return FILES[name].answer(call.header("If-None-Match"))
+    return FILES[name].response(call.header("If-None-Match"))
