@@ -40,7 +40,7 @@ def test_every_command_is_run_elsewhere_or_is_this_test() -> None:
 
 
 def test_each_of_the_nine_promises_has_tests() -> None:
-    promises = rows("What holds")
+    promises = rows("Guarantees")
     assert [number for number, _, _ in promises] == [str(number) for number in range(1, 10)]
     for _, _, held_by in promises:
         assert re.findall(r"\]\((tests/[^)]+)\)", held_by)
