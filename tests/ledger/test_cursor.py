@@ -169,10 +169,8 @@ def test_reading_goes_on_where_it_stopped_and_skips_what_is_acknowledged() -> No
     assert [entry.position for entry in cursor.read(2, 1 << 20)] == [everything[3]]
     assert [entry.position for entry in cursor.read(9, 1)] == [everything[4]]
     assert [entry.position for entry in cursor.read(9, 1 << 20)] == [everything[5]]
-    assert not cursor.has_more()
     assert cursor.read(9, 1 << 20) == []
     (new,) = world.append(ledger, b"x")
-    assert cursor.has_more()
     assert [entry.position for entry in cursor.read(9, 1 << 20)] == [new]
     assert cursor.mark_delete < everything[0]
 
@@ -528,10 +526,10 @@ def test_a_snapshot_that_is_too_large_leaves_the_last_ranges_to_the_state() -> N
 def test_numbers_of_the_last_acknowledgement_survive() -> None:
     world, ledger = topic(2)
     cursor = ledger.cursors.create("s", EARLIEST)
-    cursor.ack_through(Position(1, 0), positions={"n": 5})
+    cursor.ack_through(Position(1, 0), position_properties={"n": 5})
     cursor.ack_through(Position(1, 1))
     world.crash()
-    assert world.open().cursors.get("s").positions == {"n": 5}
+    assert world.open().cursors.get("s").position_properties == {"n": 5}
 
 
 POSITION = st.builds(Position, st.integers(-1, 2**40), st.integers(-1, 2**40))
@@ -555,7 +553,11 @@ def test_both_codecs_give_back_what_they_were_given(record: CursorRecord) -> Non
     state = decode_state(encode_state(record))
     assert state.properties == {}
     assert (state.mark_delete, state.ranges, state.batches) == (record.mark_delete, record.ranges, record.batches)
-    assert (state.positions, state.cursor_id, state.sequence) == (record.positions, record.cursor_id, record.sequence)
+    assert (state.position_properties, state.cursor_id, state.sequence) == (
+        record.position_properties,
+        record.cursor_id,
+        record.sequence,
+    )
 
 
 def test_a_cursor_that_pulsar_keeps_in_a_ledger_begins_at_its_last_snapshot() -> None:

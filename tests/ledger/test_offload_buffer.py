@@ -35,7 +35,7 @@ def wanting(entries: int, *topics: str) -> OffloadBuffer:
     """The same, with topics that stream; that of index ``i`` has ledger ``i + 1``."""
     buffer = buffer_for(entries)
     for number, name in enumerate(topics or ("t",), 1):
-        buffer.want(name, Position(number, 0), (number,))
+        buffer.hold_from(name, Position(number, 0), (number,))
     return buffer
 
 
@@ -76,7 +76,7 @@ def test_an_entry_too_large_for_the_cache_is_a_gap() -> None:
     for number in range(9):
         cache.put(1, number, bytes(3 * CACHE_COST) if number == 3 else entry(number))
     assert held(buffer) == [0, 1, 2]
-    buffer.want("t", Position(1, 3), ())
+    buffer.hold_from("t", Position(1, 3), ())
     cache.put(1, 9, entry(9))
     assert held(buffer) == [7]
 
@@ -103,7 +103,7 @@ def test_entries_of_topics_that_do_not_stream_are_not_held() -> None:
 
 def test_entries_that_are_offloaded_already_are_neither_held_nor_refused() -> None:
     buffer = wanting(9)
-    buffer.want("t", Position(1, 3), ())
+    buffer.hold_from("t", Position(1, 3), ())
     offer(buffer, 1, 0, 1, 2, 3, 4)
     assert held(buffer) == [3, 4]
     assert buffer.statistics.refused == 0
@@ -119,10 +119,10 @@ def test_a_full_buffer_keeps_the_oldest_and_refuses_new_entries() -> None:
 def test_behind_a_gap_nothing_is_admitted_before_all_that_is_held_is_offloaded() -> None:
     buffer = wanting(3)
     offer(buffer, 1, *range(5))  # 3 and 4 are refused
-    buffer.want("t", Position(1, 2), ())
+    buffer.hold_from("t", Position(1, 2), ())
     offer(buffer, 1, 5)
     assert held(buffer) == [2], "there is room, but 3 is missing"
-    buffer.want("t", Position(1, 3), ())
+    buffer.hold_from("t", Position(1, 3), ())
     offer(buffer, 1, 6, 7, 8, 9)
     assert held(buffer) == [6, 7, 8], "from the first entry that came once there was nothing before the gap"
 
@@ -132,7 +132,7 @@ def test_a_topic_that_holds_nothing_is_admitted_as_soon_as_there_is_room() -> No
     offer(buffer, 1, 0)
     offer(buffer, 2, 0)
     assert held(buffer, 2) == [], "the free half is too small to leave as much"
-    buffer.want("a", Position(1, 1), ())
+    buffer.hold_from("a", Position(1, 1), ())
     offer(buffer, 2, 1)
     assert held(buffer, 2) == [1]
 
@@ -147,7 +147,7 @@ def test_an_entry_of_more_than_half_the_budget_is_refused() -> None:
 def test_the_overhead_that_is_counted_is_no_less_than_what_is_taken() -> None:
     data = [bytes([number % 251]) * 100 for number in range(20_000)]
     buffer = OffloadBuffer(1 << 30)
-    buffer.want("t", Position(1, 0), (1,))
+    buffer.hold_from("t", Position(1, 0), (1,))
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -169,7 +169,7 @@ def test_a_topic_that_makes_no_progress_leaves_room_for_others() -> None:
     offer(buffer, 2, *range(100))
     for begin in range(100, 3_000, 100):  # each hundred is offloaded before the next has come whole
         offer(buffer, 2, *range(begin, begin + 50))
-        buffer.want("live", Position(2, begin), ())
+        buffer.hold_from("live", Position(2, begin), ())
         offer(buffer, 2, *range(begin + 50, begin + 100))
     assert len(held(buffer, 2, 3_000)) == 100
     assert len(held(buffer, 1, 1_000)) == 300
@@ -191,21 +191,21 @@ def test_topics_that_all_make_no_progress_have_equal_shares_and_leave_one() -> N
 
 def test_offloaded_entries_are_released_across_ledgers() -> None:
     buffer = buffer_for(9)
-    buffer.want("t", Position(1, 0), (1, 2, 3))
+    buffer.hold_from("t", Position(1, 0), (1, 2, 3))
     for ledger_id in (1, 2, 3):
         offer(buffer, ledger_id, 0, 1)
-    buffer.want("t", Position(2, 1), (2, 3))
+    buffer.hold_from("t", Position(2, 1), (2, 3))
     assert [held(buffer, ledger_id) for ledger_id in (1, 2, 3)] == [[], [1], [0, 1]]
-    buffer.want("t", Position(4, 0), (4,))
+    buffer.hold_from("t", Position(4, 0), (4,))
     assert buffer.statistics == BufferStatistics()
 
 
 def test_the_next_ledger_is_held_from_its_first_entry_on() -> None:
     buffer = wanting(9)
     offer(buffer, 1, 0, 1)
-    buffer.extend(1, 7)
+    buffer.add_ledger(1, 7)
     offer(buffer, 7, 0, 1)
-    buffer.want("t", Position(1, 1), (1,))  # by a list that does not have the new ledger yet
+    buffer.hold_from("t", Position(1, 1), (1,))  # by a list that does not have the new ledger yet
     offer(buffer, 7, 2)
     assert (held(buffer), held(buffer, 7)) == ([1], [0, 1, 2])
 
@@ -213,18 +213,18 @@ def test_the_next_ledger_is_held_from_its_first_entry_on() -> None:
 def test_a_gap_goes_on_in_the_next_ledger() -> None:
     buffer = wanting(2)
     offer(buffer, 1, 0, 1, 2)
-    buffer.extend(1, 2)
-    buffer.want("t", Position(1, 1), ())
+    buffer.add_ledger(1, 2)
+    buffer.hold_from("t", Position(1, 1), ())
     offer(buffer, 2, 0)
     assert (held(buffer), held(buffer, 2)) == ([1], [])
-    buffer.want("t", Position(1, 2), ())
+    buffer.hold_from("t", Position(1, 2), ())
     offer(buffer, 2, 1)
     assert held(buffer, 2) == [1]
 
 
 def test_a_ledger_of_a_topic_that_does_not_stream_is_followed_by_none() -> None:
     buffer = wanting(9)
-    buffer.extend(5, 6)
+    buffer.add_ledger(5, 6)
     offer(buffer, 6, 0)
     assert buffer.statistics == BufferStatistics()
 
@@ -232,8 +232,8 @@ def test_a_ledger_of_a_topic_that_does_not_stream_is_followed_by_none() -> None:
 def test_an_upload_that_begins_anew_does_not_bring_back_what_was_released() -> None:
     buffer = wanting(9)
     offer(buffer, 1, *range(4))
-    buffer.want("t", Position(1, 2), ())
-    buffer.want("t", Position(1, 0), ())
+    buffer.hold_from("t", Position(1, 2), ())
+    buffer.hold_from("t", Position(1, 0), ())
     offer(buffer, 1, 4)
     assert held(buffer) == [2, 3, 4]
 
@@ -242,8 +242,8 @@ def test_a_topic_that_streams_no_more_holds_nothing() -> None:
     buffer = wanting(9, "t", "other")
     offer(buffer, 1, 0, 1)
     offer(buffer, 2, 0)
-    buffer.forget("t")
-    buffer.forget("t")
+    buffer.drop_topic("t")
+    buffer.drop_topic("t")
     offer(buffer, 1, 2)
     assert (held(buffer), held(buffer, 2)) == ([], [0])
     assert buffer.statistics == BufferStatistics(1, COST, dropped=2)
@@ -251,7 +251,7 @@ def test_a_topic_that_streams_no_more_holds_nothing() -> None:
 
 def test_entries_of_a_deleted_ledger_are_not_held_again() -> None:
     buffer = wanting(2)
-    buffer.extend(1, 2)
+    buffer.add_ledger(1, 2)
     offer(buffer, 1, 0, 1, 2)
     buffer.drop_ledger(1)
     offer(buffer, 1, 3)
@@ -348,7 +348,7 @@ class BufferAgainstModel(RuleBasedStateMachine):
     def roll(self, which: int) -> None:
         topic = self.topics[which]
         topic.ledgers.append(self.new_ledger())
-        self.buffer.extend(topic.ledgers[-2], topic.ledgers[-1])
+        self.buffer.add_ledger(topic.ledgers[-2], topic.ledgers[-1])
 
     @rule(which=st.integers(0, 2), taken=st.floats(0, 1))
     def stream(self, which: int, taken: float) -> None:
@@ -359,14 +359,14 @@ class BufferAgainstModel(RuleBasedStateMachine):
         topic.begin = begin
         topic.release(before=begin)
         ids = [each for each in topic.ledgers if each not in topic.deleted and each >= begin.ledger_id]
-        self.buffer.want(topic.name, begin, ids)
+        self.buffer.hold_from(topic.name, begin, ids)
 
     @rule(which=st.integers(0, 2))
     def stop_streaming(self, which: int) -> None:
         topic = self.topics[which]
         topic.begin = None
         self.dropped += topic.release()
-        self.buffer.forget(topic.name)
+        self.buffer.drop_topic(topic.name)
 
     @precondition(lambda self: any(len(topic.ledgers) > len(topic.deleted) + 1 for topic in self.topics))
     @rule(which=st.integers(0, 2))
@@ -427,7 +427,7 @@ def test_threads_do_not_disturb_each_other() -> None:
     def work(ledger_id: int) -> None:
         for number in range(2_000):
             if number % 7 == 0:
-                buffer.want(str(ledger_id), Position(ledger_id, max(number - 15, 0)), (ledger_id,))
+                buffer.hold_from(str(ledger_id), Position(ledger_id, max(number - 15, 0)), (ledger_id,))
             cache.put(ledger_id, number, entry(number))
             for data in buffer.get_range(ledger_id, number - 12, number - 12, 1):
                 assert data == entry(number - 12)
@@ -439,7 +439,7 @@ def test_threads_do_not_disturb_each_other() -> None:
         thread.join()
     assert buffer.statistics.bytes_held <= 40 * COST
     for ledger_id in range(4):
-        buffer.forget(str(ledger_id))
+        buffer.drop_topic(str(ledger_id))
     assert buffer.statistics.bytes_held == buffer.statistics.entries == 0
 
 
@@ -458,7 +458,7 @@ def test_a_topic_is_read_from_the_buffer_where_the_cache_has_it_no_more() -> Non
     assert world.buffer is not None
     ledger = world.open()
     begin, *_ = world.append(ledger, b"before")
-    world.buffer.want(ledger.name, begin.next(), ledger.layout.ids)
+    world.buffer.hold_from(ledger.name, begin.next(), ledger.layout.ids)
     world.append(ledger, b"a", b"b", b"c")
     assert ledger.reader.read_memory(begin, 9, 1 << 20) is None
     found = ledger.reader.read_memory(begin.next(), 2, 1 << 20)
@@ -480,7 +480,7 @@ def test_a_read_over_several_ledgers_says_where_each_entry_was() -> None:
     first, *_ = world.append(ledger, b"a", b"b")
     ledger.roll()
     world.settle()
-    world.buffer.want(ledger.name, ledger.layout.last.next(), ledger.layout.ids)
+    world.buffer.hold_from(ledger.name, ledger.layout.last.next(), ledger.layout.ids)
     world.append(ledger, b"c")
     ledger.roll()
     world.settle()
@@ -501,7 +501,7 @@ def test_each_entry_is_read_from_the_nearest_of_log_buffer_and_cache() -> None:
     entries = [bytes([number]) * 100_000 for number in range(30)]
     first, *_ = world.append(ledger, *entries[:12])
     cached = world.store.cache.statistics.entries
-    world.buffer.want(ledger.name, first, ledger.layout.ids)
+    world.buffer.hold_from(ledger.name, first, ledger.layout.ids)
     world.append(ledger, *entries[12:])
     held_entries = world.buffer.statistics.entries
     assert held_entries == 5, "half of the budget"

@@ -80,8 +80,8 @@ def test_batches_up_to_a_position_are_forgotten_together() -> None:
     for entry_id in range(5):
         batches.ack(Position(1, entry_id), (1,))
     batches.remove_through(Position(1, 2))
-    batches.forget(Position(1, 4))
-    batches.forget(Position(9, 9))
+    batches.drop(Position(1, 4))
+    batches.drop(Position(9, 9))
     assert list(batches) == [(Position(1, 3), (1,))]
 
 

@@ -89,7 +89,7 @@ def cursor_stats(ledger: ManagedLedger, cursor: Cursor, *, consumed: bool) -> Js
         "totalNonContiguousDeletedMessagesRange": len(cursor.individually_acked),
         "subscriptionHavePendingRead": False,
         "subscriptionHavePendingReplayRead": False,
-        "properties": cursor.positions,
+        "properties": cursor.position_properties,
     }
 
 
@@ -139,7 +139,7 @@ def _cursor_info(ledger: ManagedLedger, cursor: DurableCursor) -> Json:
             {"from": _position(Position(ledger_id, first - 1)), "to": _position(Position(ledger_id, last))}
             for ledger_id, first, last in cursor.individually_acked
         ]
-    return shown | {"properties": cursor.positions} if cursor.positions else shown
+    return shown | {"properties": cursor.position_properties} if cursor.position_properties else shown
 
 
 def _current(ledger: ManagedLedger) -> Json:

@@ -1,10 +1,10 @@
-"""Acknowledged entries of a topic: the mark-delete position, ranges of single entries, and parts of batches.
+"""Acknowledged entries of a topic: the mark-delete position, ranges of single entries, and messages of batches.
 
-On the wire and in metadata a bit set is a list of 64-bit words as Java's ``BitSet`` gives them: signed, the lowest
-first, zero words at the end left out. Bit *i* is message *i*; 1 means **not** acknowledged. Missing words are zero.
+On the wire and in metadata a bit set is a list of 64-bit words as Java's ``BitSet`` has them: signed, the lowest first,
+without trailing zero words. Bit *i* is message *i*; 1 means **not** acknowledged. Missing words are zero.
 
-Nothing here knows how it is stored. The mark-delete position runs ahead only over entries that are acknowledged, also
-from one ledger to the next; it never skips an entry of the layout that is not.
+The mark-delete position advances over acknowledged entries only, also from one ledger to the next; it never skips an
+entry of the layout that is not acknowledged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LARGEST: Final = 2**63 - 1
 class EntryRanges:
     """A set of entries. Not thread-safe.
 
-    In each ledger two parallel sorted lists: first and last entry of each range, both inclusive. Ranges neither overlap
-    nor touch. Acknowledgements mostly extend a range or add one near the end, which costs a bisection.
+    For each ledger two parallel sorted lists: first and last entry of each range, both inclusive. Ranges neither
+    overlap nor touch. Acknowledgements mostly extend a range or add one near the end, which costs a bisection.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class EntryRanges:
         return self._count
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Number of ranges."""
         return sum(len(firsts) for firsts, _ in self._ledgers.values())
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
@@ -53,22 +53,22 @@ class EntryRanges:
         return self.end_of_range(position) is not None
 
     def end_of_range(self, position: Position) -> int | None:
-        """Last entry of the range that ``position`` is in; None where it is in none."""
+        """Last entry of the range that contains ``position``; None if no range does."""
         firsts, lasts = self._ledgers.get(position.ledger_id, ((), ()))
         at = bisect_right(firsts, position.entry_id) - 1
         return lasts[at] if at >= 0 and position.entry_id <= lasts[at] else None
 
     def gap_end(self, position: Position) -> int:
-        """The entry before the next range of the ledger, for a ``position`` in no range; without one, the largest."""
+        """The entry before the next range of the ledger, for a ``position`` outside ranges; else the largest id."""
         firsts, _ = self._ledgers.get(position.ledger_id, ((), ()))
         at = bisect_right(firsts, position.entry_id)
         return firsts[at] - 1 if at < len(firsts) else _LARGEST
 
     def add(self, ledger_id: int, first: int, last: int) -> int:
-        """Add the entries from ``first`` to ``last``, both inclusive; returns how many were not in the set before."""
+        """Add the entries from ``first`` to ``last``, both inclusive; returns the number of new ones."""
         firsts, lasts = self._ledgers.setdefault(ledger_id, ([], []))
         begin = bisect_left(lasts, first - 1)  # the first range that touches or follows
-        end = bisect_right(firsts, last + 1)  # behind the last range that touches
+        end = bisect_right(firsts, last + 1)  # after the last range that touches
         covered = sum(lasts[at] - firsts[at] + 1 for at in range(begin, end))
         if begin < end:
             first = min(first, firsts[begin])
@@ -111,12 +111,12 @@ _WORD_BYTES: Final = 8
 
 
 def from_words(words: Sequence[int]) -> int:
-    """Java's words, signed or unsigned, as one number."""
+    """Java's words, signed or unsigned, as one integer."""
     return int.from_bytes(b"".join((word & (2**64 - 1)).to_bytes(_WORD_BYTES, "little") for word in words), "little")
 
 
 def to_words(bits: int) -> tuple[int, ...]:
-    """A number as Java's words, signed, without zero words at the end."""
+    """An integer as Java's words, signed, without trailing zero words."""
     count = (bits.bit_length() + 63) // 64
     data = bits.to_bytes(count * _WORD_BYTES, "little")
     return tuple(
@@ -140,12 +140,12 @@ class BatchAcks:
             yield position, to_words(self._bits[position])
 
     def words(self, position: Position) -> tuple[int, ...] | None:
-        """What is still to be acknowledged of a batch; None where nothing of it was acknowledged yet."""
+        """Messages of a batch that are not acknowledged, as words; None if no message of it was acknowledged."""
         bits = self._bits.get(position)
         return None if bits is None else to_words(bits)
 
     def ack(self, position: Position, words: Sequence[int]) -> bool:
-        """Acknowledge all messages of a batch whose bits are 0; returns whether none is left."""
+        """Acknowledge all messages of a batch whose bits are 0; returns whether the batch is complete."""
         bits = from_words(words)
         known = self._bits.get(position)
         if known is None:
@@ -157,23 +157,23 @@ class BatchAcks:
         if bits:
             self._bits[position] = bits
         else:
-            self.forget(position)
+            self.drop(position)
         return not bits
 
-    def forget(self, position: Position) -> None:
-        """Drop what is known of one batch: the whole entry is acknowledged."""
+    def drop(self, position: Position) -> None:
+        """Remove one batch, because its whole entry is acknowledged."""
         if self._bits.pop(position, None) is not None:
             del self._order[bisect_right(self._order, position) - 1]
 
     def remove_through(self, position: Position) -> None:
-        """Drop what is known of every batch up to ``position``, inclusive."""
+        """Remove every batch up to ``position``, inclusive."""
         end = bisect_right(self._order, position)
         for gone in self._order[:end]:
             del self._bits[gone]
         del self._order[:end]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Remove everything."""
         self._bits.clear()
         self._order.clear()
 
@@ -198,45 +198,46 @@ class Acks:
         """Acknowledge one entry, or the messages of its batch whose bits in ``words`` are 0.
 
         Returns:
-            Whether the entry is acknowledged as a whole now and was not before. What is not in the topic is ignored.
+            Whether the whole entry is acknowledged now and was not before. Entries outside the topic are ignored.
         """
         if self.contains(position) or not layout.contains(position):
             return False
         if words is not None and not self.batches.ack(position, words):
             return False
-        self.batches.forget(position)
+        self.batches.drop(position)
         self.entries.add(position.ledger_id, position.entry_id, position.entry_id)
         if position == layout.at_or_after(self.mark_delete.next()):
-            self._advance(layout)
+            self.advance(layout)
         return True
 
-    def ack_range(self, span: LedgerRange, layout: Layout) -> bool:
-        """Acknowledge a stretch of entries of one ledger; what of it is not in the topic is ignored.
+    def ack_range(self, entries: LedgerRange, layout: Layout) -> bool:
+        """Acknowledge consecutive entries of one ledger; those outside the topic are ignored.
 
         Returns:
             Whether anything changed.
         """
-        first, last = span.first, min(span.last, (layout.entries_of(span.ledger_id) or 0) - 1)
-        if span.ledger_id == self.mark_delete.ledger_id:
+        ledger_id = entries.ledger_id
+        first, last = entries.first, min(entries.last, (layout.entries_of(ledger_id) or 0) - 1)
+        if ledger_id == self.mark_delete.ledger_id:
             first = max(first, self.mark_delete.entry_id + 1)
-        if first > last or span.ledger_id < self.mark_delete.ledger_id:
+        if first > last or ledger_id < self.mark_delete.ledger_id:
             return False
-        if not self.entries.add(span.ledger_id, first, last):
+        if not self.entries.add(ledger_id, first, last):
             return False
-        self._advance(layout)
+        self.advance(layout)
         return True
 
     def ack_through(self, position: Position, words: Sequence[int] | None, layout: Layout) -> bool:
-        """Acknowledge everything before ``position``, and that entry too, or only a part of its batch.
+        """Acknowledge everything before ``position``, and that entry, or only some messages of its batch.
 
         Returns:
             Whether anything changed.
 
         Raises:
-            InvalidPosition: The position is behind the last entry.
+            InvalidPosition: The position is after the last entry.
         """
         if position > layout.last:
-            raise InvalidPosition(f"{position} cannot be acknowledged: the topic ends at {layout.last}")
+            raise InvalidPosition(f"cannot acknowledge {position}: the topic ends at {layout.last}")
         if words is not None and any(words):
             before = self.batches.words(position)
             changed = self._ack_all_through(position.previous(), layout)
@@ -244,11 +245,11 @@ class Acks:
         return self._ack_all_through(position, layout)
 
     def reset(self, position: Position, words: Sequence[int] | None = None) -> None:
-        """Forget everything: the entry at ``position`` is the first that is not acknowledged.
+        """Drop all acknowledgements and make the entry at ``position`` the first that is not acknowledged.
 
         Args:
-            position: An entry, or where one will be.
-            words: Which messages of its batch are not acknowledged; None: all.
+            position: An entry, or the position of the next one to come.
+            words: Messages of its batch that are not acknowledged; None: all.
         """
         self.mark_delete = position.previous()
         self.entries.clear()
@@ -257,45 +258,42 @@ class Acks:
             self.batches.ack(position, words)
 
     def drop_trimmed(self, layout: Layout) -> None:
-        """Forget what is known of ledgers that have left the topic."""
+        """Drop acknowledgements of ledgers that were removed from the topic."""
         before_first = Position(layout.first.ledger_id, -1)
         if before_first > self.mark_delete:
             self.entries.remove_through(before_first)
             self.batches.remove_through(before_first)
-            self._advance(layout)
-
-    def settle(self, layout: Layout) -> None:
-        """Let the mark-delete position run ahead as far as it can; needed once after the parts were filled in."""
-        self._advance(layout)
+            self.advance(layout)
 
     def backlog(self, layout: Layout) -> int:
-        """How many entries are not acknowledged as a whole."""
+        """Number of entries that are not wholly acknowledged."""
         return layout.entries_between(self.mark_delete, layout.last) - self.entries.count
 
     def unacked(self, layout: Layout) -> Iterator[LedgerRange]:
-        """Every stretch of entries that are not acknowledged, in order."""
-        for span in layout.ranges(self.mark_delete.next()):
-            first = span.first
-            while first <= span.last:
-                end = self.entries.end_of_range(Position(span.ledger_id, first))
+        """The ranges of entries that are not acknowledged, in order."""
+        for entries in layout.ranges(self.mark_delete.next()):
+            first = entries.first
+            while first <= entries.last:
+                end = self.entries.end_of_range(Position(entries.ledger_id, first))
                 if end is not None:
                     first = end + 1
                     continue
-                last = min(self.entries.gap_end(Position(span.ledger_id, first)), span.last)
-                yield LedgerRange(span.ledger_id, first, last)
+                last = min(self.entries.gap_end(Position(entries.ledger_id, first)), entries.last)
+                yield LedgerRange(entries.ledger_id, first, last)
                 first = last + 1
 
     def _ack_all_through(self, position: Position, layout: Layout) -> bool:
         count = layout.entries_of(position.ledger_id)
-        if count is not None and position.entry_id >= count:  # not what the ledger will hold later
+        if count is not None and position.entry_id >= count:  # entries to come are not acknowledged
             position = Position(position.ledger_id, count - 1)
         if position <= self.mark_delete:
             return False
         self.mark_delete = position
-        self._advance(layout)
+        self.advance(layout)
         return True
 
-    def _advance(self, layout: Layout) -> None:
+    def advance(self, layout: Layout) -> None:
+        """Move the mark-delete position over acknowledged entries; needed after ``entries`` was filled directly."""
         while True:
             following = layout.at_or_after(self.mark_delete.next())
             end = None if following is None else self.entries.end_of_range(following)

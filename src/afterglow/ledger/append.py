@@ -327,7 +327,7 @@ class Appender:
         self._state.begin(self._ledger.ledger_id)
         if before and self._cache.buffer is not None:
             # The buffer would otherwise learn of the ledger with the next tick, and miss its first entries.
-            self._cache.buffer.extend(before[0], self._ledger.ledger_id)
+            self._cache.buffer.add_ledger(before[0], self._ledger.ledger_id)
         self._idle.notify_all()
 
     def _end_tail(self) -> LedgerEnd:

@@ -1,8 +1,7 @@
 """The tail cache: the newest entries of all topics in memory, under one budget.
 
-What came first goes first, over all topics, whoever has read it or not; nothing is pinned. Entries of one ledger come
-in order, so that what is cached of a ledger is its end. What is evicted is offered to the offload buffer, if there is
-one.
+Eviction is first in, first out over all topics, regardless of reads; nothing is pinned. Entries of a ledger arrive in
+order, so that the cached entries are its last ones. Evicted entries are offered to the offload buffer, if there is one.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ if TYPE_CHECKING:
     from afterglow.ledger.offload_buffer import OffloadBuffer
 
 ENTRY_OVERHEAD_BYTES: Final = 300
-"""What an entry costs beside its data: key tuple and its two integers (120), bytes header (33), node of the ordered
+"""Memory of an entry beside its data: key tuple with two integers (120), bytes header (33), node of the ordered
 dictionary (about 150)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """What the cache holds and has done."""
+    """Content and counters of the cache."""
 
     entries: int
     bytes_held: int
     """Data and overhead, at most the budget."""
     hits: int
-    """Entries that were asked for and there, since the start."""
+    """Requested entries that were cached, since the start."""
     misses: int
-    """Entries that were asked for and not there, since the start; of a range only the first counts."""
+    """Requested entries that were not cached, since the start; of a range only the first counts."""
     evictions: int
-    """Entries dropped for newer ones, since the start."""
+    """Entries evicted for newer ones, since the start."""
     hit_bytes: int = 0
-    """Of the entries that were asked for and there."""
+    """Bytes of the hits."""
 
 
 class TailCache:
@@ -42,12 +41,12 @@ class TailCache:
 
     Args:
         budget_bytes: Data and overhead that may be held; 0 holds nothing.
-        buffer: Offered what is not held any more.
+        buffer: Offered evicted entries.
     """
 
     def __init__(self, budget_bytes: int, buffer: OffloadBuffer | None = None) -> None:
         self.buffer = buffer
-        """Offered what is not held any more; None where nobody wants it."""
+        """Offered evicted entries; None without streaming offload."""
         self.budget_bytes = budget_bytes
         """Data and overhead that may be held; 0 holds nothing."""
         self._lock = threading.Lock()
@@ -60,11 +59,11 @@ class TailCache:
         self._evictions = 0
 
     def put(self, ledger_id: int, entry_id: int, data: bytes) -> None:
-        """Hold an entry; a larger one than the budget is not held."""
+        """Add an entry, unless it is larger than the budget."""
         cost = len(data) + ENTRY_OVERHEAD_BYTES
         if cost > self.budget_bytes:
-            # Only without a cache: else entries before this one are still here, and the buffer takes them in order. To
-            # the buffer this entry is a gap then.
+            # Only without a cache: otherwise earlier entries are still cached, and the buffer must get them first. With
+            # a cache this entry becomes a gap in the buffer.
             if self.buffer is not None and not self.budget_bytes:
                 self.buffer.offer(ledger_id, entry_id, data)
             return
@@ -91,34 +90,34 @@ class TailCache:
                     del self._ranges[ledger_id]
 
     def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
-        """The entries from ``first`` to ``last``, both inclusive, as far as they are held without a gap.
+        """The entries from ``first`` to ``last``, both inclusive, up to the first that is not cached.
 
-        At least one if there is one; further ones only while the sum stays within ``max_bytes``.
+        The first one regardless of its size; further ones only while their sum is within ``max_bytes``.
         """
-        run: list[bytes] = []
+        found: list[bytes] = []
         size = 0
         with self._lock:
             for entry_id in range(first, last + 1):
                 data = self._entries.get((ledger_id, entry_id))
                 if data is None:
-                    self._misses += not run
+                    self._misses += not found
                     break
                 size += len(data)
-                if run and size > max_bytes:
+                if found and size > max_bytes:
                     break
-                run.append(data)
+                found.append(data)
                 self._hit_bytes += len(data)
-            self._hits += len(run)
-        return run
+            self._hits += len(found)
+        return found
 
     def first_after(self, ledger_id: int, entry_id: int) -> int | None:
-        """The first entry that is held of a ledger, where it stands behind one that is not; else None."""
+        """The first cached entry of a ledger if it comes after ``entry_id``; else None."""
         with self._lock:
             known = self._ranges.get(ledger_id)
             return known[0] if known is not None and known[0] > entry_id else None
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger's entries, also those that were offered to the buffer."""
+        """Drop the entries of a ledger, also from the buffer."""
         if self.buffer is not None:
             self.buffer.drop_ledger(ledger_id)
         with self._lock:
@@ -132,7 +131,7 @@ class TailCache:
 
     @property
     def statistics(self) -> CacheStatistics:
-        """What the cache holds and has done."""
+        """Content and counters, as of now."""
         with self._lock:
             return CacheStatistics(
                 len(self._entries), self._bytes, self._hits, self._misses, self._evictions, self._hit_bytes

@@ -1,8 +1,8 @@
-"""A cursor: how far one subscription or reader has come in a topic.
+"""The cursor of a subscription or reader: acknowledgements and read position in a topic.
 
-What is acknowledged and what is to be read next are kept apart: the first survives a restart, the second begins behind
-it again. After a restart nothing that was acknowledged comes back except what was not yet persisted; a mark-delete
-position never stands behind anything that was not acknowledged.
+Acknowledgements survive a restart; the read position starts again after the mark-delete position. After a restart no
+acknowledged entry is delivered again unless its acknowledgement was not persisted yet. The mark-delete position is
+never after an entry that is not acknowledged.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Cursor:
     """A cursor, in memory only. Thread-safe.
 
     Args:
-        name: Of the subscription or reader, not encoded.
+        name: Name of the subscription or reader, not encoded.
         reader: Reads the topic.
-        record: Where it begins.
+        record: Its first state.
     """
 
     durable = False
-    """Whether it survives a restart, and holds back trimming."""
+    """Whether it survives a restart and holds back trimming."""
 
     def __init__(self, name: str, reader: EntryReader, record: CursorRecord) -> None:
         self.name = name
@@ -41,9 +41,9 @@ class Cursor:
             self._acks.entries.add(ledger_id, first, last)
         for position, words in record.batches:
             self._acks.batches.ack(position, words)
-        self._positions = dict(record.positions)
+        self._position_properties = dict(record.position_properties)
         self._properties = dict(record.properties)
-        self._acks.settle(reader.layout)
+        self._acks.advance(reader.layout)
         self._read_position = self._acks.mark_delete.next()
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class Cursor:
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged as a whole."""
+        """Number of entries that are not wholly acknowledged."""
         with self._lock:
             layout = self._reader.layout
             self._acks.drop_trimmed(layout)
@@ -66,7 +66,7 @@ class Cursor:
 
     @property
     def individually_acked(self) -> tuple[tuple[int, int, int], ...]:
-        """Acknowledged entries behind the mark-delete position: ledger, first and last entry, both inclusive."""
+        """Acknowledged entries after the mark-delete position: ledger, first and last entry, both inclusive."""
         with self._lock:
             return tuple(self._acks.entries)
 
@@ -76,12 +76,12 @@ class Cursor:
             return self._acks.contains(position)
 
     def ack_set(self, position: Position) -> tuple[int, ...] | None:
-        """Java's words of a partly acknowledged batch, 1 = not acknowledged; None where nothing of it is."""
+        """Java's words of a partly acknowledged batch, 1 = not acknowledged; None if no message of it is."""
         with self._lock:
             return self._acks.batches.words(position)
 
     def unacked(self) -> list[LedgerRange]:
-        """Every stretch of entries that are not acknowledged, in order."""
+        """The ranges of entries that are not acknowledged, in order."""
         with self._lock:
             return list(self._acks.unacked(self._reader.layout))
 
@@ -92,7 +92,8 @@ class Cursor:
             acks: Positions, each with None for the whole entry, or with words whose 0 bits are the messages.
 
         Returns:
-            How many entries are acknowledged as a whole now and were not before. What is not in the topic is ignored.
+            Number of entries that are wholly acknowledged now and were not before; entries outside the topic are
+            ignored.
         """
         whole = 0
         changed = False
@@ -106,11 +107,11 @@ class Cursor:
             self._changed()
         return whole
 
-    def ack_ranges(self, spans: Iterable[LedgerRange]) -> None:
-        """Acknowledge whole stretches of entries: those that nobody can be given."""
+    def ack_ranges(self, ranges: Iterable[LedgerRange]) -> None:
+        """Acknowledge ranges of entries that cannot be delivered."""
         with self._lock:
             layout = self._reader.layout
-            changed = [self._acks.ack_range(span, layout) for span in spans]
+            changed = [self._acks.ack_range(entries, layout) for entries in ranges]
         if any(changed):
             self._changed()
 
@@ -118,40 +119,40 @@ class Cursor:
         self,
         position: Position,
         ack_set: Sequence[int] | None = None,
-        positions: Mapping[str, int] | None = None,
+        position_properties: Mapping[str, int] | None = None,
     ) -> None:
-        """Acknowledge everything up to ``position``; of its batch only the messages whose bits are 0, if given.
+        """Acknowledge everything up to ``position``; of its batch only messages whose bits in ``ack_set`` are 0.
 
         Args:
             position: An entry.
             ack_set: Java's words, 1 = not acknowledged.
-            positions: Numbers to be kept with it, in place of the last ones; None: those stay.
+            position_properties: Numbers to be stored with the position, in place of the last ones; None: keep those.
 
         Raises:
-            InvalidPosition: The position is behind the last entry.
+            InvalidPosition: The position is after the last entry.
         """
         with self._lock:
             changed = self._acks.ack_through(position, ack_set, self._reader.layout)
-            if positions is not None and positions != self._positions:
-                self._positions = dict(positions)
+            if position_properties is not None and position_properties != self._position_properties:
+                self._position_properties = dict(position_properties)
                 changed = True
             self._read_position = max(self._read_position, self._acks.mark_delete.next())
         if changed:
             self._changed()
 
     def clear_backlog(self) -> None:
-        """Acknowledge everything that is there."""
+        """Acknowledge all entries."""
         self.ack_through(self._reader.layout.last)
 
     def reset(self, position: Position, ack_set: Sequence[int] | None = None) -> Position:
         """Make the entry at ``position`` the next to be read, and the first that is not acknowledged.
 
         Args:
-            position: An entry; where there is none, the one after it counts; behind the last, all is acknowledged.
-            ack_set: Which messages of its batch are not acknowledged, as Java's words; None: all.
+            position: An entry; else the next entry is used; after the last entry, everything is acknowledged.
+            ack_set: Messages of its batch that are not acknowledged, as Java's words; None: all.
 
         Returns:
-            What will be read next.
+            The new read position.
         """
         with self._lock:
             layout = self._reader.layout
@@ -163,7 +164,7 @@ class Cursor:
         return target
 
     def drop_trimmed(self) -> None:
-        """Forget what is known of ledgers that have left the topic."""
+        """Drop acknowledgements of ledgers that were removed from the topic."""
         with self._lock:
             self._acks.drop_trimmed(self._reader.layout)
 
@@ -171,25 +172,21 @@ class Cursor:
 
     @property
     def read_position(self) -> Position:
-        """What :meth:`read` looks at next; an entry need not stand there."""
+        """The position from which :meth:`read` continues; it need not be that of an entry."""
         return self._read_position
-
-    def has_more(self) -> bool:
-        """Whether :meth:`read` would find an entry, acknowledged or not."""
-        return self._reader.layout.at_or_after(self._read_position) is not None
 
     def read(self, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """The next entries that are not acknowledged; they are not read again until :meth:`rewind`.
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: A stored entry is damaged.
         """
         while True:
             start = self._read_position
             found = self._reader.read(start, max_entries, max_bytes)
             with self._lock:
-                if self._read_position != start:  # moved meanwhile: what was read belongs to another place
+                if self._read_position != start:  # moved meanwhile: these entries are from another place
                     continue
                 if not found:
                     return []
@@ -198,7 +195,7 @@ class Cursor:
                     return fresh
 
     def rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged."""
+        """Move the read position back to the first entry that is not acknowledged."""
         with self._lock:
             self._read_position = self._acks.mark_delete.next()
 
@@ -211,14 +208,14 @@ class Cursor:
             return dict(self._properties)
 
     @property
-    def positions(self) -> dict[str, int]:
-        """Numbers that came with the last acknowledgement."""
+    def position_properties(self) -> dict[str, int]:
+        """Numbers stored with the last cumulative acknowledgement, as in Pulsar's ``PositionInfo``."""
         with self._lock:
-            return dict(self._positions)
+            return dict(self._position_properties)
 
     def _changed(self, *, urgent: bool = False) -> None:
         """Called after every change, outside the lock.
 
         Args:
-            urgent: Whether the change goes back: a crash that forgot it would keep entries from being read again.
+            urgent: Whether the cursor was moved back: if a crash lost that, entries would not be delivered again.
         """

@@ -1,7 +1,7 @@
-"""A cursor's state as Pulsar's protobufs: ``PositionInfo`` for the log of states, ``ManagedCursorInfo`` for metadata.
+"""Encoding of cursors in Pulsar's protobufs: ``PositionInfo`` for states, ``ManagedCursorInfo`` for snapshots.
 
-Both carry two numbers of our own among their properties. The sequence says which of two states is newer. The cursor's
-id tells a cursor from one of the same name that was deleted before: a state with another id is none of this cursor's.
+Both carry two properties of our own. The sequence orders states and snapshots. The cursor id distinguishes a cursor
+from a deleted one of the same name: a state with another id does not belong to this cursor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEQUENCE: Final = "afterglow.sequence"
 CURSOR_ID: Final = "afterglow.cursor-id"
 
 _INLINE: Final = -1
-"""``cursorsLedgerId`` of a cursor whose position stands in the message itself."""
+"""``cursorsLedgerId`` of a cursor whose position is in the message itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,21 @@ class CursorRecord:
     mark_delete: Position
     """Everything up to here is acknowledged, inclusive."""
     ranges: tuple[tuple[int, int, int], ...] = ()
-    """Acknowledged entries behind it: ledger, first and last entry, both inclusive; in order."""
+    """Acknowledged entries after it: ledger, first and last entry, both inclusive; in order."""
     batches: tuple[tuple[Position, tuple[int, ...]], ...] = ()
     """Partly acknowledged batches with Java's words, 1 = not acknowledged; in order."""
-    positions: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that came with the last acknowledgement."""
+    position_properties: Mapping[str, int] = field(default_factory=dict)
+    """Numbers stored with the last cumulative acknowledgement."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """The subscription's own properties; in metadata only."""
+    """Properties of the subscription; in snapshots only."""
     cursor_id: int = 0
-    """Drawn at creation; 0 for a cursor that others created."""
+    """Random, chosen at creation; 0 for a cursor that Pulsar created."""
     sequence: int = 0
-    """Grows with every state that is written."""
+    """Grows with every state and snapshot."""
 
 
 def encode_state(record: CursorRecord) -> bytes:
-    """A state for the log of states."""
+    """Encode a state."""
     return PositionInfo(
         ledgerId=record.mark_delete.ledger_id,
         entryId=record.mark_delete.entry_id,
@@ -68,7 +68,7 @@ def encode_state(record: CursorRecord) -> bytes:
 
 
 def decode_state(value: bytes) -> CursorRecord:
-    """Read what :func:`encode_state` wrote.
+    """Decode a state.
 
     Raises:
         CorruptMetadata: The value does not parse.
@@ -76,9 +76,9 @@ def decode_state(value: bytes) -> CursorRecord:
     try:
         info = PositionInfo.FromString(value)
     except DecodeError as error:
-        raise CorruptMetadata(f"a cursor's state of {len(value)} bytes does not parse: {error}") from error
+        raise CorruptMetadata(f"cursor state of {len(value)} bytes does not parse: {error}") from error
     if not info.IsInitialized():
-        raise CorruptMetadata(f"a cursor's state of {len(value)} bytes lacks a required field")
+        raise CorruptMetadata(f"cursor state of {len(value)} bytes lacks a required field")
     return _record(
         Position(info.ledgerId, info.entryId),
         info.individualDeletedMessages,
@@ -88,7 +88,7 @@ def decode_state(value: bytes) -> CursorRecord:
 
 
 def encode_snapshot(record: CursorRecord, codec: Codec, threshold_bytes: int) -> bytes:
-    """A state for metadata."""
+    """Encode a snapshot."""
     info = ManagedCursorInfo(
         cursorsLedgerId=_INLINE,
         markDeleteLedgerId=record.mark_delete.ledger_id,
@@ -102,10 +102,10 @@ def encode_snapshot(record: CursorRecord, codec: Codec, threshold_bytes: int) ->
 
 
 def decode_snapshot(value: bytes) -> CursorRecord:
-    """Read a cursor's value in metadata, ours or Pulsar's.
+    """Decode a snapshot, ours or Pulsar's.
 
-    Where Pulsar keeps the position in a ledger of its own, the value has the last snapshot of it, or none at all: then
-    the cursor begins before everything.
+    If Pulsar keeps the position in a cursor ledger, the value has the last snapshot of it, or no position: the cursor
+    then begins at the earliest entry.
 
     Raises:
         CorruptMetadata: The value does not parse.
@@ -153,7 +153,7 @@ def _ranges(record: CursorRecord) -> list[MessageRange]:
 
 
 def _split(found: MessageRange) -> list[tuple[int, int, int]]:
-    """A stored range, lower end excluded. Of one that Pulsar let cross ledgers only the part in the last is sure."""
+    """A stored range, lower end exclusive. Of a range across ledgers only the part in the last ledger is certain."""
     upper = found.upperEndpoint
     same = found.lowerEndpoint.ledgerId == upper.ledgerId
     first = found.lowerEndpoint.entryId + 1 if same else 0
@@ -170,5 +170,5 @@ def _batches(record: CursorRecord) -> list[BatchedEntryDeletionIndexInfo]:
 
 
 def _numbers(record: CursorRecord) -> list[LongProperty]:
-    numbers = {**record.positions, CURSOR_ID: record.cursor_id, SEQUENCE: record.sequence}
+    numbers = {**record.position_properties, CURSOR_ID: record.cursor_id, SEQUENCE: record.sequence}
     return [LongProperty(name=name, value=value) for name, value in numbers.items()]

@@ -1,7 +1,15 @@
-"""Storage of durable cursors: the newest state of each in the log of states, snapshots in metadata.
+"""Storage of durable cursors: the newest state in the hot log's keyed state, snapshots in metadata.
 
-A state costs a share of a group commit and is put often; a snapshot costs a metadata commit and is put at creation, at
-closing, and now and then. The newer of the two counts. Metadata says whether the cursor exists at all.
+A state costs a share of a group commit and is written often. A snapshot costs a metadata commit; it is written at
+creation, at closing, and every ``managedLedgerCursorPositionFlushSeconds``. The newer of the two wins. Both are needed:
+
+* With snapshots alone, ranges that do not fit into a metadata value would be lost, and every acknowledgement would cost
+  a metadata commit. Tests, in ``tests/ledger/test_cursor.py``:
+  ``test_a_snapshot_that_is_too_large_leaves_the_last_ranges_to_the_state``,
+  ``test_states_are_written_at_the_configured_rate_and_the_rest_with_the_next_tick``.
+* With states alone, a lost disk would reset every subscription, and a topic that was opened elsewhere would have none:
+  metadata says which cursors exist (``test_a_snapshot_is_taken_now_and_then_and_at_closing`` loses the state log and
+  keeps the cursor).
 """
 
 from __future__ import annotations
@@ -26,10 +34,10 @@ _PREFIX = b"cursor:"
 
 
 class CursorStates:
-    """States by the path of the cursor's metadata. Thread-safe.
+    """States of all cursors, by the path of their metadata. Thread-safe.
 
     Args:
-        log: Where they are durable; other keys than ours in it are left alone.
+        log: Stores the states; its other keys are ignored.
     """
 
     def __init__(self, log: KeyedState) -> None:
@@ -38,12 +46,12 @@ class CursorStates:
         self._states = {key: value for key, value in log.state().items() if key.startswith(_PREFIX)}
 
     def get(self, path: str) -> bytes | None:
-        """The newest state of a cursor that was put and is durable; None where there is none."""
+        """The newest durable state of a cursor; None if it has none."""
         with self._lock:
             return self._states.get(_key(path))
 
     def put(self, path: str, state: bytes | None, done: Completion) -> None:
-        """Replace a cursor's state, or forget it (None); ``done`` is called once that is durable or has failed."""
+        """Replace a cursor's state, or remove it (None); ``done`` is called once that is durable or has failed."""
         key = _key(path)
         try:
             self._log.put_state(key, state, partial(self._completed, key, state, done))
@@ -69,17 +77,17 @@ def _key(path: str) -> bytes:
     return _PREFIX + path.encode()
 
 
-_TRIES: Final = 64
-"""Tries in a row that end in a conflict or without a known outcome."""
+_MAX_ATTEMPTS: Final = 64
+"""Attempts in a row that end in a conflict or with an unknown outcome."""
 
 
 class CursorStore:
-    """One cursor's place. Thread-safe.
+    """State and snapshot of one cursor. Thread-safe.
 
     Args:
-        path: Of its metadata.
+        path: Path of its metadata.
         environment: Metadata store, states, compression.
-        topic: Tells whether the topic is still ours when another has written the cursor.
+        topic: Checks the ownership of the topic after a conflict.
     """
 
     def __init__(self, path: str, environment: Environment, topic: TopicMetadata) -> None:
@@ -93,16 +101,16 @@ class CursorStore:
         self._version = MUST_NOT_EXIST
 
     def create(self, record: CursorRecord) -> None:
-        """Put the first snapshot.
+        """Write the first snapshot.
 
-        *Crash before: no cursor. Crash after: the cursor is there.*
+        *Crash before: no cursor. Crash after: the cursor exists.*
 
         Raises:
-            VersionConflict: There is one already.
-            MetadataError: The store failed; the cursor may be there.
+            VersionConflict: The cursor exists already.
+            MetadataError: The store failed; the cursor may exist.
         """
         with self._lock:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 try:
                     self._put(record)
                 except VersionConflict:
@@ -110,19 +118,19 @@ class CursorStore:
                         raise
                 else:
                     return
-            raise VersionConflict(f"{self._path} was not created: the store finds a conflict with nothing")
+            raise VersionConflict(f"{self._path} was not created: the store reports conflicts with a missing node")
 
     def load(self) -> CursorRecord:
         """The newer of snapshot and state.
 
         Raises:
-            CursorMissing: There is none.
+            CursorMissing: The cursor does not exist.
             CorruptMetadata: A value does not parse.
         """
         with self._lock:
             found = self._metadata.get(self._path)
             if found is None:
-                raise CursorMissing(f"there is no cursor at {self._path}")
+                raise CursorMissing(f"no cursor found at {self._path}")
             self._version = found.version
         snapshot = decode_snapshot(found.value)
         value = self._states.get(self._path)
@@ -132,23 +140,23 @@ class CursorStore:
         return replace(state, properties=snapshot.properties)
 
     def put_state(self, record: CursorRecord, done: Completion) -> None:
-        """Put the newest state; ``done`` is called once it is durable or has failed."""
+        """Write the newest state; ``done`` is called once it is durable or has failed."""
         self._states.put(self._path, encode_state(record), done)
 
     def put_snapshot(self, record: CursorRecord) -> None:
-        """Put a snapshot; where the store finds it too large, without the last ranges.
+        """Write a snapshot; if it is too large for the store, without the last ranges.
 
         Raises:
-            Fenced: Another owner has taken over the topic.
+            Fenced: Another process owns the topic.
             CursorMissing: The cursor was deleted.
-            MetadataError: The store failed; the snapshot may be there.
+            MetadataError: The store failed; the snapshot may have been written.
         """
         with self._lock:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 try:
                     self._put(record)
                 except VersionConflict:
-                    # Whoever wrote it was the owner before us, or we are no longer the owner.
+                    # It was written by the owner before, or by a newer one, in which case this process is fenced.
                     self._topic.check_owner()
                     found = self._metadata.get(self._path)
                     if found is None:
@@ -164,23 +172,23 @@ class CursorStore:
                     )
                 else:
                     return
-            raise VersionConflict(f"{self._path} was not changed: others changed it {_TRIES} times meanwhile")
+            raise VersionConflict(f"{self._path} was not changed: {_MAX_ATTEMPTS} conflicts in a row")
 
     def delete(self) -> None:
-        """Remove the cursor; one that is gone is no error.
+        """Delete the cursor; a missing cursor is not an error.
 
-        1. Delete the snapshot. *Crash: the cursor is gone; its state is left, and no other cursor's id fits it.*
-        2. Forget the state.
+        1. Delete the snapshot. *Crash: the cursor is gone; its state is left, and matches no other cursor's id.*
+        2. Remove the state.
 
         Raises:
-            Fenced: Another owner has taken over the topic.
+            Fenced: Another process owns the topic.
             MetadataError: The store failed; the cursor may be gone.
         """
         with self._lock:
             if self._version == MUST_NOT_EXIST:
                 found = self._metadata.get(self._path)
                 self._version = MUST_NOT_EXIST if found is None else found.version
-            for _ in range(_TRIES if self._version != MUST_NOT_EXIST else 0):
+            for _ in range(_MAX_ATTEMPTS if self._version != MUST_NOT_EXIST else 0):
                 try:
                     self._metadata.delete(self._path, self._version)
                 except (VersionConflict, CommitUnknown):
@@ -193,12 +201,12 @@ class CursorStore:
                 else:
                     break
             else:
-                raise VersionConflict(f"{self._path} was not deleted: others changed it {_TRIES} times meanwhile")
+                raise VersionConflict(f"{self._path} was not deleted: {_MAX_ATTEMPTS} conflicts in a row")
         self._states.put(self._path, None, _ignore)
 
     def _put(self, record: CursorRecord) -> None:
         value = encode_snapshot(record, self._codec, self._threshold_bytes)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             following = FIRST_VERSION if self._version == MUST_NOT_EXIST else self._version + 1
             try:
                 self._version = self._metadata.put(self._path, value, self._version)
@@ -211,8 +219,8 @@ class CursorStore:
                     raise VersionConflict(f"{self._path} was changed by another writer") from None
             else:
                 return
-        raise CommitUnknown(f"{self._path} was not changed: {_TRIES} tries in a row had no known outcome")
+        raise CommitUnknown(f"{self._path} was not changed: {_MAX_ATTEMPTS} attempts in a row had an unknown outcome")
 
 
 def _ignore(_error: object) -> None:
-    """A state that could not be forgotten does no harm; the next start sweeps it."""
+    """A state that could not be removed is harmless; the next start sweeps it."""

@@ -1,4 +1,4 @@
-"""The cursors of one topic."""
+"""The cursors of one topic: durable ones by name, and those of readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cursors:
-    """Durable cursors by name, and readers without one. Thread-safe.
+    """Durable cursors by name, and unnamed cursors of readers. Thread-safe.
 
     Args:
         ledger_name: The topic's managed-ledger name.
@@ -44,19 +44,19 @@ class Cursors:
         self._topic = topic
         self._reader = reader
         self._changing = threading.RLock()
-        """Held while a cursor comes or goes, which waits for metadata."""
+        """Held while a cursor is created or deleted, which waits for metadata."""
         self._lock = threading.Lock()
-        """Guards the fields below, for moments only: an event loop takes it."""
+        """Guards the fields below. Held for moments only, since an event loop takes it."""
         self._durable: dict[str, DurableCursor] = {}
         self._readers: WeakSet[Cursor] = WeakSet()
         self._rate = environment.config.managed_ledger_default_mark_delete_rate_limit
 
     def load(self) -> None:
-        """Open every durable cursor that metadata names.
+        """Open every durable cursor that is in metadata.
 
         Raises:
-            MetadataError: They could not be read.
-            CorruptMetadata: One does not parse.
+            MetadataError: The store failed.
+            CorruptMetadata: A cursor does not parse.
         """
         names = self._environment.metadata.children(managed_ledger_path(self._ledger_name))
         with self._changing:
@@ -70,7 +70,7 @@ class Cursors:
             return dict(self._durable)
 
     def limit_rate(self, per_second: float) -> None:
-        """Persist at most so many states of each cursor per second from now on; 0: as many as come."""
+        """Limit the states that each cursor persists per second from now on; 0: no limit."""
         with self._lock:
             self._rate = per_second
             for cursor in self._durable.values():
@@ -80,24 +80,24 @@ class Cursors:
         """A durable cursor.
 
         Raises:
-            CursorMissing: There is none of that name.
+            CursorMissing: No cursor has that name.
         """
         with self._lock:
             if name not in self._durable:
-                raise CursorMissing(f"{self._ledger_name} has no cursor {name!r}")
+                raise CursorMissing(f"cursor {name!r} of {self._ledger_name} not found")
             return self._durable[name]
 
     def create(self, name: str, start: Position, properties: Mapping[str, str] | None = None) -> DurableCursor:
-        """A durable cursor, created where there is none; one that is there stays as it is.
+        """A durable cursor; created if it is missing, else unchanged. Waits for metadata.
 
         Args:
-            name: Of the subscription, not encoded.
-            start: Of a new one: the entry to be read first; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
-            properties: Of a new one.
+            name: Name of the subscription, not encoded.
+            start: The first entry that a new cursor reads; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
+            properties: Properties of a new cursor.
 
         Raises:
             InvalidName: The name is not well-formed.
-            MetadataError: The store failed; the cursor may be there.
+            MetadataError: The store failed; the cursor may exist.
         """
         with self._changing:
             if (known := self.durable.get(name)) is not None:
@@ -111,16 +111,16 @@ class Cursors:
             )
             try:
                 store.create(record)
-            except VersionConflict:  # of an attempt whose outcome was not heard
+            except VersionConflict:  # created by an earlier attempt with an unknown outcome
                 return self._open(name)
             return self._add(name, record, store)
 
     def delete(self, name: str) -> None:
-        """Remove a durable cursor for good.
+        """Delete a durable cursor. Waits for metadata.
 
         Raises:
-            CursorMissing: There is none of that name.
-            MetadataError: The store failed; the cursor may be gone after a restart.
+            CursorMissing: No cursor has that name.
+            MetadataError: The store failed; the cursor may be missing after a restart.
         """
         with self._changing:
             self.get(name).delete()
@@ -128,11 +128,11 @@ class Cursors:
                 del self._durable[name]
 
     def create_reader(self, name: str, start: Position) -> Cursor:
-        """A cursor in memory only, which holds nothing back from being trimmed; forgotten when nobody holds it.
+        """A cursor in memory only. It does not hold back trimming, and needs no deletion: it is weakly referenced.
 
         Args:
             name: For messages; need not be unique.
-            start: The entry to be read first; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
+            start: The first entry to read; ``EARLIEST`` and ``LATEST`` mean the ends of the topic.
         """
         cursor = Cursor(name, self._reader, CursorRecord(_before(start, self._reader.layout)))
         with self._lock:
@@ -141,38 +141,38 @@ class Cursors:
 
     @property
     def readers(self) -> tuple[Cursor, ...]:
-        """The cursors in memory only that somebody holds."""
+        """The cursors in memory that are still referenced."""
         with self._lock:
             return tuple(self._readers)
 
     def mark_deletes(self) -> list[Position]:
-        """The mark-delete positions of the durable cursors: what the slowest has not reached must be kept."""
+        """The mark-delete positions of the durable cursors. Entries after the lowest must be kept."""
         return [cursor.mark_delete for cursor in self.durable.values()]
 
     def drop_trimmed(self) -> None:
-        """Let every cursor forget ledgers that have left the topic."""
+        """Drop acknowledgements of ledgers that were removed from the topic."""
         for cursor in (*self.durable.values(), *self.readers):
             cursor.drop_trimmed()
 
     def tick(self) -> None:
-        """Persist what was held back, and put the snapshots that are due. May wait for metadata."""
+        """Persist states that the rate limit held back, and snapshots that are due. May wait for metadata."""
         for cursor in self.durable.values():
             if cursor.tick():
                 try:
                     cursor.snapshot()
                 except AfterglowError as error:
-                    _log.warning("no snapshot of cursor %r of %s yet: %s", cursor.name, self._ledger_name, error)
+                    _log.warning("snapshot of cursor %r of %s failed: %s", cursor.name, self._ledger_name, error)
 
     def close(self) -> None:
-        """Put last snapshots. What fails is logged: the log of states has it."""
+        """Persist last snapshots. Failures are logged: the state log has the state."""
         for cursor in self.durable.values():
             try:
                 cursor.close()
             except AfterglowError as error:
-                _log.warning("no last snapshot of cursor %r of %s: %s", cursor.name, self._ledger_name, error)
+                _log.warning("last snapshot of cursor %r of %s failed: %s", cursor.name, self._ledger_name, error)
 
     def abandon(self) -> None:
-        """Persist nothing more: the topic is being deleted."""
+        """Stop persisting: the topic is being deleted."""
         for cursor in self.durable.values():
             cursor.abandon()
 
@@ -192,6 +192,6 @@ class Cursors:
 
 
 def _before(start: Position, layout: Layout) -> Position:
-    """The mark-delete position of a cursor that is to read ``start`` first."""
+    """The mark-delete position of a cursor whose first entry to read is ``start``."""
     found = layout.at_or_after(start)
     return layout.last if found is None else found.previous()

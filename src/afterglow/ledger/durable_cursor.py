@@ -1,4 +1,4 @@
-"""How a cursor survives a restart: its state is put often and cheaply, and a snapshot of it now and then."""
+"""Durable cursors: states are written often, snapshots periodically; see :mod:`afterglow.ledger.cursor_store`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NEVER: Final = float("-inf")
 class DurableCursor(Cursor):
     """A cursor that survives a restart. Thread-safe.
 
-    At most one state is on its way at a time; what changes meanwhile goes with the next, so that a busy subscription
-    costs one state per group commit at most, and the configured rate per second.
+    At most one state is in flight at a time; later changes are in the next one. A busy subscription thus costs at most
+    one state per group commit, and the configured rate per second.
     """
 
     durable = True
@@ -47,17 +47,17 @@ class DurableCursor(Cursor):
         self._put_at = _NEVER
         self._dirty = False
         self._putting = False
-        self._again = False  # put once more as soon as the one on its way is done
+        self._again = False  # write once more as soon as the state in flight completes
         self._gone = False
         self._waiters: list[Callable[[HotLogError | None], None]] = []
         super().__init__(name, reader, record)
 
     def limit_rate(self, per_second: float) -> None:
-        """Persist at most so many states per second from now on; 0: as many as come."""
+        """Limit the states persisted per second from now on; 0: no limit."""
         self._interval_s = 1.0 / per_second if per_second > 0 else 0.0
 
     def flush(self, done: Callable[[HotLogError | None], None] | None = None) -> None:
-        """Persist the newest state; ``done`` is called once it is durable or has failed, maybe before this returns."""
+        """Persist the newest state; ``done`` is called once it is durable or failed, possibly before this returns."""
         with self._lock:
             if done is not None:
                 self._waiters.append(done)
@@ -76,7 +76,7 @@ class DurableCursor(Cursor):
                 waiter(None)
 
     def tick(self) -> bool:
-        """Persist what the rate held back; returns whether a snapshot is due."""
+        """Persist a state that the rate limit held back; returns whether a snapshot is due."""
         now = self._clock.monotonic()
         with self._lock:
             due = self._dirty and not self._putting and now - self._put_at >= self._interval_s
@@ -88,26 +88,26 @@ class DurableCursor(Cursor):
         return snapshot_due
 
     def snapshot(self) -> None:
-        """Put the newest state into metadata, and into the log of states with it.
+        """Write the newest state both as snapshot and as state.
 
         Raises:
-            MetadataError: The store failed; the snapshot may be there.
+            MetadataError: The store failed; the snapshot may have been written.
         """
         with self._lock:
             self._snapshot_at = self._clock.monotonic()
             self._sequence += 1
             record = self._record()
-        # The same sequence in both: of equals the state counts, which is never cut for its size.
+        # The same sequence in both: the state wins then, since it is never truncated for its size.
         self._store.put_state(record, _logged)
         self._store.put_snapshot(record)
         with self._lock:
             self._snapshot_sequence = max(self._snapshot_sequence, record.sequence)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the subscription's properties, at once in metadata.
+        """Replace the subscription's properties, and write a snapshot.
 
         Raises:
-            MetadataError: The store failed; the properties are as before, or in doubt until the next snapshot.
+            MetadataError: The store failed; the properties are as before, or unknown until the next snapshot.
         """
         with self._lock:
             before, self._properties = self._properties, dict(properties)
@@ -119,10 +119,10 @@ class DurableCursor(Cursor):
             raise
 
     def close(self) -> None:
-        """Put a last snapshot if anything changed since the one before.
+        """Write a last snapshot if anything changed since the one before.
 
         Raises:
-            MetadataError: The store failed; the state is in the log of states all the same.
+            MetadataError: The store failed; the state log has the state all the same.
         """
         with self._lock:
             changed = not self._gone and (self._dirty or self._sequence != self._snapshot_sequence)
@@ -131,13 +131,13 @@ class DurableCursor(Cursor):
             self.snapshot()
 
     def abandon(self) -> None:
-        """Persist nothing more."""
+        """Stop persisting."""
         with self._lock:
             self._gone = True
             self._dirty = False
 
     def delete(self) -> None:
-        """Remove the cursor for good.
+        """Delete the cursor.
 
         Raises:
             MetadataError: The store failed; the cursor may be gone.
@@ -170,7 +170,7 @@ class DurableCursor(Cursor):
                 if error is not None:
                     _logged(error)
                     self._dirty = not self._gone
-                    self._again = False  # not at once: the next change or tick tries again
+                    self._again = False  # not at once: the next change or tick retries
                 following = self._begin_put() if self._dirty and (self._waiters or self._again) else None
             for waiter in waiters:
                 waiter(error)
@@ -186,7 +186,7 @@ class DurableCursor(Cursor):
             self._acks.mark_delete,
             ranges,
             batches,
-            dict(self._positions),
+            dict(self._position_properties),
             dict(self._properties),
             self._cursor_id,
             self._sequence,
@@ -195,4 +195,4 @@ class DurableCursor(Cursor):
 
 def _logged(error: HotLogError | None) -> None:
     if error is not None:
-        _log.warning("a cursor's state was not persisted, and is put again with the next: %s", error)
+        _log.warning("the state of a cursor was not persisted, and will be with the next one: %s", error)

@@ -1,4 +1,4 @@
-"""Where a topic's entries come from, the tail cache aside."""
+"""Sources of entries that are not in memory: the seam between managed ledgers and the tier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
 
 EntryData: TypeAlias = bytes | memoryview
-"""An entry as stored, with the broker's metadata in front."""
+"""An entry as stored, with the broker entry metadata in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +22,23 @@ class EntrySlice:
     """Consecutive entries of one ledger."""
 
     first: int
-    """Id of the first; above the one that was asked for where damaged ones were left out."""
+    """Id of the first; above the requested one if damaged entries were skipped."""
     entries: Sequence[EntryData]
-    """May be empty only where damaged entries were left out up to the end of what was asked for."""
+    """Empty only if damaged entries were skipped up to the end of the requested range."""
     tiered: bool = False
-    """Whether a tier served them, not the hot log."""
+    """Whether a tier served them, rather than the hot log."""
 
 
 class EntrySource(Protocol):
     """Reads the ledgers of one topic. Thread-safe."""
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+    def read(self, info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Entries from ``first`` to ``last``, both inclusive: at least one, further ones while within ``max_bytes``.
 
         Args:
-            row: The ledger, as the newest list has it; not to be changed.
-            first: First entry wanted.
-            last: Last entry wanted; readers may see it.
+            info: The ledger, as the newest list has it; not to be changed.
+            first: First requested entry.
+            last: Last requested entry; it is confirmed.
             max_bytes: Bound for all entries but the first.
 
         Raises:
@@ -47,10 +47,10 @@ class EntrySource(Protocol):
         """
         ...
 
-    def probe(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
-        """The same for a search for a position, which is not a read by a consumer.
+    def probe(self, info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+        """As :meth:`read`, for a search by time rather than a consumer.
 
-        The cheapest copy serves whatever the read priority, and the entries are not counted as read.
+        The cheapest copy serves it regardless of the read priority, and the entries are not counted as read.
 
         Raises:
             LedgerMissing: No copy can be read.
@@ -58,18 +58,18 @@ class EntrySource(Protocol):
         """
         ...
 
-    def narrow(self, row: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
-        """Some of these entries: if any of them was written at or after a moment, the first such is among those.
+    def narrow(self, info: ManagedLedgerInfo.LedgerInfo, entries: range, time_ms: int, *, stamped: bool) -> range:
+        """A part of these entries that contains the first one written at or after a time, if any is.
 
-        Uses what is known without reading entries one by one. Returns all of them where nothing is known.
+        Uses indexes, without reading entries one by one. Returns all of them if no index helps.
 
         Args:
-            row: The ledger, as the newest list has it; not to be changed.
+            info: The ledger, as the newest list has it; not to be changed.
             entries: Ids of its entries; at least one.
-            time_ms: The moment, epoch milliseconds.
-            stamped: Entries are searched by broker time, and the last one has a broker time at or after the moment. If
+            time_ms: The time, epoch milliseconds.
+            stamped: Whether entries are searched by broker time, and the last one's is at or after ``time_ms``. If
                 False they are searched by broker time or else publish time; an empty range then means that none of
-                them was written at or after the moment.
+                them was written at or after that time.
 
         Raises:
             StoreUnavailable: The tier has the only copy and cannot be reached.
@@ -82,22 +82,22 @@ Sources: TypeAlias = "Callable[[str], EntrySource]"
 
 
 class HotSource:
-    """Reads the hot log and nothing else."""
+    """An :class:`EntrySource` that reads the hot log only."""
 
     def __init__(self, name: str, hot: HotLog) -> None:
         self._name = name
         self._hot = hot
 
-    def read(self, row: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
+    def read(self, info: ManagedLedgerInfo.LedgerInfo, first: int, last: int, max_bytes: int) -> EntrySlice:
         """Entries of one ledger; see the protocol."""
-        if not row.offloadContext.bookkeeperDeleted:
+        if not info.offloadContext.bookkeeperDeleted:
             try:
-                return read_hot(self._hot, row.ledgerId, first, last, max_bytes)
+                return read_hot(self._hot, info.ledgerId, first, last, max_bytes)
             except LedgerMissing:
                 pass
         raise LedgerMissing(
-            f"{self._name} cannot read {row.ledgerId}:{first}: the hot copy of the ledger is gone and no tier is "
-            "configured to read it from; set managedLedgerOffloadDriver"
+            f"cannot read {info.ledgerId}:{first} of {self._name}: the hot copy of the ledger is gone and no tier is "
+            "configured; set managedLedgerOffloadDriver"
         )
 
     probe = read
@@ -113,16 +113,16 @@ def read_hot(hot: HotLog, ledger_id: int, first: int, last: int, max_bytes: int)
 
     Raises:
         LedgerMissing: The hot log has no such ledger, or not the entry.
-        CorruptBlock: What is stored is damaged.
+        CorruptBlock: A stored entry is damaged.
     """
     ledger = hot.open(ledger_id)
     try:
-        # Of frames, which are a few bytes longer than the entries that are asked for.
+        # Offsets of frames, which are a few bytes longer than the entries: a little less than max_bytes is read.
         ends = ledger.offsets(first, last)
     except IndexError as error:
         raise LedgerMissing(f"the hot copy of ledger {ledger_id} ends before entry {last}") from error
     fitting = int((ends[1:] - ends[0]).searchsorted(max_bytes, side="right"))
-    run = ledger.read(first, min(last, first + max(fitting, 1) - 1))
-    if not run:
+    entries = ledger.read(first, min(last, first + max(fitting, 1) - 1))
+    if not entries:
         raise LedgerMissing(f"the hot copy of ledger {ledger_id} has no entry {first}")
-    return EntrySlice(first, run)
+    return EntrySlice(first, entries)

@@ -22,56 +22,56 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """The time of day, and time that only passes."""
+    """Wall-clock and monotonic time."""
 
     def now_ms(self) -> int:
-        """The time of day in epoch milliseconds; may jump either way."""
+        """Wall-clock time, epoch milliseconds; may jump either way."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back. For waiting and for rates."""
+        """Monotonic seconds, for waits and rates."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the operating system."""
 
     def now_ms(self) -> int:
-        """The time of day in epoch milliseconds."""
+        """Wall-clock time, epoch milliseconds."""
         return wall_clock_ms()
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Monotonic seconds."""
         return time.monotonic()
 
 
 class Executor(Protocol):
-    """Runs tasks soon, on threads of its own. A ``concurrent.futures.Executor`` is one."""
+    """Runs tasks in the background; a ``concurrent.futures.Executor`` fits."""
 
     def submit(self, task: Callable[[], None], /) -> object:
-        """Run ``task`` once, later; it handles its own errors."""
+        """Run ``task`` once, soon; the task handles its own errors."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The rooms below, and what time and background work come from."""
+    """Stores, settings, clock and executor."""
 
     hot: HotLog
-    """Where ledgers are."""
+    """Holds the ledgers."""
     metadata: MetadataStore
-    """Where lists of ledgers and snapshots of cursors are."""
+    """Holds ledger lists and snapshots of cursors."""
     cursor_states: CursorStates
-    """Where the newest states of cursors are."""
+    """Holds the newest states of cursors."""
     config: BrokerConfig
     """The broker's settings."""
     clock: Clock
     executor: Executor
-    """Runs what appends and acknowledgements do not wait for; several tasks may run at once."""
+    """Runs work that appends and acknowledgements do not wait for; several tasks may run at once."""
     cache: TailCache
     sources: Sources
-    """Where entries are read from that the cache does not hold."""
+    """Gives the source of a topic's entries that are not in memory."""
     offloading: OffloadHooks
-    """Who copies ledgers out of the hot log."""
+    """Notified of closed and removed ledgers."""
     retention: Callable[[str], Retention]
-    """How long a topic is kept, by its managed-ledger name, where nobody has told the topic itself. May wait."""
+    """Retention of a topic by its managed-ledger name, unless it was set on the open topic. May wait."""

@@ -1,4 +1,4 @@
-"""Where a topic's entries lie: arithmetic of positions over a list of ledgers. Pure and immutable."""
+"""Layout of a topic: arithmetic of positions over its ledgers. Pure and immutable."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 class Layout:
     """The ledgers of a topic with the entries that readers may see.
 
-    Only the last ledger grows; :attr:`tail_entries` stands apart so that a confirmed append makes no new list.
+    Only the last ledger grows. Its :attr:`tail_entries` are a field of their own, so that a confirmed append copies no
+    list.
     """
 
     ids: tuple[int, ...] = ()
-    """Ledger ids, ascending. A ledger without entries may be among them."""
+    """Ledger ids, ascending, including ledgers without entries."""
 
     before: tuple[int, ...] = ()
-    """For each ledger, how many entries stand in the ledgers before it."""
+    """For each ledger, the number of entries in the ledgers before it."""
 
     tail_entries: int = 0
     """Entries of the last ledger."""
@@ -39,35 +40,35 @@ class Layout:
         return cls(tuple(id_ for id_, _ in pairs), tuple(accumulate(counts[:-1], initial=0)), counts[-1])
 
     def with_tail(self, tail_entries: int) -> Layout:
-        """The same with another number of entries in the last ledger."""
+        """A copy with another number of entries in the last ledger."""
         return Layout(self.ids, self.before, tail_entries)
 
     @property
     def total_entries(self) -> int:
-        """Entries of all ledgers."""
+        """Number of entries of all ledgers."""
         return self.before[-1] + self.tail_entries if self.ids else 0
 
     def entries_at(self, index: int) -> int:
-        """Entries of the ledger at an index of :attr:`ids`."""
+        """Number of entries of the ledger at an index of :attr:`ids`."""
         following = index + 1
         end = self.before[following] if following < len(self.ids) else self.total_entries
         return end - self.before[index]
 
     def entries_of(self, ledger_id: int) -> int | None:
-        """Entries of a ledger; None where it is not in the list."""
+        """Number of entries of a ledger; None if it is not in the layout."""
         index = bisect_left(self.ids, ledger_id)
         if index == len(self.ids) or self.ids[index] != ledger_id:
             return None
         return self.entries_at(index)
 
     def contains(self, position: Position) -> bool:
-        """Whether an entry stands there."""
+        """Whether ``position`` is that of an entry."""
         count = self.entries_of(position.ledger_id)
         return count is not None and 0 <= position.entry_id < count
 
     @property
     def first(self) -> Position:
-        """The first entry; in an empty topic, where the first would stand as far as is known."""
+        """The first entry; in an empty topic, a position not after the first entry to come."""
         found = self.at_or_after(EARLIEST)
         if found is not None:
             return found
@@ -82,11 +83,11 @@ class Layout:
         return Position(self.ids[-1], -1) if self.ids else EARLIEST
 
     def at_or_after(self, position: Position) -> Position | None:
-        """The first entry that does not stand before ``position``; None where there is none."""
-        return next((Position(span.ledger_id, span.first) for span in self.ranges(position)), None)
+        """The first entry at or after ``position``; None if there is none."""
+        return next((Position(entries.ledger_id, entries.first) for entries in self.ranges(position)), None)
 
     def ranges(self, position: Position) -> Iterator[LedgerRange]:
-        """Every stretch of entries from ``position`` on, in order."""
+        """The entries from ``position`` on, one range per ledger, in order."""
         start = bisect_left(self.ids, position.ledger_id)
         for index in range(start, len(self.ids)):
             ledger_id = self.ids[index]
@@ -96,7 +97,7 @@ class Layout:
                 yield LedgerRange(ledger_id, first, count - 1)
 
     def rank(self, position: Position) -> int:
-        """How many entries stand before or at ``position``, which need not be an entry itself."""
+        """Number of entries at or before ``position``, which need not be that of an entry."""
         index = bisect_right(self.ids, position.ledger_id) - 1
         if index < 0:
             return 0
@@ -105,14 +106,14 @@ class Layout:
         return self.before[index] + min(max(position.entry_id + 1, 0), self.entries_at(index))
 
     def entries_between(self, after: Position, until: Position) -> int:
-        """How many entries stand behind ``after`` and not behind ``until``; 0 where these are the wrong way round."""
+        """Number of entries after ``after`` and up to ``until``, inclusive; 0 if ``until`` is before ``after``."""
         return max(self.rank(until) - self.rank(after), 0)
 
     def at_rank(self, rank: int) -> Position:
-        """The entry before which ``rank`` others stand; inverse of :meth:`rank` less one.
+        """The entry with ``rank`` entries before it: the inverse of :meth:`rank` less one.
 
         Raises:
-            IndexError: There are not that many entries.
+            IndexError: The topic has fewer entries.
         """
         if not 0 <= rank < self.total_entries:
             raise IndexError(rank)

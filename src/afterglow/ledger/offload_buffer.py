@@ -1,17 +1,16 @@
-"""The offload buffer (PIP-76): entries in memory that the tail cache has evicted and no uploaded part has yet.
+"""The offload buffer (PIP-76): entries in memory that the tail cache has evicted and that are in no uploaded part yet.
 
 It serves offload tasks that read over the protocol; tasks that read ledger files have the page cache instead. An entry
-leaves the buffer once a part with it is uploaded, never to make room for a newer one: the oldest is the next to be
-read.
+is released once a part with it is uploaded, never to free space for a newer one: the oldest is the next to be read.
 
-* **What is held of a topic is one range without a gap.** Where an entry is refused, all entries behind it are refused
-  too, until every entry that is held of the topic is offloaded. The range then begins anew with the next entry that
-  comes; the entries between are read from the hot log. Waiting until the offload has caught up with the tail cache
-  instead would leave the buffer unused for good where producers are always that far ahead.
+* **The buffered entries of a topic are one range without a gap.** After a refused entry all later ones are refused too,
+  until every buffered entry of the topic is offloaded. The range then begins anew with the next entry that is offered;
+  the entries between are read from the hot log. To wait until the offload has caught up with the tail cache instead
+  would leave the buffer unused for good if producers are always that far ahead.
 * **A topic holds at most as many bytes as it leaves free for others.** One topic fills half of the budget, two fill a
   third each; ``k`` topics whose store is down keep ``k / (k + 1)`` of it and leave the rest to topics that make
-  progress. This is the dynamic threshold of shared-memory switches (Choudhury and Hahne, 1998): it needs neither a
-  number of topics nor an idea of which of them is stalled, and takes nothing back.
+  progress. This is the dynamic threshold of shared-memory switches (Choudhury and Hahne, 1998): it needs neither the
+  number of topics nor a notion of which of them is stalled, and takes nothing back.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ENTRY_OVERHEAD_BYTES: Final = 64
-"""What an entry costs beside its data: header of the bytes object (33), what the allocator rounds up (up to 15), its
-place in a list that has room to grow (up to 9)."""
+"""Memory of an entry beside its data: header of the bytes object (33), rounding by the allocator (up to 15), its slot
+in an over-allocated list (up to 9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferStatistics:
-    """What the buffer holds and has done. Counts are since the start."""
+    """Content and counters of the buffer. Counts are since the start."""
 
     entries: int = 0
     bytes_held: int = 0
     """Data and overhead, at most the budget."""
     refused: int = 0
-    """Entries that a stream will need and that were not admitted: offload reads them from the hot log."""
+    """Entries that a stream needs and that were not admitted: offload reads them from the hot log."""
     refused_bytes: int = 0
-    """Data of these."""
+    """Bytes of their data."""
     dropped: int = 0
-    """Entries that were held and let go before a part had them: their topic was closed, deleted or streams no more."""
+    """Entries released before they were uploaded: their topic was closed or deleted, or does not stream any more."""
 
 
 @dataclass(slots=True)
@@ -50,26 +49,26 @@ class _HeldEntries:
     """Consecutive entries of one ledger."""
 
     first: int = 0
-    """Id of the first; without meaning where there are none."""
+    """Id of the first; undefined if ``data`` is empty."""
     data: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _StreamingTopic:
-    """A topic whose entries are to be held."""
+    """A topic whose entries are buffered."""
 
     begin: Position
-    """The first entry that no uploaded part has."""
+    """The first entry that is in no uploaded part."""
     ledgers: dict[int, _HeldEntries] = field(default_factory=dict)
     """Every ledger from there on."""
     bytes_held: int = 0
     last: Position | None = None
-    """The last entry that is held; None where none is."""
+    """The last buffered entry; None if there is none."""
     has_gap: bool = False
-    """Whether the entry behind that one was not admitted."""
+    """Whether the entry after it was not admitted."""
 
     def continues_with(self, position: Position) -> bool:
-        """Whether an entry stands right behind those that are held."""
+        """Whether an entry directly follows the buffered ones."""
         last = self.last
         if last is None:
             return True
@@ -97,13 +96,13 @@ class OffloadBuffer:
         self._refused_bytes = 0
         self._dropped = 0
 
-    def want(self, topic: str, begin: Position, ledger_ids: Iterable[int]) -> None:
-        """Hold what is offered of a topic from an entry on, and release what stands before it.
+    def hold_from(self, topic: str, begin: Position, ledger_ids: Iterable[int]) -> None:
+        """Buffer offered entries of a topic from ``begin`` on, and release earlier ones.
 
         Args:
-            topic: Its name.
-            begin: The first entry that no uploaded part has. It may stand before that of an earlier call, where an
-                upload was lost: what was released is not had back.
+            topic: Name of the topic.
+            begin: The first entry that is in no uploaded part. After a lost upload it may be before that of an earlier
+                call: entries already released do not come back.
             ledger_ids: Ledgers of the topic from there on, in addition to those that are known.
         """
         with self._lock:
@@ -119,14 +118,14 @@ class OffloadBuffer:
             for ledger_id in ledger_ids:
                 self._add(known, ledger_id)
 
-    def extend(self, after: int, ledger_id: int) -> None:
-        """Note that a topic goes on in another ledger; nothing happens where it does not stream."""
+    def add_ledger(self, after: int, ledger_id: int) -> None:
+        """Add the ledger that follows ``after``; ignored if the topic does not stream."""
         with self._lock:
             if (topic := self._by_ledger.get(after)) is not None:
                 self._add(topic, ledger_id)
 
-    def forget(self, topic: str) -> None:
-        """Hold nothing more of a topic, and release what is held."""
+    def drop_topic(self, topic: str) -> None:
+        """Stop buffering a topic, and release its entries."""
         with self._lock:
             if (known := self._topics.pop(topic, None)) is not None:
                 for ledger_id in known.ledgers:
@@ -141,7 +140,7 @@ class OffloadBuffer:
                 del topic.ledgers[ledger_id]
 
     def offer(self, ledger_id: int, entry_id: int, data: bytes) -> None:
-        """Hold an entry if it is wanted and may be admitted. The entries of a topic come in order."""
+        """Buffer an entry if its topic streams and it may be admitted. Entries of a topic are offered in order."""
         with self._lock:
             if (topic := self._by_ledger.get(ledger_id)) is None:
                 return
@@ -165,26 +164,26 @@ class OffloadBuffer:
             self._entries += 1
 
     def get_range(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[bytes]:
-        """The entries from ``first`` to ``last``, both inclusive, as far as they are held.
+        """The entries from ``first`` to ``last``, both inclusive, up to the first that is not buffered.
 
-        At least one if there is one; further ones only while the sum stays within ``max_bytes``.
+        The first one regardless of its size; further ones only while their sum is within ``max_bytes``.
         """
-        run: list[bytes] = []
+        found: list[bytes] = []
         size = 0
         with self._lock:
             topic = self._by_ledger.get(ledger_id)
             held = None if topic is None else topic.ledgers[ledger_id]
             if held is None or first < held.first:
-                return run
+                return found
             for data in held.data[first - held.first : last + 1 - held.first]:
                 size += len(data)
-                if run and size > max_bytes:
+                if found and size > max_bytes:
                     break
-                run.append(data)
-        return run
+                found.append(data)
+        return found
 
     def first_after(self, ledger_id: int, entry_id: int) -> int | None:
-        """The first entry that is held of a ledger, where it stands behind one that is not; else None."""
+        """The first buffered entry of a ledger if it comes after ``entry_id``; else None."""
         with self._lock:
             topic = self._by_ledger.get(ledger_id)
             held = None if topic is None else topic.ledgers[ledger_id]
@@ -192,7 +191,7 @@ class OffloadBuffer:
 
     @property
     def statistics(self) -> BufferStatistics:
-        """What the buffer holds and has done."""
+        """Content and counters, as of now."""
         with self._lock:
             return BufferStatistics(self._entries, self._bytes, self._refused, self._refused_bytes, self._dropped)
 
@@ -204,7 +203,7 @@ class OffloadBuffer:
             self._by_ledger[ledger_id] = topic
 
     def _release(self, topic: _StreamingTopic, ledger_id: int, before: int | None = None) -> int:
-        """Release a ledger's entries before one of them, or all; returns how many."""
+        """Release entries of a ledger before entry ``before``, or all; returns their number."""
         held = topic.ledgers[ledger_id]
         count = len(held.data) if before is None else min(max(before - held.first, 0), len(held.data))
         if not count:

@@ -1,15 +1,15 @@
-"""Recovery of a topic that is opened: take ownership, find its end, restore the broker entry metadata (PIP-70).
+"""Recovery of a topic that is opened: take ownership, find its end, restore index and broker time (PIP-70).
 
-Broker time never goes back within a topic, whatever the clock does. The index counts messages without a gap; an entry
+Broker time never decreases within a topic, whatever the clock does. The index counts messages without a gap; an entry
 carries that of its last message. Every entry of a stamped topic is stamped, also one without messages (a marker): it
-repeats the index, so that the last entry of a ledger always says how far the topic has come.
+repeats the index, so that the last entry of a ledger always has the topic's last index and broker time.
 
-1. Raise the owner epoch. *Crash: the topic has no owner; the next opener begins here again.*
-2. Close every hot ledger that the list does not call finished. This also stops an owner in the same process whose
-   appends were still going through. *Crash: a closed ledger can be closed again.*
-3. Find how far index and broker time have come: the maximum of what the list says and the last entries of those
-   ledgers, or else of the newest one.
-4. Commit the ends of these ledgers, index and broker time; empty ledgers leave the list. *Crash: done.*
+1. Raise the owner epoch. *Crash: the topic has no owner; the next process that opens it begins here again.*
+2. Close every hot ledger that is open in the list. This also stops an earlier owner in the same process that is still
+   appending. *Crash: a closed ledger can be closed again.*
+3. Find the last index and broker time: the maximum of those in the list and in the last entries of these ledgers, or
+   else of the newest one.
+4. Commit the ends of these ledgers, index and broker time; remove empty ledgers from the list. *Crash: done.*
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 class Stamper:
-    """Gives out stamps for one topic. Not thread-safe: its user holds a lock.
+    """Assigns index and broker time to the entries of one topic. Not thread-safe: the append path holds a lock.
 
     Args:
-        interceptors: What to write.
-        reached: How far the topic had come.
-        clock: Gives the time.
+        interceptors: Which of the two to write.
+        reached: Stamp of the topic's last entry.
+        clock: Source of the broker time.
     """
 
     def __init__(self, interceptors: Collection[EntryInterceptor], reached: EntryStamp, clock: Clock) -> None:
@@ -60,16 +60,16 @@ class Stamper:
 
     @property
     def confirmed(self) -> EntryStamp:
-        """How far the topic has come with its last confirmed entry."""
+        """Stamp of the last confirmed entry."""
         return self._confirmed
 
     @property
     def confirmed_time_ms(self) -> int | None:
-        """Broker time of the last confirmed entry; None where no time is written."""
+        """Broker time of the last confirmed entry; None if broker times are not written."""
         return self._confirmed.broker_time_ms if self._with_time else None
 
     def stamp(self, messages: int) -> tuple[bytes, EntryStamp]:
-        """The bytes for the next entry, and how far the topic will have come with it."""
+        """The broker entry metadata of the next entry, encoded, and its stamp."""
         time_ms = self._given.broker_time_ms
         index = self._given.index
         if self._with_time:
@@ -85,16 +85,16 @@ class Stamper:
         ), self._given
 
     def confirm(self, reached: EntryStamp) -> None:
-        """Note that the entry with this stamp is durable."""
+        """Record that the entry with this stamp is durable."""
         self._confirmed = reached
 
     def roll_back(self) -> None:
-        """Take back every stamp that was not confirmed. The time stays: it need not be continuous, only ordered."""
+        """Revoke unconfirmed indexes. The time stays: it need not be continuous, only ordered."""
         self._given = EntryStamp(self._confirmed.index, self._given.broker_time_ms)
 
 
 def stamp_of(entry: Buffer) -> EntryStamp:
-    """How far a topic had come with an entry: nothing known where the entry has no broker metadata, or is damaged."""
+    """The stamp in an entry; empty if the entry has no broker entry metadata, or is damaged."""
     try:
         metadata, _ = split_broker_metadata(entry)
     except CorruptEntry:
@@ -111,28 +111,28 @@ _log = logging.getLogger(__name__)
 
 
 def recover(name: str, environment: Environment, metadata: TopicMetadata) -> tuple[Snapshot, EntryStamp]:
-    """Steps 2 to 4, for a topic that was just taken over.
+    """Steps 2 to 4, for a topic whose owner epoch was just raised.
 
     Returns:
-        The list, in which every ledger is finished, and how far index and broker time have come.
+        The metadata, in which every ledger is closed, and the stamp of the topic's last entry.
 
     Raises:
-        LedgerMissing: The hot log lacks a ledger of which the list does not know how it ended.
+        LedgerMissing: The hot log lacks a ledger that is open in the list.
         MetadataError: The list could not be changed.
     """
     snapshot = metadata.snapshot
     hot = environment.hot
-    rows = records(snapshot.info)
+    ledgers = records(snapshot.info)
     skip = environment.config.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
     reached = last_stamp(snapshot.info)
     ends: list[LedgerEnd] = []
-    for row in rows:
-        if not row.finished:
-            end, its = _end_of(name, row.ledger_id, hot, skip=skip)
+    for record in ledgers:
+        if not record.finished:
+            end, its = _end_of(name, record.ledger_id, hot, skip=skip)
             ends.append(end)
             reached = reached.later(its)
     if not ends:
-        reached = reached.later(_stamp_of_newest(rows, hot))
+        reached = reached.later(_stamp_of_newest(ledgers, hot))
     now_ms = environment.clock.now_ms()
 
     def edit(info: ManagedLedgerInfo) -> None:
@@ -150,10 +150,10 @@ def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[Ledg
     except LedgerMissing as error:
         if not skip:
             raise LedgerMissing(
-                f"the hot log has no ledger {ledger_id}, which {name} was writing to: give it the right directory, or "
-                "set damagedDataPolicy=skip-and-report to open the topic without that ledger's entries"
+                f"hot log lacks ledger {ledger_id}, the last one of {name}; check the hot log's directory, or set "
+                "damagedDataPolicy=skip-and-report to open the topic without that ledger's entries"
             ) from error
-        _log.error("the hot log has no ledger %d of %s; its entries are lost", ledger_id, name)
+        _log.error("the hot log lacks ledger %d of %s; its entries are lost", ledger_id, name)
         return LedgerEnd(ledger_id, 0, 0, None), EntryStamp()
     ledger.close()
     last = ledger.confirmed
@@ -161,9 +161,9 @@ def _end_of(name: str, ledger_id: int, hot: HotLog, *, skip: bool) -> tuple[Ledg
     return LedgerEnd(ledger_id, last + 1, ledger.size_bytes, reached.broker_time_ms), reached
 
 
-def _stamp_of_newest(rows: tuple[LedgerRecord, ...], hot: HotLog) -> EntryStamp:
-    """What the last entry says: for lists that were written by others, who do not record a broker time."""
-    newest = next((row for row in reversed(rows) if row.entries), None)
+def _stamp_of_newest(ledgers: tuple[LedgerRecord, ...], hot: HotLog) -> EntryStamp:
+    """The stamp of the last entry, for lists written by Pulsar, which does not record a broker time."""
+    newest = next((record for record in reversed(ledgers) if record.entries), None)
     if newest is None or newest.hot_deleted or not newest.entries:
         return EntryStamp()
     try:

@@ -1,8 +1,8 @@
-"""Which ledgers a topic may let go of: pure functions.
+"""Selection of the ledgers to trim: pure functions.
 
-A ledger may go once it is consumed and retention no longer holds it. Ledgers go from the oldest on, and the first that
-is kept keeps all behind it, so that the log never gets a hole. The last ledger of the list is never let go of: it is
-being written, or marks where the topic ends.
+A ledger is trimmed once it is consumed and past retention. Ledgers are trimmed from the oldest on, and the first that
+is kept keeps all later ones, so that the log never gets a hole. The last ledger of the list is never trimmed: it is
+being written, or marks the end of the topic.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Retention:
     """How long consumed ledgers are kept, with Pulsar's meaning of the numbers."""
 
     time_ms: int
-    """Kept until older than this; 0: not kept; negative: age does not matter."""
+    """Ledgers are kept until older than this; 0: not kept; negative: no limit by age."""
     size_bytes: int
-    """Kept while what follows is less than this; 0: not kept; negative: size does not matter."""
+    """Ledgers are kept while later ones are smaller than this; 0: not kept; negative: no limit by size."""
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> Retention:
@@ -37,7 +37,7 @@ class Retention:
 
     @classmethod
     def of(cls, minutes: int, megabytes: int) -> Retention:
-        """From the numbers of a policy: -1 is without limit."""
+        """From the numbers of a policy; -1: no limit."""
         return cls(
             -1 if minutes < 0 else minutes * _MINUTE_MS,
             -1 if megabytes < 0 else megabytes * _MIB,
@@ -45,11 +45,11 @@ class Retention:
 
 
 def consumed_before(mark_deletes: Iterable[Position], ledgers: Sequence[LedgerRecord]) -> int | None:
-    """The id below which every ledger is consumed by every cursor; None where there is no cursor to wait for."""
+    """The id below which every ledger is consumed by every cursor; None if there are no cursors."""
     slowest = min(mark_deletes, default=None)
     if slowest is None:
         return None
-    entries = next((row.entries for row in ledgers if row.ledger_id == slowest.ledger_id), None)
+    entries = next((ledger.entries for ledger in ledgers if ledger.ledger_id == slowest.ledger_id), None)
     whole = entries is not None and slowest.entry_id >= entries - 1
     return slowest.ledger_id + 1 if whole else slowest.ledger_id
 
@@ -61,34 +61,34 @@ def ledgers_to_trim(
     now_ms: int,
     in_use: Callable[[int], bool],
 ) -> list[int]:
-    """Ids of the ledgers that may go.
+    """Ids of the ledgers to trim.
 
     Args:
         ledgers: The list, ascending.
         below: Only ledgers below this id are consumed; None: all are.
         retention: How long consumed ledgers are kept.
         now_ms: Epoch milliseconds.
-        in_use: Whether something else still needs the ledger; such a one stays, and all behind it.
+        in_use: Whether a ledger is being offloaded; it stays then, with all later ones.
     """
-    total = sum(row.size_bytes or 0 for row in ledgers)
-    going: list[int] = []
-    for row in ledgers[:-1]:
-        if not row.finished or (below is not None and row.ledger_id >= below) or in_use(row.ledger_id):
+    total = sum(ledger.size_bytes or 0 for ledger in ledgers)
+    chosen: list[int] = []
+    for ledger in ledgers[:-1]:
+        if not ledger.finished or (below is not None and ledger.ledger_id >= below) or in_use(ledger.ledger_id):
             break
-        total -= row.size_bytes or 0
-        too_old = 0 <= retention.time_ms < now_ms - row.closed_ms
+        total -= ledger.size_bytes or 0
+        too_old = 0 <= retention.time_ms < now_ms - ledger.closed_ms
         too_much = 0 <= retention.size_bytes <= total
         if not too_old and not too_much:
             break
-        going.append(row.ledger_id)
-    return going
+        chosen.append(ledger.ledger_id)
+    return chosen
 
 
 def ledgers_to_truncate(ledgers: Sequence[LedgerRecord], in_use: Callable[[int], bool]) -> list[int]:
-    """Ids of the ledgers that go when everything is to go: all from the oldest on that nothing else needs."""
-    going: list[int] = []
-    for row in ledgers[:-1]:
-        if not row.finished or in_use(row.ledger_id):
+    """Ids of the ledgers to truncate: all from the oldest on, up to the first that is being offloaded."""
+    chosen: list[int] = []
+    for ledger in ledgers[:-1]:
+        if not ledger.finished or in_use(ledger.ledger_id):
             break
-        going.append(row.ledger_id)
-    return going
+        chosen.append(ledger.ledger_id)
+    return chosen

@@ -1,4 +1,4 @@
-"""All topics of one server: opening, listing, deleting, and what a start has to put right."""
+"""The managed ledgers of one server: opening, listing and deleting topics, and repairs at the start."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """What a start has put right."""
+    """Repairs made at a start."""
 
     deleted_topics: tuple[TopicName, ...]
     """Topics whose deletion a crash had interrupted."""
     swept_ledgers: tuple[int, ...]
-    """Empty hot ledgers that no list had come to name."""
+    """Empty hot ledgers that were in no list; deleted."""
     unknown_ledgers: tuple[int, ...]
-    """Hot ledgers with entries that no list names: never touched, since only a person can tell why they are there."""
+    """Hot ledgers with entries that are in no list; left in place, for an operator to inspect."""
 
 
 class LedgerStore:
     """The topics of one server. Thread-safe.
 
     Args:
-        hot: Where ledgers are; this process alone writes there.
-        states: Where states of cursors are; mostly the hot log itself.
-        metadata: Where lists of ledgers are.
+        hot: Holds the ledgers; only this process writes them.
+        states: Holds states of cursors; usually the hot log itself.
+        metadata: Holds the ledger lists.
         config: The broker's settings.
-        executor: Runs what nobody waits for.
-        clock: Gives the time.
-        sources: Where entries are read from that the cache does not hold; by default the hot log alone.
-        offloading: Who copies ledgers out of the hot log; by default nobody.
-        buffer: Keeps entries that the tail cache lets go and a tier has not got yet; by default they are not kept.
-        retention: How long a topic is kept, by its managed-ledger name; by default as the broker's settings say. Asked
-            at each trim of a topic that was told no retention of its own; may wait, and raise AfterglowError.
+        executor: Runs background work.
+        clock: Wall-clock and monotonic time; by default the system's.
+        sources: Give the source of a topic's entries that are not in memory; by default the hot log.
+        offloading: Notified of closed and removed ledgers; by default no hooks.
+        buffer: Takes entries that the tail cache evicts before they are in a tier; by default none.
+        retention: Retention of a topic by its managed-ledger name; by default that of the broker's settings. Called at
+            each trim of a topic whose own ``retention`` is not set; may wait, and raise AfterglowError.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class LedgerStore:
         self._names: dict[str, threading.RLock] = {}
         self._open: dict[str, ManagedLedger] = {}
         self._closed = False
-        # Whatever is here now was made by processes that have ended, so that lists read later are decisive about it.
+        # These ledgers were created by processes that have ended: lists that are read later name all of them in use.
         self._found = hot.ledgers()
 
     @property
     def clock(self) -> Clock:
-        """The time by which topics are stamped."""
+        """The clock of all topics."""
         return self._environment.clock
 
     @property
     def hot(self) -> HotLog:
-        """Where ledgers are."""
+        """The hot log."""
         return self._environment.hot
 
     @property
@@ -122,20 +122,20 @@ class LedgerStore:
 
         Args:
             name: The topic's managed-ledger name; of a partitioned topic, that of one of its partitions.
-            create: Whether to create it if there is none.
+            create: Whether to create a missing topic.
 
         Raises:
-            TopicMissing: There is none, and it is not to be created.
+            TopicMissing: The topic does not exist, and is not to be created.
             TopicClosed: This store was closed.
-            InvalidName: The name is none of a persistent topic.
-            AfterglowError: It cannot be opened; see :class:`ManagedLedger`.
+            InvalidName: The name is not that of a persistent topic.
+            AfterglowError: The topic cannot be opened; see :class:`ManagedLedger`.
         """
         TopicName.from_managed_ledger_name(name)
         with self._exclusively(name):
             if (known := self.opened(name)) is not None:
                 return known
             if self._closed:
-                raise TopicClosed(f"{name} cannot be opened: the server is shutting down")
+                raise TopicClosed(f"cannot open {name}: the server is shutting down")
             metadata = self._metadata_of(name)
             snapshot = metadata.open(create=create)
             if get_text(snapshot.info, DELETING) is not None:
@@ -149,7 +149,7 @@ class LedgerStore:
         return opened
 
     def opened(self, name: str) -> ManagedLedger | None:
-        """The topic if it is open here."""
+        """The topic if it is open here, else None."""
         with self._lock:
             known = self._open.get(name)
             return None if known is None or known.closed else known
@@ -160,7 +160,7 @@ class LedgerStore:
             return tuple(ledger for ledger in self._open.values() if not ledger.closed)
 
     def exists(self, name: str) -> bool:
-        """Whether the topic is there, open or not. Waits for metadata.
+        """Whether the topic exists, open or not. Waits for metadata.
 
         Raises:
             MetadataUnavailable: The store cannot be reached.
@@ -181,9 +181,9 @@ class LedgerStore:
         """Delete a topic with its cursors, open or not. Waits for all of it.
 
         Raises:
-            TopicMissing: There is none.
-            HotLogError: A hot copy cannot be deleted now; the next start goes on.
-            MetadataError: The store failed; the topic is there, or the next start goes on with deleting it.
+            TopicMissing: The topic does not exist.
+            HotLogError: A hot copy cannot be deleted now; the next start continues.
+            MetadataError: The store failed; the topic is unchanged, or the next start continues the deletion.
         """
         with self._exclusively(name):
             if (known := self.opened(name)) is not None:
@@ -213,30 +213,30 @@ class LedgerStore:
                             try:
                                 yield topic_of(f"{above}/{parent}/{name}")
                             except InvalidName as error:
-                                _log.warning("passed over in metadata: %s", error)
+                                _log.warning("skipped a node in metadata: %s", error)
 
     def info(self, name: str) -> ManagedLedgerInfo:
-        """A topic's newest metadata, open or not. Not to be changed. Waits for metadata where it is not open.
+        """A topic's newest metadata, open or not; not to be changed. Waits for metadata if the topic is not open.
 
         Raises:
-            TopicMissing: There is none.
-            CorruptMetadata: It does not parse.
+            TopicMissing: The topic does not exist.
+            CorruptMetadata: The metadata does not parse.
             MetadataUnavailable: The store cannot be reached.
         """
         if (known := self.opened(name)) is not None:
             return known.info
         found = self._environment.metadata.get(managed_ledger_path(name))
         if found is None:
-            raise TopicMissing(f"there is no topic {name}")
+            raise TopicMissing(f"topic {name} not found")
         return parse_managed_ledger(found.value)
 
     def start(self) -> StartReport:
-        """Put right what a crash has left: deletions under way, empty ledgers that no list names, states of no cursor.
+        """Complete interrupted deletions, and sweep empty ledgers that are in no list and states without a cursor.
 
-        To be called once after opening the hot log; topics may be opened before and meanwhile.
+        To be called once after the hot log was opened; topics may be opened before and meanwhile.
 
         Raises:
-            MetadataError: The lists could not be read; nothing is swept then.
+            MetadataError: The lists could not be read; nothing is swept.
         """
         named: set[int] = set()
         deleted: list[TopicName] = []
@@ -257,27 +257,27 @@ class LedgerStore:
                 (swept if outcome else unknown).append(ledger_id)
         self._sweep_states()
         if unknown:
-            _log.warning("the hot log holds ledgers %s that no topic names; they are left alone", unknown)
+            _log.warning("the hot log holds ledgers %s of no topic; they are left in place", unknown)
         return StartReport(tuple(deleted), tuple(swept), tuple(unknown))
 
     def tick(self) -> None:
-        """Upkeep of all open topics; to be called every second or so, on a thread."""
+        """Periodic work of all open topics; to be called every second or so, on a thread."""
         for ledger in self.all_opened():
             try:
                 ledger.tick()
             except AfterglowError as error:
-                _log.warning("upkeep of %s failed: %s", ledger.topic, error)
+                _log.warning("periodic work of %s failed: %s", ledger.topic, error)
 
     def trim(self) -> None:
-        """Let every open topic go of what retention no longer holds. Waits for metadata."""
+        """Trim every open topic. Waits for metadata."""
         for ledger in self.all_opened():
             try:
                 ledger.trim()
             except AfterglowError as error:
-                _log.warning("%s is trimmed later: %s", ledger.topic, error)
+                _log.warning("%s will be trimmed later: %s", ledger.topic, error)
 
     def close(self) -> None:
-        """Close every topic; a second call does nothing. Hot log and metadata stay open: they are the caller's.
+        """Close every topic; a second call does nothing. Hot log and metadata store stay open for the caller to close.
 
         Not to be called on the thread that delivers the hot log's completions.
         """
@@ -299,12 +299,16 @@ class LedgerStore:
         except TopicMissing:
             return False
         except AfterglowError as error:
-            _log.warning("%s is deleted at the next start: %s", topic, error)
+            _log.warning("%s will be deleted at the next start: %s", topic, error)
             return False
         return True
 
     def _sweep(self, ledger_id: int) -> bool | None:
-        """Delete a ledger that no list names if it is empty; appends go to a ledger only after a list names it."""
+        """Delete a ledger that is in no list if it is empty: a ledger is appended to only after a list has it.
+
+        Returns:
+            Whether it was deleted; None if it is gone already.
+        """
         hot = self._environment.hot
         try:
             ledger = hot.open(ledger_id)

@@ -1,19 +1,19 @@
 """Seek by time (PIP-70): the first entry whose broker time, else publish time, is at or after a given time.
 
-Where entries carry a broker time it never goes back. The ledger is found by the broker time of the last entry of each,
-which the list records, and the entry by bisection. A probe parses the few bytes in front of an entry and nothing of the
-message.
+Broker times never decrease within a topic. The ledger is found by the broker time of its last entry, which the list
+records, and the entry by bisection. A probe parses the few bytes in front of an entry and nothing of the message.
 
-Entries without a broker time (from before it was switched on, or while it was off) have only the client's publish time,
-which follows no order. There the answer is what a plain scan gives, the first entry whose time is at or after the
-moment, and a scan finds it, in blocks.
+Entries without a broker time (written before it was enabled, or while it was disabled) have only the client's publish
+time, which is not ordered. For these the answer is that of a plain scan, the first entry whose time is at or after the
+given one, and a scan finds it, in blocks.
 
-Either way the source of the entries is asked first where in the ledger to look: a tier keeps the times of its objects
-and blocks, so that most of them need not be read. What is found is the same.
+Either way the source of the entries first narrows the range: a tier has the times of its objects and blocks, so that
+most of them need not be read. The result is the same.
 
-How a ledger is stamped is judged by its first and last entry: it is switched on or off when a topic is opened, which
-begins a new ledger. Both stamped, all are (Pulsar leaves markers unstamped; a probe that meets one goes on to the next
-entry that is). Only the last, and the first of the stamped ones is found by bisection. Otherwise the ledger is scanned.
+Whether a ledger is stamped is judged by its first and last entry: broker times are enabled or disabled when a topic is
+opened, which begins a new ledger. If both are stamped, all are (Pulsar leaves markers unstamped; a probe that meets one
+continues with the next stamped entry). If only the last is, the first stamped entry is found by bisection. Otherwise
+the ledger is scanned.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ _CHECKSUM_BYTES: Final = 6  # magic and checksum
 
 @dataclass(frozen=True, slots=True)
 class EntryTime:
-    """When an entry was written."""
+    """Time at which an entry was written."""
 
     time_ms: int
     """Epoch milliseconds."""
     by_broker: bool
-    """Whether the broker gave it: only then it never goes back."""
+    """Whether it is a broker time: only these are ordered."""
     parsed_bytes: int
-    """Bytes of the entry that were looked at."""
+    """Bytes of the entry that were parsed."""
 
 
 def entry_time(entry: Buffer) -> EntryTime:
-    """When an entry was written.
+    """Time at which an entry was written.
 
-    With a broker time only the envelope in front is parsed; without, also the message's metadata; the payload never.
+    With a broker time only the broker entry metadata is parsed; without, also the message metadata; never the payload.
 
     Raises:
-        CorruptEntry: The envelope or the metadata is torn, or does not parse.
+        CorruptEntry: The metadata is torn, or does not parse.
     """
     view = memoryview(entry).cast("B")
     at = 0
@@ -84,10 +84,10 @@ def entry_time(entry: Buffer) -> EntryTime:
 def _sized(view: memoryview, at: int, what: str) -> tuple[memoryview, int]:
     begin = at + _U32.size
     if begin > view.nbytes:
-        raise CorruptEntry(f"an entry of {view.nbytes} bytes ends inside its {what}")
+        raise CorruptEntry(f"entry of {view.nbytes} bytes ends inside its {what}")
     end = begin + _U32.unpack_from(view, at)[0]
     if end > view.nbytes:
-        raise CorruptEntry(f"{what} reaches to byte {end} of an entry of {view.nbytes}")
+        raise CorruptEntry(f"{what} extends to byte {end} of an entry of {view.nbytes} bytes")
     return view[begin:end], end
 
 
@@ -102,43 +102,43 @@ def _parse(message: M, view: memoryview, what: str) -> M:
 _SCAN_ENTRIES: Final = 256
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _BLOCK_ENTRIES: Final = 16_384
-"""As many as are scanned before the ends of a ledger are looked at: those of a block of a segment, as a rule."""
+"""A narrowed range of at most this size is scanned before the ledger's ends are probed. Most blocks are smaller."""
 
 
-class Entries(Protocol):
-    """The topic, as the search sees it."""
+class SearchableEntries(Protocol):
+    """The entries of a topic, as the search needs them."""
 
     def probe(self, position: Position, max_entries: int, max_bytes: int) -> list[StoredEntry]:
         """Entries from ``position`` on."""
         ...
 
     def narrow(self, ledger_id: int, entries: range, time_ms: int, *, stamped: bool) -> range:
-        """Some of the entries of a ledger; see :meth:`afterglow.ledger.entry_source.EntrySource.narrow`."""
+        """A part of the entries of a ledger; see :meth:`afterglow.ledger.entry_source.EntrySource.narrow`."""
         ...
 
 
 @dataclass(slots=True)
 class SearchCost:
-    """What a search has looked at."""
+    """Cost of a search."""
 
     entries: int = 0
-    """Entries that were read, by probes and scans."""
+    """Entries that probes and scans have read."""
     parsed_bytes: int = 0
-    """Bytes of them that were parsed."""
+    """Bytes that were parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSearchResult:
-    """The outcome of a search."""
+    """Result of a search."""
 
     position: Position | None
-    """The first entry written at or after the moment; None where there is none."""
+    """The first entry written at or after the time; None if all are older."""
     cost: SearchCost
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Entries of one ledger that are alike."""
+class _StampRange:
+    """Entries of one ledger that are all stamped, or all unstamped."""
 
     ledger_id: int
     first: int
@@ -146,29 +146,29 @@ class _Stretch:
     last: int
     """Last entry id, inclusive."""
     last_time_ms: int | None
-    """Broker time of the last entry; None: the stretch is unstamped."""
+    """Broker time of the last entry; None: the entries are unstamped."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
-    """An entry that a scan has found."""
+class _ScanMatch:
+    """Result of a scan."""
 
     position: Position
     by_broker: bool
-    """Whether its time is the broker's."""
+    """Whether its time is a broker time."""
 
 
 class TimeSearch:
-    """One search over one topic as it stood when the search began.
+    """A search over one topic, as of the begin of the search.
 
     Args:
-        entries: The topic.
-        layout: Where its entries lie.
-        last_times: Broker time of the last entry of ledgers for which it is recorded, by id. These are wholly stamped;
-            of others the first and the last entry are looked at.
+        entries: Reads the topic.
+        layout: Its ledgers and entries.
+        last_times: Broker time of the last entry, by id, of ledgers for which it is recorded. All their entries are
+            stamped; of other ledgers the first and the last entry are probed.
     """
 
-    def __init__(self, entries: Entries, layout: Layout, last_times: Mapping[int, int]) -> None:
+    def __init__(self, entries: SearchableEntries, layout: Layout, last_times: Mapping[int, int]) -> None:
         self._entries = entries
         self._layout = layout
         self._recorded = last_times
@@ -180,47 +180,48 @@ class TimeSearch:
 
         Raises:
             LedgerMissing: No copy of a ledger can be read.
-            AfterglowError: An entry that must be looked at cannot be read.
+            AfterglowError: An entry that the search needs cannot be read.
         """
-        spans = self._layout.ranges(EARLIEST)
-        found = (position for span in spans if (position := self._in_ledger(span, time_ms)) is not None)
-        return TimeSearchResult(next(found, None), self._cost)
+        for entries in self._layout.ranges(EARLIEST):
+            if (position := self._in_ledger(entries, time_ms)) is not None:
+                return TimeSearchResult(position, self._cost)
+        return TimeSearchResult(None, self._cost)
 
-    def _in_ledger(self, span: LedgerRange, time_ms: int) -> Position | None:
-        """The first entry of a ledger at or after the moment. Ledgers behind the one that has it are not looked at."""
-        ledger_id, first, last = span.ledger_id, span.first, span.last
+    def _in_ledger(self, ledger: LedgerRange, time_ms: int) -> Position | None:
+        """The first entry of a ledger at or after the time."""
+        ledger_id, first, last = ledger.ledger_id, ledger.first, ledger.last
         last_time = self._recorded.get(ledger_id)
         if last_time is not None:
-            return self._bisect(_Stretch(ledger_id, first, last, last_time), time_ms)
+            return self._bisect(_StampRange(ledger_id, first, last, last_time), time_ms)
         entries = range(first, last + 1)
         narrowed = self._entries.narrow(ledger_id, entries, time_ms, stamped=False)
         if not narrowed:
             return None
         if narrowed != entries and len(narrowed) <= _BLOCK_ENTRIES:
-            # With a broker time it is the answer however the ledger is stamped: its ends need not be looked at.
+            # An entry with a broker time is the answer however the ledger is stamped: its ends need not be probed.
             found = self._scan_range(ledger_id, narrowed, time_ms)
             if found is not None and found.by_broker:
                 return found.position
-        for part in self._classify(span):
+        for part in self._classify(ledger):
             position = self._scan(part, time_ms) if part.last_time_ms is None else self._bisect(part, time_ms)
             if position is not None:
                 return position
         return None
 
-    def _classify(self, span: LedgerRange) -> list[_Stretch]:
-        """What is alike in a ledger of which the list does not record how it is stamped."""
-        ledger_id, first, last = span.ledger_id, span.first, span.last
+    def _classify(self, ledger: LedgerRange) -> list[_StampRange]:
+        """The unstamped and stamped ranges of a ledger for which the list has no broker time."""
+        ledger_id, first, last = ledger.ledger_id, ledger.first, ledger.last
         last_time = self._broker_time(ledger_id, last)
         if last_time is not None and self._broker_time(ledger_id, first) is None:
             switched = bisect_left(
                 range(first, last), x=True, key=lambda entry: self._broker_time(ledger_id, entry) is not None
             )
             begin = first + switched
-            return [_Stretch(ledger_id, first, begin - 1, None), _Stretch(ledger_id, begin, last, last_time)]
-        return [_Stretch(ledger_id, first, last, last_time)]
+            return [_StampRange(ledger_id, first, begin - 1, None), _StampRange(ledger_id, begin, last, last_time)]
+        return [_StampRange(ledger_id, first, last, last_time)]
 
-    def _bisect(self, part: _Stretch, time_ms: int) -> Position | None:
-        """The first stamped entry at or after the moment in a stamped stretch."""
+    def _bisect(self, part: _StampRange, time_ms: int) -> Position | None:
+        """The first stamped entry at or after the time in a stamped range."""
         if part.last_time_ms is None or part.last_time_ms < time_ms:
             return None
         narrowed = self._entries.narrow(part.ledger_id, range(part.first, part.last + 1), time_ms, stamped=True)
@@ -238,8 +239,8 @@ class TimeSearch:
                 high = middle
         return Position(part.ledger_id, self._stamped_from(part, low)[0])
 
-    def _stamped_from(self, part: _Stretch, entry_id: int) -> tuple[int, int]:
-        """The first stamped entry from ``entry_id`` on, and its time; the last of the stretch at the latest."""
+    def _stamped_from(self, part: _StampRange, entry_id: int) -> tuple[int, int]:
+        """The first stamped entry from ``entry_id`` on, with its time; the last of the range at the latest."""
         while entry_id < part.last:
             found_ms = self._broker_time(part.ledger_id, entry_id)
             if found_ms is not None:
@@ -247,8 +248,8 @@ class TimeSearch:
             entry_id += 1
         return part.last, part.last_time_ms or 0
 
-    def _scan(self, part: _Stretch, time_ms: int) -> Position | None:
-        """The first entry of an unstamped stretch at or after the moment."""
+    def _scan(self, part: _StampRange, time_ms: int) -> Position | None:
+        """The first entry of an unstamped range at or after the time."""
         left = range(part.first, part.last + 1)
         while left:
             narrowed = self._entries.narrow(part.ledger_id, left, time_ms, stamped=False)
@@ -260,18 +261,18 @@ class TimeSearch:
             left = range(narrowed.stop, left.stop)
         return None
 
-    def _scan_range(self, ledger_id: int, entries: range, time_ms: int) -> _Timed | None:
+    def _scan_range(self, ledger_id: int, entries: range, time_ms: int) -> _ScanMatch | None:
         while entries:
             wanted = entries[:_SCAN_ENTRIES]
             probed = self._entries.probe(Position(ledger_id, wanted.start), len(wanted), _SCAN_BYTES)
-            # Where damaged entries were left out, later ones may have come in their place, also of the next ledger.
+            # If damaged entries were skipped, later ones may be returned instead, also of the next ledger.
             block = [entry for entry in probed if entry.position.ledger_id == ledger_id]
             if probed and not block:  # trimmed meanwhile, or damaged up to the ledger's end
                 return None
             for entry in block:
                 found = self._time(entry.data)
                 if found is not None and found.time_ms >= time_ms:
-                    return _Timed(entry.position, found.by_broker)
+                    return _ScanMatch(entry.position, found.by_broker)
             entries = range(block[-1].position.entry_id + 1 if block else wanted.stop, entries.stop)
         return None
 
@@ -285,7 +286,7 @@ class TimeSearch:
         return self._known[position]
 
     def _time(self, data: EntryData) -> EntryTime | None:
-        """None for what is no message: such an entry has no time."""
+        """The time of an entry; None if it is not a message."""
         self._cost.entries += 1
         try:
             found = entry_time(data)

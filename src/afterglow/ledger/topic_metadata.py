@@ -1,11 +1,11 @@
-"""One topic's ``ManagedLedgerInfo``: owned by one opener at a time, changed only by compare-and-set.
+"""The ``ManagedLedgerInfo`` of a topic: owned by one process at a time, changed only by compare-and-set.
 
-Opening raises the owner epoch that stands in the value. From then on every writer that holds an older value meets a
-conflict, re-reads, sees an epoch that is not its own, and is fenced: it can change nothing more.
+Opening a topic raises the owner epoch in the value. From then on every writer with an older value gets a conflict,
+re-reads, sees an epoch that is not its own, and is fenced: it can change nothing more.
 
-An edit may be applied several times, to newer and newer values, and it may turn out to have been applied when its
-caller was told otherwise (``MetadataUnavailable`` after an unknown outcome). So edits depend on nothing but the value
-and what they were made with, and change nothing where they have been applied before.
+An edit may be applied several times, to newer values, and may have been applied although its caller got an error
+(``MetadataUnavailable`` after an unknown outcome). So edits depend only on the value and their arguments, and are
+idempotent.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.ledger.environment import Clock
-    from afterglow.metadata.store import MetadataStore, Versioned
+    from afterglow.metadata.store import MetadataStore
 
     Edit: TypeAlias = Callable[[ManagedLedgerInfo], None]
-    """Changes the value that it is given; may be called several times, each time with a fresh copy."""
+    """Changes the value passed to it; may be called several times, each time with a fresh copy."""
 
-_TRIES: Final = 64
-"""Conflicts in a row that are met by reading again. Only writers of one owner can meet so often, and one of them
-always gets through, so that only a store that conflicts with nobody comes this far."""
+_MAX_ATTEMPTS: Final = 64
+"""Conflicts in a row that are retried after reading again. Only writers of one owner conflict repeatedly, and one of
+them always succeeds, so that only a faulty store gets this far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The value at one version. Not to be changed."""
+    """The value at one version; not to be changed."""
 
     info: ManagedLedgerInfo
     version: int
@@ -50,10 +50,10 @@ class TopicMetadata:
     """The metadata of one topic.
 
     Args:
-        store: Where it is.
-        path: Of its node.
-        config: How it is compressed.
-        clock: The first epoch of a topic comes from it.
+        store: The metadata store.
+        path: Path of the topic's node.
+        config: Compression of the value.
+        clock: Source of a new topic's first epoch.
     """
 
     def __init__(self, store: MetadataStore, path: str, config: BrokerConfig, clock: Clock) -> None:
@@ -69,12 +69,12 @@ class TopicMetadata:
 
     @property
     def path(self) -> str:
-        """Of the node."""
+        """Path of the topic's node."""
         return self._path
 
     @property
     def owner_epoch(self) -> int:
-        """The epoch under which this opener owns the topic; 0 before :meth:`open`."""
+        """The epoch under which this process owns the topic; 0 before :meth:`open`."""
         return self._epoch
 
     @property
@@ -87,40 +87,32 @@ class TopicMetadata:
 
     @property
     def stale(self) -> bool:
-        """Whether a change had no known outcome, so that only reading again tells what the value is."""
+        """Whether a change had an unknown outcome, so that the value must be read again."""
         return self._stale
 
-    def exists(self) -> bool:
-        """Whether the topic is there.
-
-        Raises:
-            MetadataUnavailable: The store cannot be reached.
-        """
-        return self._store.get(self._path) is not None
-
     def open(self, *, create: bool) -> Snapshot:
-        """Take the topic over from whoever had it.
+        """Take ownership of the topic, and fence its earlier owner.
 
         1. Read the value. *Crash: nothing was changed.*
-        2. Put it back with a higher epoch, or create it. *Crash: the old owner is fenced, and nobody owns the topic
-           until the next opener raises the epoch again.*
+        2. Put it back with a higher epoch, or create it. *Crash: the earlier owner is fenced, and the topic has no
+           owner until the epoch is raised again.*
 
-        The epoch of a new topic is the time of day, so that a topic deleted and created anew never meets the epoch of
-        an owner of its earlier life.
+        The epoch of a new topic is the wall-clock time, so that a topic that was deleted and created anew never gets
+        the epoch of an earlier owner.
 
         Args:
-            create: Whether to create the topic if there is none.
+            create: Whether to create a missing topic.
 
         Raises:
-            TopicMissing: There is none, and it is not to be created.
+            TopicMissing: The topic does not exist, and is not to be created.
             CorruptMetadata: The value does not parse.
-            MetadataError: The store failed; the topic may have been taken over from its owner.
+            MetadataError: The store failed; the earlier owner may be fenced.
         """
         with self._lock:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 found = self._store.get(self._path)
                 if found is None and not create:
-                    raise TopicMissing(f"there is no topic at {self._path}: create it first")
+                    raise TopicMissing(f"no topic found at {self._path}; create it first")
                 info = ManagedLedgerInfo() if found is None else parse_managed_ledger(found.value)
                 epoch = max((get_number(info, OWNER_EPOCH) or 0) + 1, self._clock.now_ms())
                 set_text(info, OWNER_EPOCH, str(epoch))
@@ -130,26 +122,26 @@ class TopicMetadata:
                     continue
                 self._epoch = epoch
                 return snapshot
-            raise VersionConflict(f"{self._path} was not taken over: others changed it {_TRIES} times meanwhile")
+            raise VersionConflict(f"{self._path} was not opened: {_MAX_ATTEMPTS} conflicts in a row")
 
     def update(self, edit: Edit) -> Snapshot:
-        """Apply an edit, and return the value with it.
+        """Apply an edit; returns the new value.
 
-        1. Apply the edit to a copy of the newest value known here; if that changes nothing, all is done.
-        2. Put the copy with the version it was read at. *Crash: the edit is made or not, never half.*
-        3. On a conflict read again: the same epoch, apply the edit to the newer value; another, fenced.
-        4. On an unknown outcome read again: our bytes, done; the version we expected, try again; else a conflict.
+        1. Apply the edit to a copy of the newest known value; if that changes nothing, return.
+        2. Put the copy with the version it was read at. *Crash: the edit is applied entirely or not at all.*
+        3. On a conflict read again: with the same epoch, apply the edit to the newer value; with another one, fenced.
+        4. On an unknown outcome read again: our bytes, done; the expected version, retry; otherwise a conflict.
 
         Raises:
-            Fenced: Another owner has taken over, or the topic was deleted. Nothing was changed.
-            MetadataUnavailable: The store cannot be reached. If an outcome was unknown before that, the edit may have
-                been applied, and shows at the next call.
+            Fenced: Another process owns the topic, or it was deleted. Nothing was changed.
+            MetadataUnavailable: The store cannot be reached. After an unknown outcome the edit may have been applied,
+                which the next call finds out.
             MetadataError: The store refused the change.
         """
         with self._lock:
             if self._stale:
                 self._refresh()
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 snapshot = self.snapshot
                 edited = ManagedLedgerInfo()
                 edited.CopyFrom(snapshot.info)
@@ -160,29 +152,29 @@ class TopicMetadata:
                     return self._put(edited, snapshot.version)
                 except VersionConflict:
                     self._refresh()
-            raise VersionConflict(f"{self._path} was not changed: others changed it {_TRIES} times meanwhile")
+            raise VersionConflict(f"{self._path} was not changed: {_MAX_ATTEMPTS} conflicts in a row")
 
     def check_owner(self) -> Snapshot:
         """Read the value again.
 
         Raises:
-            Fenced: Another owner has taken over, or the topic was deleted.
+            Fenced: Another process owns the topic, or it was deleted.
             MetadataUnavailable: The store cannot be reached.
         """
         with self._lock:
             return self._refresh()
 
     def remove(self) -> None:
-        """Delete the node; it must have no children. A node that is gone is no error.
+        """Delete the node, which must have no children. A missing node is not an error.
 
         Raises:
-            Fenced: Another owner has taken over.
+            Fenced: Another process owns the topic.
             MetadataError: The store failed.
         """
         with self._lock:
             if self._stale:
                 self._refresh()
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 try:
                     self._store.delete(self._path, self.snapshot.version)
                 except (VersionConflict, CommitUnknown):
@@ -191,16 +183,16 @@ class TopicMetadata:
                     self._refresh()
                 else:
                     return
-            raise VersionConflict(f"{self._path} was not deleted: others changed it {_TRIES} times meanwhile")
+            raise VersionConflict(f"{self._path} was not deleted: {_MAX_ATTEMPTS} conflicts in a row")
 
     def _put(self, info: ManagedLedgerInfo, version: int) -> Snapshot:
-        """Put a value, and settle an unknown outcome by reading."""
+        """Put a value, and resolve an unknown outcome by reading."""
         value = serialize_managed_ledger(info, self._codec, self._threshold_bytes)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self._snapshot = Snapshot(info, self._store.put(self._path, value, version))
             except CommitUnknown:
-                self._stale = True  # until a read has settled it
+                self._stale = True  # until a read has resolved it
                 found = self._store.get(self._path)
                 if found is not None and found.value == value and found.version == _following(version):
                     self._snapshot = Snapshot(info, found.version)
@@ -214,14 +206,15 @@ class TopicMetadata:
             else:
                 self._stale = False
                 return self._snapshot
-        raise CommitUnknown(f"{self._path} was not changed: {_TRIES} tries in a row had no known outcome")
+        raise CommitUnknown(f"{self._path} was not changed: {_MAX_ATTEMPTS} attempts in a row had an unknown outcome")
 
     def _refresh(self) -> Snapshot:
         found = self._store.get(self._path)
         info = None if found is None else parse_managed_ledger(found.value)
         epoch = None if info is None else get_number(info, OWNER_EPOCH)
         if found is None or info is None or epoch != self._epoch:
-            raise Fenced(f"{self._path} {_whose(found, epoch)}, not by our epoch {self._epoch}: stop, and open it anew")
+            owner = "was deleted" if found is None else f"is owned by epoch {epoch}"
+            raise Fenced(f"{self._path} {owner}, not by epoch {self._epoch} of this process; open the topic again")
         self._snapshot = Snapshot(info, found.version)
         self._stale = False
         return self._snapshot
@@ -229,7 +222,3 @@ class TopicMetadata:
 
 def _following(version: int) -> int:
     return FIRST_VERSION if version == MUST_NOT_EXIST else version + 1
-
-
-def _whose(found: Versioned | None, epoch: int | None) -> str:
-    return "was deleted" if found is None else f"is owned by epoch {epoch}"

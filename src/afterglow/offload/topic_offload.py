@@ -484,7 +484,7 @@ class TopicOffload:
             self._streamed_ledger = self._stream = None
             self._segment_tasks.drop_waiting()
         if (buffer := self._env.store.cache.buffer) is not None:
-            buffer.forget(self.name)
+            buffer.drop_topic(self.name)
 
     def _update_buffer(self, ledger: ManagedLedger, stream: TopicStream) -> None:
         """Have entries kept in memory from the first one on that is still to be uploaded."""
@@ -492,10 +492,10 @@ class TopicOffload:
         if (buffer := self._env.store.cache.buffer) is None or not stream.is_loaded:
             return
         if (begin := stream.first_not_uploaded) is None:
-            buffer.forget(self.name)
+            buffer.drop_topic(self.name)
             return
         ids = ledger.layout.ids
-        buffer.want(self.name, begin, ids[bisect_left(ids, begin.ledger_id) :])
+        buffer.hold_from(self.name, begin, ids[bisect_left(ids, begin.ledger_id) :])
 
     def _enqueue(self, tasks: Sequence[StreamTask]) -> None:
         self._env.flush_for(self.name)
