@@ -39,9 +39,9 @@ _PATHS = (
         (
             ("offload.service", "polls the topics that have something due"),
             ("offload.topic_offload", "one topic: ledgers, segments, hot copies to free"),
-            ("offload.segments.stream", "what to begin, extend and close"),
+            ("offload.segments.topic_stream", "what to begin, extend and close"),
             ("offload.segments.upload", "one segment: numbered steps from its assignment to its commit"),
-            ("offload.dispatch", "due tasks of all topics become one job"),
+            ("offload.task_dispatch", "due tasks of all topics become one job"),
             ("spark.offload_jobs", "runs the job, and returns results as tasks end"),
             ("offload.task", "in a worker: reads the hot log, uploads a part"),
             ("offload.segments.upload_record", "parts and their checksums, by compare-and-set"),

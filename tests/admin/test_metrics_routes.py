@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from afterglow.config import AuthenticationProvider
-from afterglow.offload.dispatch import JobCounters
+from afterglow.offload.task_dispatch import JobCounters
 from afterglow.pipeline.metrics.definitions import METRICS
 
 if TYPE_CHECKING:

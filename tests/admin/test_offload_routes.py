@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 
 from afterglow.admin.call import Call
-from afterglow.offload.scan import Scan
+from afterglow.offload.ledger_scan import LedgerScan
 from afterglow.read.copies import Tier
 from afterglow.read.counters import ReadCounters
 
@@ -239,9 +239,9 @@ def test_one_tier_is_scanned_at_a_time(admin: Admin, monkeypatch: pytest.MonkeyP
     path = "namespaces/public/default/scanOffloadedLedgers"
     seen: list[str] = []
 
-    def scan(*_args: object, **_kwargs: object) -> Scan:
+    def scan(*_args: object, **_kwargs: object) -> LedgerScan:
         seen.append(admin.refused(409, "GET", path))
-        return Scan((), complete=False)
+        return LedgerScan((), complete=False)
 
     monkeypatch.setattr("afterglow.offload.service.scan_ledgers", scan)
     assert admin.get(path)["complete"] is False

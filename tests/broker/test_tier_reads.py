@@ -18,7 +18,7 @@ from afterglow.format.objects import ObjectKey, set_uuid
 from afterglow.format.position import EARLIEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.metadata.names import TopicName
-from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import extra_metadata
 from afterglow.server.process import Server
 from afterglow.testing.memory_hot import MemoryLog

@@ -17,7 +17,7 @@ from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto.afterglow_pb2 import SegmentRecord
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.explain import LedgerState
-from afterglow.offload.freeing import CopyCheck
+from afterglow.offload.freeing import CopyVerifier
 from afterglow.storage.wrapper import CountingStore
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def misrecorded(world: OffloadWorld, key: str) -> None:
         (truncated, "bytes, and its index says"),
         (torn_index, "has a damaged index"),
         (shifted, "has a damaged index: object: the first block begins at 1, not at 0"),
-        (short, "holds of ledger 2 by its index the entries none, and by the list 0 to"),
-        (unrecorded, "its tier location is unknown"),
+        (short, "of ledger 2, and its index has none"),
+        (unrecorded, "the tier location is unknown"),
         (misrecorded, "and its record says"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_ledger_keeps_its_hot_copy_while_any_of_its_objects_is_not_as_it_must_
 
 
 def check_copies(world: OffloadWorld, row: ManagedLedgerInfo.LedgerInfo) -> None:
-    CopyCheck(TOPIC, world.config, world.tiers, world.metadata, AfterglowPaths()).check(row)
+    CopyVerifier(TOPIC, world.config, world.tiers, world.metadata, AfterglowPaths()).verify(row)
 
 
 def row_in_segments(world: OffloadWorld) -> ManagedLedgerInfo.LedgerInfo:
@@ -231,7 +231,7 @@ def test_a_hole_before_the_entries_of_a_segment_is_found_though_its_end_is_as_li
     world = streamed(new_world, 3, 9, 2)
     row = row_in_segments(world)
     del row.offloadContext.offloadSegment[1]
-    with pytest.raises(WrongLength, match=r"by its index the entries \d to \d, and by the list"):
+    with pytest.raises(WrongLength, match=r"its index has \d to \d"):
         check_copies(world, row)
 
 

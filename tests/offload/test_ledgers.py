@@ -20,7 +20,7 @@ from afterglow.format.objects import INDEX_SUFFIX, ledger_uuid, set_uuid
 from afterglow.format.position import LATEST
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import managed_ledger_path
-from afterglow.offload.blocks import BlockOffloader, CopyOrder
+from afterglow.offload.block_offloader import BlockOffloader, CopyOrder
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.ledgers import LedgerContext, give_up
 from afterglow.offload.offloader import OffloadedLedger

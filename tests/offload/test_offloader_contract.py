@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from afterglow.config import BrokerConfig
-from afterglow.offload.blocks import BlockOffloader, object_metadata
-from afterglow.offload.handle import BlockHandle, SegmentLimits
+from afterglow.offload.block_handle import BlockHandle, SegmentLimits
+from afterglow.offload.block_offloader import BlockOffloader, object_metadata
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.testing.offloaders import OffloaderContract
 from afterglow.tier.locations import MEMORY, TierLocation, Tiers, location_of_url

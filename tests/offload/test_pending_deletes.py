@@ -36,7 +36,7 @@ def pending_deletes(
         tiers=world.tiers,
         clock=world.clock,
         instance=INSTANCE,
-        writing=writing,
+        is_writing=writing,
     )
 
 

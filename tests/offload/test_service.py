@@ -28,7 +28,7 @@ from afterglow.offload.pending_deletes import PendingDelete
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.status import OffloadState
 from afterglow.offload.topic_offload import TopicOffload
-from afterglow.offload.topic_schedule import Lane
+from afterglow.offload.topic_schedule import SerialExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -843,23 +843,23 @@ def test_a_topic_that_is_about_to_be_polled_is_not_dropped_by_a_scan_at_the_same
     world = new_world(settings(managed_ledger_offload_threshold_in_bytes=0))
     world.topic(2)
     walks: list[threading.Thread] = []
-    submit = Lane.submit
+    submit = SerialExecutor.submit
 
-    def submit_during_walk(lane: Lane, piece: Callable[[], None]) -> None:
+    def submit_during_walk(lane: SerialExecutor, piece: Callable[[], None]) -> None:
         # Either it drops the topic now, or it waits until the look is in the topic's lane.
-        walks.append(threading.Thread(target=world.service._topics.drop_idle, args=({TOPIC},)))
+        walks.append(threading.Thread(target=world.service._drop_idle_topics, args=({TOPIC},)))
         walks[-1].start()
         walks[-1].join(0.2)
         submit(lane, piece)
 
     world.settle()
-    monkeypatch.setattr(Lane, "submit", submit_during_walk)
+    monkeypatch.setattr(SerialExecutor, "submit", submit_during_walk)
     world.service._poll_topics([TOPIC])
     monkeypatch.undo()
     for walk in walks:
         walk.join()
     world.settle()
-    assert len(world.service._topics.busy()) == 1
+    assert len(world.service._busy_topics()) == 1
     world.run()
     assert world.offloaded() == [1]
 
@@ -869,11 +869,11 @@ def test_a_topic_is_kept_in_mind_while_ledgers_leave_its_list(new_world: NewWorl
     ledger = world.topic(2)
     world.run()
     world.service.before_removal(TOPIC, ledger.info.ledgerInfo[:1])
-    world.service._topics.drop_idle({TOPIC})
+    world.service._drop_idle_topics({TOPIC})
     assert len(world.service._topics) == 1
     world.service.after_removal(TOPIC)
     world.run()
-    world.service._topics.drop_idle({TOPIC})
+    world.service._drop_idle_topics({TOPIC})
     assert len(world.service._topics) == 0
 
 

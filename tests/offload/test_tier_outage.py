@@ -177,11 +177,11 @@ def test_topics_that_wait_for_another_tier_are_left_alone() -> None:
     world.pass_seconds(100)
     assert None not in world.service.tiers().values()
     world.repair()
-    backoff = world.service._topics.get(OTHER).activity.failures
+    backoff = world.service._topic(OTHER).activity.failures
     assert backoff
     world.pass_seconds(2)
     assert len(world.offloaded()) == 2
-    assert world.service._topics.get(OTHER).activity.failures == backoff
+    assert world.service._topic(OTHER).activity.failures == backoff
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -206,7 +206,7 @@ def test_an_offload_by_hand_ends_the_backoff_of_its_topic(*, streaming: bool) ->
     assert world.service.explain(TOPIC)[0].state is LedgerState.FAILED
     if streaming:
         assert world.service.status(TOPIC).state is OffloadState.RUNNING
-        world.service._topics.get(TOPIC).manual_segments.fail(StoreUnavailable("given up"))
+        world.service._topic(TOPIC).manual_segments.fail(StoreUnavailable("given up"))
     world.service.offload_prefix(TOPIC, LATEST)
     world.run()
     assert world.service.status(TOPIC).state is OffloadState.SUCCESS

@@ -15,7 +15,7 @@ from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.segments.records import new_record
-from afterglow.offload.segments.stream import TopicStream
+from afterglow.offload.segments.topic_stream import TopicStream
 from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.offload.status import OffloadState
 
@@ -242,7 +242,7 @@ def test_a_position_in_an_older_ledger_leaves_the_newer_ones_to_the_live_segment
 
 def test_parts_that_are_uploaded_behind_the_position_stay_in_the_segment(new_world: NewWorld) -> None:
     world = streams(new_world, tail=30, part_bytes=800)
-    planned = world.service._topics.get(TOPIC).uploads[0].reached
+    planned = world.service._topic(TOPIC).uploads[0].reached
     assert planned > Position(1, 3)
     assert offload(world, Position(1, 3)) == planned.next()
     assert ends(world) == [planned, None]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.clock import InlineExecutor, ManualExecutor
 
-from afterglow.offload.topic_schedule import Lane, TopicSchedule
+from afterglow.offload.topic_schedule import SerialExecutor, TopicSchedule
 
 if TYPE_CHECKING:
     import pytest
@@ -65,14 +65,14 @@ def test_names_are_due_when_a_plain_dictionary_says_so(steps: list[tuple[str, ob
 def test_lanes_take_turns_on_one_thread() -> None:
     executor = ManualExecutor()
     ran: list[str] = []
-    first, second = Lane("first", executor), Lane("second", executor)
+    first, second = SerialExecutor("first", executor), SerialExecutor("second", executor)
     for number in range(2):
         first.submit(partial(ran.append, f"first {number}"))
         second.submit(partial(ran.append, f"second {number}"))
     assert len(executor) == 2
     executor.run_all()
     assert ran == ["first 0", "second 0", "first 1", "second 1"]
-    assert first.idle
+    assert first.is_idle
 
 
 def test_items_of_a_lane_never_run_at_once_and_keep_their_order() -> None:
@@ -88,7 +88,7 @@ def test_items_of_a_lane_never_run_at_once_and_keep_their_order() -> None:
             ended.set()
 
     with ThreadPoolExecutor(4) as pool:
-        lane = Lane("t", pool)
+        lane = SerialExecutor("t", pool)
         for number in range(500):
             lane.submit(partial(item, number))
         assert ended.wait(30)
@@ -101,7 +101,7 @@ def test_a_item_that_fails_does_not_stop_the_lane(caplog: pytest.LogCaptureFixtu
     def fail() -> None:
         raise ZeroDivisionError("oops")
 
-    lane = Lane("t", InlineExecutor())
+    lane = SerialExecutor("t", InlineExecutor())
     lane.submit(fail)
     lane.submit(partial(ran.append, 1))
     assert ran == [1]
@@ -112,5 +112,5 @@ def test_after_the_executors_shutdown_nothing_runs_and_nothing_is_raised() -> No
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
     ran: list[int] = []
-    Lane("t", pool).submit(partial(ran.append, 1))
+    SerialExecutor("t", pool).submit(partial(ran.append, 1))
     assert ran == []

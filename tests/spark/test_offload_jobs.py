@@ -27,8 +27,8 @@ from afterglow.storage import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from afterglow.offload.dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
+    from afterglow.offload.task_dispatch import JobCounts
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 

@@ -29,7 +29,7 @@ from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.tier.locations import Tiers, driver_metadata, location_of_url, location_record
 
 if TYPE_CHECKING:

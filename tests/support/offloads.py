@@ -18,7 +18,7 @@ from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths, managed_ledger_path
 from afterglow.metadata.store import wall_clock_ms
-from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.service import OffloadService
@@ -51,7 +51,7 @@ INSTANCE: Final = "offload-world"
 
 
 class ManualRunner:
-    """A :class:`~afterglow.offload.dispatch.TaskRunner` that runs a task when a test asks for it, in this process.
+    """A :class:`~afterglow.offload.task_dispatch.TaskRunner` that runs a task when a test asks for it, in this process.
 
     Args:
         open_ledger: Where tasks read entries.

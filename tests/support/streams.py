@@ -12,9 +12,9 @@ from tests.support.ledgers import World, settings
 from afterglow.format.objects import get_uuid
 from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.offload.segments.environment import SegmentEnvironment
+from afterglow.offload.environment import SegmentEnvironment
 from afterglow.offload.segments.part_planner import Sizes
-from afterglow.offload.segments.stream import TopicStream
+from afterglow.offload.segments.topic_stream import TopicStream
 from afterglow.offload.task import run_task
 from afterglow.storage.memory import MemoryStore
 from afterglow.tier.locations import TierLocation

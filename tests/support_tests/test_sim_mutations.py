@@ -15,10 +15,10 @@ from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.properties import get_pending_deletes, set_pending_deletes
 from afterglow.ledger.topic_metadata import Snapshot, TopicMetadata
 from afterglow.offload import ledgers, planner
-from afterglow.offload.blocks import BlockOffloader, delete_objects
-from afterglow.offload.freeing import CopyCheck
+from afterglow.offload.block_offloader import BlockOffloader, delete_objects
+from afterglow.offload.freeing import CopyVerifier
 from afterglow.offload.pending_deletes import PendingDeletes
-from afterglow.offload.segments.stream import TopicStream
+from afterglow.offload.segments.topic_stream import TopicStream
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.service import OffloadService
 from afterglow.read import objects
@@ -68,7 +68,7 @@ def free_before_complete(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(trimming, "free_ledgers", free)
     patch.setattr(planner, "freeable", freeable)
-    patch.setattr(CopyCheck, "check", nothing)
+    patch.setattr(CopyVerifier, "verify", nothing)
 
 
 def commit_without_looking_at_the_uuid(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def delete_objects_before_the_list_lets_go(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_what_a_task_still_writes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OffloadService, "_writes", lambda *_: False)
+    patch.setattr(OffloadService, "_is_writing", lambda *_: False)
     # Else the second pass over what was never committed deletes what the task has written after the first.
     patch.setattr("afterglow.offload.pending_deletes._LATE_S", 0.0)
 

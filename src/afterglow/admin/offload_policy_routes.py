@@ -15,14 +15,14 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import bad_request, precondition_failed
 from afterglow.admin.policy_levels import NAMESPACE, TOPIC
 from afterglow.admin.resource import Resources
-from afterglow.offload import scan
+from afterglow.offload import ledger_scan
 from afterglow.policy import offload_json
 from afterglow.policy.offload_json import POLICY_SETTINGS
 
 if TYPE_CHECKING:
     from afterglow.admin.call import Call
     from afterglow.admin.policy_levels import PolicyLevel
-    from afterglow.offload.scan import ScannedLedger
+    from afterglow.offload.ledger_scan import ScannedLedger
 
 NAMESPACES = Resources("/admin/v2/namespaces/{tenant}/{namespace}")
 TOPICS = Resources("/admin/v2/persistent/{tenant}/{namespace}/{topic}")
@@ -124,11 +124,11 @@ async def scan_ledgers(call: Call) -> dict[str, Any]:
     policy = await NAMESPACE.effective(call)
     found = await call.service.run_in_tier_pool(call.offload.scan, policy, _MOST_SCANNED, _SCAN_S)
     statuses = [row.status for row in found.ledgers]
-    unknown = statuses.count(scan.UNKNOWN)
+    unknown = statuses.count(ledger_scan.UNKNOWN)
     return {
         "objects": [_scanned(row) for row in found.ledgers],
         "total": len(statuses),
-        "errors": len(statuses) - unknown - statuses.count(scan.OK),
+        "errors": len(statuses) - unknown - statuses.count(ledger_scan.OK),
         "unknown": unknown,
         "complete": found.complete,
     }

@@ -1,4 +1,4 @@
-"""Backoff of ledgers after failures, and what task results say about the health of tiers."""
+"""Backoff of ledgers after failures, and reports of task results to the health of tiers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.errors import AfterglowError
+    from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.task import PartResult, Task
-    from afterglow.offload.topic_schedule import OffloadEnvironment
     from afterglow.storage.health import TierHealth
 
 
@@ -25,18 +25,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LedgerFailure:
-    """A failed attempt to offload or to free a ledger."""
+    """Failed attempts to offload or to free a ledger."""
 
     error: str
-    """One line."""
+    """The last error, in one line."""
     attempts: int
-    """That failed in a row."""
+    """Number of attempts that failed in a row."""
     retry_at_ms: int
-    """Epoch milliseconds; not retried before, except by a manual offload."""
+    """Time of the next attempt, epoch milliseconds; only a manual offload retries earlier."""
 
 
 class LedgerBackoff:
-    """Failures by ledger, with waits that double. Guarded by the environment's lock.
+    """Failures by ledger, retried with exponential backoff. Guarded by the environment's lock.
 
     Args:
         name: The managed-ledger name.
@@ -48,13 +48,13 @@ class LedgerBackoff:
         self._env = environment
         self._by_ledger: dict[int, LedgerFailure] = {}
         self.last_ms = 0
-        """When something last failed, epoch milliseconds; 0: nothing has."""
+        """Time of the last failure, epoch milliseconds; 0: none."""
 
     def __len__(self) -> int:
         return len(self._by_ledger)
 
     def snapshot(self) -> dict[int, LedgerFailure]:
-        """All, by ledger."""
+        """All failures, by ledger."""
         with self._env.lock:
             return dict(self._by_ledger)
 
@@ -69,9 +69,9 @@ class LedgerBackoff:
 
         Args:
             ledger_id: The ledger whose copy failed.
-            error: Why.
-            what: Consequence for the ledger, for the log.
-            tiers: Where its copy is, or was to be.
+            error: The failure.
+            what: Consequence for the ledger, for the log message.
+            tiers: Tiers that its copy is in, or was to be written to.
         """
         now_ms = self._env.clock.now_ms()
         with self._env.lock:
@@ -85,44 +85,44 @@ class LedgerBackoff:
         _log.log(level, "ledger %d of %s %s, attempt %d: %s", ledger_id, self._name, what, attempts, error)
 
     def retry_now(self) -> None:
-        """End all backoffs; how often each ledger has failed is not forgotten."""
+        """End all backoffs; the numbers of failed attempts are kept."""
         with self._env.lock:
             self._by_ledger = {id_: replace(failure, retry_at_ms=0) for id_, failure in self._by_ledger.items()}
 
-    def forget(self, ledger_id: int) -> None:
-        """Forget a ledger that succeeded, or needs no retry."""
+    def remove(self, ledger_id: int) -> None:
+        """Remove the failure of a ledger that succeeded, or needs no retry."""
         with self._env.lock:
             self._by_ledger.pop(ledger_id, None)
 
-    def keep(self, ledger_ids: Collection[int]) -> None:
-        """Forget all but these: the others are in the tier, or have left the list."""
+    def retain(self, ledger_ids: Collection[int]) -> None:
+        """Remove all failures but those of these ledgers: the others are in the tier, or not in the ledger list."""
         with self._env.lock:
             for ledger_id in self._by_ledger.keys() - set(ledger_ids):
                 del self._by_ledger[ledger_id]
 
 
 def backoff_ms(policy: BrokerConfig, failures: int) -> int:
-    """Time before the next attempt after so many failures in a row, at least one: it doubles up to a limit."""
+    """Time before the next attempt, which doubles with each failure in a row up to a limit. At least one failure."""
     first, longest = policy.offload_retry_min_backoff_millis, policy.offload_retry_max_backoff_millis
     return int(Backoff(first, longest).delay(failures))
 
 
 def tier_of(task: Task) -> str | None:
-    """The tier that a task writes to, as ``str(TierLocation)``; None: only its driver knows."""
+    """The tier that a task writes to, as ``str(TierLocation)``; None if only its driver knows it."""
     if not isinstance(task, PartTask):
         return None
     endpoint = dict(task.options).get("endpoint")
     return f"{task.url} at {endpoint}" if endpoint else task.url
 
 
-def note_begin(health: TierHealth, task: Task) -> None:
-    """A task goes out, and will ask its tier for something in another process."""
+def report_task_begin(health: TierHealth, task: Task) -> None:
+    """Report that a task goes out, which will send requests to its tier from another process."""
     if (tier := tier_of(task)) is not None:
         health.began(tier, task.task_id)
 
 
-def note_result(health: TierHealth, task: Task, result: PartResult) -> None:
-    """A task has ended. One that failed for another reason says nothing of its tier."""
+def report_task_result(health: TierHealth, task: Task, result: PartResult) -> None:
+    """Report the result of a task. Failures that are not the tier's do not count."""
     if (tier := tier_of(task)) is None:
         return
     health.ended(tier, task.task_id)
@@ -133,6 +133,6 @@ def note_result(health: TierHealth, task: Task, result: PartResult) -> None:
 
 
 def failure_level(health: TierHealth, error: AfterglowError, tiers: Iterable[str]) -> int:
-    """Log level of a failure: debug where an outage of its tier explains it, which was logged once already."""
+    """Log level of a failure: debug if an outage of its tier explains it, which was logged once already."""
     known = isinstance(error, FAILURES) and any(health.outage(tier) is not None for tier in tiers)
     return logging.DEBUG if known else logging.WARNING

@@ -23,10 +23,9 @@ from afterglow.errors import AfterglowError, ConfigError, HotLogError, StorageEr
 from afterglow.format.blocks import HEADER_BYTES
 from afterglow.format.frames import scan_frames
 from afterglow.format.position import LedgerRange, Position
-from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import OffloadResult
-from afterglow.offload.parts import PartBuffer
-from afterglow.offload.task import PartResult, Route, SegmentTask, failed, open_hot_ledgers
+from afterglow.offload.task import PartBuffer, PartResult, Route, SegmentTask, failed, open_hot_ledgers
 from afterglow.storage.store import Part
 from afterglow.tier.drivers import driver_factory
 from afterglow.tier.locations import Tiers, is_built_in, location_of_policy

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
     from afterglow.ledger.managed_ledger import ManagedLedger
     from afterglow.offload.backoff import LedgerFailure
+    from afterglow.offload.environment import OffloadEnvironment
     from afterglow.offload.topic_offload import TopicOffload
-    from afterglow.offload.topic_schedule import OffloadEnvironment
     from afterglow.storage.health import Outage
 
 

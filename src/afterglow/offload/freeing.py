@@ -1,10 +1,10 @@
 """Freeing of hot copies, once the copies in the tier have been verified.
 
-1. The lag since the offload has passed; see :func:`afterglow.offload.planner.freeable`.
-2. Check every object that holds entries of the ledger: it is there, as long as its index says, and its index parses and
-   has exactly the entries that the list says it has. A hot copy is never deleted before that.
-3. Commit that the hot copy is gone, then delete it; see :meth:`afterglow.ledger.managed_ledger.ManagedLedger.free`,
-   which also says what a crash leaves.
+1. Wait until the deletion lag since the offload has passed; see :func:`afterglow.offload.planner.freeable`.
+2. Verify every object that holds entries of the ledger: it exists, has the length that its index states, and its index
+   parses and has exactly the entries that the ledger list states. A hot copy is never deleted before that.
+3. Commit that the hot copy is deleted, then delete it; see :meth:`afterglow.ledger.managed_ledger.Trimmer.free`,
+   which also describes the state after a crash.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from afterglow.tier.locations import TierLocation, Tiers
 
 
-class CopyCheck:
-    """One verification of the copies of a topic's ledgers. Asked in order, it reads a shared segment once.
+class CopyVerifier:
+    """Verifies the tier copies of a topic's ledgers. In the order of ledgers, a shared segment is read once.
 
     Args:
         name: The managed-ledger name.
-        policy: The topic's, for credentials.
-        tiers: Open stores.
-        metadata: Where the records of segments are, which know their places.
-        paths: Where in it.
+        policy: The topic's policy, for credentials.
+        tiers: Opens stores.
+        metadata: Holds the segment records with their tier locations.
+        paths: Paths of the records.
     """
 
     def __init__(
@@ -51,79 +51,72 @@ class CopyCheck:
         self._metadata = metadata
         self._paths = paths
         self._last: tuple[UUID, ObjectIndex | Located] | None = None
-        """The segment that was inspected last: the next ledger may begin in it."""
+        """The segment that was verified last: the next ledger may begin in it."""
 
-    def check(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
-        """Verify all that the tier holds of a ledger, which must be all of it. Waits for metadata and tier.
+    def verify(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
+        """Verify that the tier holds all entries of a ledger. Waits for metadata and tier.
 
         Raises:
             AfterglowError: A copy is missing or damaged, or cannot be read now.
         """
         if row.offloadContext.offloadSegment:
-            self._check_segments(row)
+            self._verify_segments(row)
             return
         uuid = ledger_uuid(row)
         if uuid is None:
-            raise CorruptMetadata(f"the list does not name the object of ledger {row.ledgerId}")
+            raise CorruptMetadata(f"the ledger list does not name the object of ledger {row.ledgerId}")
         location = location_of_driver(row.offloadContext.driverMetadata)
         key = str(ObjectKey(uuid, row.ledgerId))
-        if is_built_in(location.driver):
-            self._check_own(row, location, key)
-        else:
+        if not is_built_in(location.driver):
             self._read_ends(Located(location, key), row.ledgerId, 0, row.entries - 1)
-
-    # --- an object of its own -----------------------------------------------------------------------------------------
-
-    def _check_own(self, row: ManagedLedgerInfo.LedgerInfo, location: TierLocation, key: str) -> None:
-        index = self._inspect(location, key, row.ledgerId)
+            return
+        index = self._verified_index(location, key, row.ledgerId)
         if (last := index.groups[0].last_entry_id) != row.entries - 1:
             raise WrongLength(
                 f"object {key} in {location} ends with entry {last}, and its ledger with entry {row.entries - 1}"
             )
 
     def _read_ends(self, located: Located, ledger_id: int, first: int, last: int) -> None:
-        """Have the external driver that wrote a copy read both ends: only the driver knows its format."""
+        """Read both ends of a copy through the external driver that wrote it: only the driver knows its format."""
         copy = open_driver_copy(located, ledger_id, self._policy, self._tiers)
         for entry_id in (first, last):
             copy.read(entry_id, entry_id, 1)
 
-    # --- segments -----------------------------------------------------------------------------------------------------
-
-    def _check_segments(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
+    def _verify_segments(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
         first = 0
         for segment in row.offloadContext.offloadSegment:
             uuid = get_uuid(segment)
             if uuid is None or not segment.complete:
                 raise CorruptMetadata(f"ledger {row.ledgerId} is not in committed segments from entry {first} on")
             if self._last is None or self._last[0] != uuid:
-                self._last = uuid, self._inspect_segment(uuid)
+                self._last = uuid, self._verified_segment(uuid)
             if isinstance(self._last[1], Located):
                 self._read_ends(self._last[1], row.ledgerId, first, segment.endEntryId)
                 first = segment.endEntryId + 1
                 continue
             group = self._last[1].group(row.ledgerId)
-            held = None if group is None else _held(group)
+            held = None if group is None else _entry_range(group)
             if held != (first, segment.endEntryId):
-                said = "none" if held is None else f"{held[0]} to {held[1]}"
+                indexed = "none" if held is None else f"{held[0]} to {held[1]}"
                 raise WrongLength(
-                    f"segment {uuid} holds of ledger {row.ledgerId} by its index the entries {said}, and by the list "
-                    f"{first} to {segment.endEntryId}"
+                    f"segment {uuid} should hold entries {first} to {segment.endEntryId} of ledger {row.ledgerId}, and "
+                    f"its index has {indexed}"
                 )
             first = segment.endEntryId + 1
         if first != row.entries:
             raise WrongLength(f"segments hold {first} entries of ledger {row.ledgerId}, which has {row.entries}")
 
-    def _inspect_segment(self, uuid: UUID) -> ObjectIndex | Located:
-        """The index of a segment's object, or where an external driver has put it."""
+    def _verified_segment(self, uuid: UUID) -> ObjectIndex | Located:
+        """The index of a segment's object, or the location to which an external driver wrote it."""
         path = self._paths.segment(self._name, uuid)
         found = self._metadata.get(path)
         if found is None:
-            raise CorruptMetadata(f"the record {path} of the segment is missing, so that its tier location is unknown")
+            raise CorruptMetadata(f"segment record {path} is missing, so that the tier location is unknown")
         record = parse_segment(found.value, path)
         location = location_of_record(record.location)
         if not is_built_in(location.driver):
             return Located(location, record.location.key)
-        index = self._inspect(location, record.location.key, None)
+        index = self._verified_index(location, record.location.key, None)
         if record.bytes != index.data_bytes:
             raise WrongLength(
                 f"object {record.location.key} in {location} has {index.data_bytes} bytes, "
@@ -131,10 +124,8 @@ class CopyCheck:
             )
         return index
 
-    # --- any object ---------------------------------------------------------------------------------------------------
-
-    def _inspect(self, location: TierLocation, key: str, ledger_id: int | None) -> ObjectIndex:
-        """The index of an object that is as long as the index says."""
+    def _verified_index(self, location: TierLocation, key: str, ledger_id: int | None) -> ObjectIndex:
+        """The index of an object, if it is valid and states the length that the object has."""
         store = self._tiers.store(location, self._policy)
         what = f"object {key} in {location}"
         try:
@@ -155,13 +146,13 @@ class CopyCheck:
         return index
 
 
-def _held(group: LedgerGroup) -> tuple[int, int] | None:
-    """First and last entry of a segment's blocks of one ledger; None where they have gaps or no statistics."""
+def _entry_range(group: LedgerGroup) -> tuple[int, int] | None:
+    """First and last entry of a segment's blocks of one ledger; None if they have gaps or no statistics."""
     if group.statistics is None:
         return None
-    following = group.blocks[0].first_entry_id
-    for block, known in zip(group.blocks, group.statistics, strict=True):
-        if block.first_entry_id != following:
+    next_id = group.blocks[0].first_entry_id
+    for block, statistics in zip(group.blocks, group.statistics, strict=True):
+        if block.first_entry_id != next_id:
             return None
-        following += known.entries
-    return group.blocks[0].first_entry_id, following - 1
+        next_id += statistics.entries
+    return group.blocks[0].first_entry_id, next_id - 1

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.environment import Clock
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.attempts import Attempt
+    from afterglow.offload.ledgers import LedgerAttempt
     from afterglow.policy.resolver import Policies
     from afterglow.tier.locations import Tiers
 
@@ -135,7 +135,7 @@ class PendingDeletes:
         tiers: Open stores.
         clock: Dates the records.
         instance: Of the server, for the records.
-        writing: Whether a task of this process may still write an object of that UUID.
+        is_writing: Whether a task of this process may still write an object of a UUID.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class PendingDeletes:
         tiers: Tiers,
         clock: Clock,
         instance: str,
-        writing: Callable[[str, UUID], bool],
+        is_writing: Callable[[str, UUID], bool],
     ) -> None:
         self._metadata = metadata
         self._paths = paths
@@ -155,7 +155,7 @@ class PendingDeletes:
         self._tiers = tiers
         self._clock = clock
         self._instance = instance
-        self._writing = writing
+        self._is_writing = is_writing
         self._cleared: dict[str, set[str]] = {}
         """By topic the intents that stay on record though nothing was there of their objects; found again after a
         restart."""
@@ -280,7 +280,7 @@ class PendingDeletes:
         if was_cleared and may_come:
             return _Outcome.KEPT
         tier = str(pending.location)
-        if tier in unavailable or pending.uuid in self._named(name) or self._writing(name, pending.uuid):
+        if tier in unavailable or pending.uuid in self._named(name) or self._is_writing(name, pending.uuid):
             return _Outcome.WAITING
         try:
             self._delete(name, pending)
@@ -359,7 +359,7 @@ def _is_topic(name: str) -> bool:
     return True
 
 
-def pending_delete_of_attempt(attempt: Attempt) -> PendingDelete:
+def pending_delete_of_attempt(attempt: LedgerAttempt) -> PendingDelete:
     """What an attempt may have written."""
     return PendingDelete(attempt.uuid, recorded_location(attempt.offloader), attempt.ledger_id, unfinished=True)
 

@@ -1,12 +1,12 @@
 """Offload service of one server: notified of ledger events, driven by a tick, called by the admin API.
 
 The service has no threads of its own, does not sleep, and reads no clock but the one that it is given. A tick never
-waits: work that does goes to the executor, one item at a time for each topic, so that a slow topic never holds up
-another; tasks of all topics go to the runner together, as one job. The durable state is in metadata; what the service
-holds in memory can be lost at any moment.
+waits: blocking work goes to the executor, one item at a time for each topic, so that a slow topic never delays another;
+tasks of all topics go to the runner together, as one job. The durable state is in metadata; the state in memory can be
+lost at any moment.
 
-A topic is polled for a reason: a ledger was closed, a policy was changed, an operator asked, a time has come, a retry
-is due. Besides that all topics in metadata are scanned from time to time, open or not, so that no quiet one is missed.
+A topic is polled for a reason: a ledger was closed, a policy was changed, an operator asked, a due time was reached, a
+retry is due. In addition, all topics in metadata are scanned periodically, open or not, so that none is missed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from afterglow.format.objects import named_uuids
 from afterglow.format.position import LATEST, Position
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.offload import planner
-from afterglow.offload.backoff import note_result
-from afterglow.offload.dispatch import Dispatcher
+from afterglow.offload.backoff import report_task_result
 from afterglow.offload.drivers import offloader_of
+from afterglow.offload.environment import OffloadEnvironment
 from afterglow.offload.explain import explain_topic
+from afterglow.offload.ledger_scan import scan_ledgers
 from afterglow.offload.pending_deletes import (
     PendingDeletes,
     pending_delete_of_attempt,
@@ -35,18 +36,18 @@ from afterglow.offload.pending_deletes import (
     pending_deletes_of_segments,
     pending_deletes_of_topic,
 )
-from afterglow.offload.scan import scan_ledgers
 from afterglow.offload.segments.listing import SegmentStatus, list_records, list_segments
 from afterglow.offload.segments.rollback import plan_rollback, roll_back
 from afterglow.offload.segments.uncovered import assigned_from
 from afterglow.offload.status import ManualOffload, check_position, last_entry_before, statistics_of
 from afterglow.offload.task import RouteBytes
+from afterglow.offload.task_dispatch import TaskDispatcher
 from afterglow.offload.topic_offload import TopicOffload
-from afterglow.offload.topic_schedule import KnownTopics, Lane, OffloadEnvironment, TopicSchedule
+from afterglow.offload.topic_schedule import SerialExecutor, TopicSchedule
 from afterglow.tier.locations import location_of_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
@@ -57,22 +58,23 @@ if TYPE_CHECKING:
     from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.dispatch import TaskRunner
+    from afterglow.offload.environment import Offloaders
     from afterglow.offload.explain import Explanation
-    from afterglow.offload.scan import Scan
+    from afterglow.offload.ledger_scan import LedgerScan
     from afterglow.offload.segments.listing import SegmentView
     from afterglow.offload.segments.part_planner import Sizes
     from afterglow.offload.segments.rollback import Rollback
     from afterglow.offload.status import OffloadStatistics, OffloadStatus
     from afterglow.offload.task import PartResult, Task
-    from afterglow.offload.topic_schedule import Offloaders
+    from afterglow.offload.task_dispatch import TaskRunner
     from afterglow.policy.resolver import Policies
     from afterglow.storage.health import Outage
     from afterglow.tier.locations import TierLocation, Tiers
 
 _log = logging.getLogger(__name__)
 
-_LEAVES = "the ledger left the topic's list"
+_REMOVED = "the ledger left the topic's list"
+"""Reason of pending deletes, stored with them."""
 
 
 class OffloadService:
@@ -81,19 +83,19 @@ class OffloadService:
     Args:
         metadata: Holds ledger lists and records.
         paths: Paths of the records.
-        policies: Give each topic's effective policy.
-        tiers: Open stores.
+        policies: Effective policies of topics.
+        tiers: Opens stores.
         own: The server's own tier, for policies that name no driver.
-        runner: Runs tasks. Closing it is left to its owner.
-        executor: Runs work that waits.
-        clock: Gives the time.
+        runner: Runs tasks. The caller closes it.
+        executor: Runs blocking work.
+        clock: The clock.
         instance: Id of the server and of its hot log.
-        home: The server's home directory, where tasks find hot ledgers; empty where they are not to look there.
-        remote: Gives the address at which tasks read topics that do not share the server's disk; None: they cannot.
-        flush: Lets other processes read all that the hot log has confirmed; called before tasks go out.
-        offloaders: Make the offloader of a policy; by default through the drivers' entry points.
+        home: The server's home directory, where tasks find hot ledgers; empty if tasks must not read files.
+        remote: Returns the address at which tasks that do not share the server's disk read topics; None: they cannot.
+        flush: Makes all confirmed entries of the hot log readable for other processes; called before tasks go out.
+        offloaders: Creates the offloader of a policy; by default through the entry points of drivers.
         new_uuid: Names attempts and segments.
-        segment_sizes: How segments are cut under a policy; by default as it says.
+        segment_sizes: Sizes of blocks and parts under a policy; by default those of the policy.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class OffloadService:
         self._lock = threading.RLock()
         self._tier_scan = threading.Lock()
         self._schedule = TopicSchedule()
-        self._dispatcher = Dispatcher(runner, clock, self._lock, self._on_task_result)
+        self._dispatcher = TaskDispatcher(runner, clock, self._lock, self._on_task_result)
         self._pending_deletes = PendingDeletes(
             metadata=metadata,
             paths=paths,
@@ -131,7 +133,7 @@ class OffloadService:
             tiers=tiers,
             clock=clock,
             instance=instance,
-            writing=self._writes,
+            is_writing=self._is_writing,
         )
         self._environment = partial(
             OffloadEnvironment,
@@ -155,12 +157,13 @@ class OffloadService:
             new_uuid=new_uuid,
             segment_sizes=segment_sizes,
         )
-        self._scan_lane = Lane("the scan of all topics", executor)
-        self._topics = KnownTopics(self._lock, lambda name: TopicOffload(name, self._ready))
+        self._scans = SerialExecutor("the scan of all topics", executor)
+        self._topics: dict[str, TopicOffload] = {}
+        """Topics with state in this process, by managed-ledger name."""
         self._seen_open: WeakSet[ManagedLedger] = WeakSet()
         self._env: OffloadEnvironment | None = None
         self._polls = 0
-        """Polls and scans that are queued or run."""
+        """Number of polls and scans that are queued or run."""
         self._queued: set[str] = set()
         """Topics whose poll has not begun."""
         self._scan_at = 0.0
@@ -176,20 +179,20 @@ class OffloadService:
         self._env = self._environment(store=store)
 
     def start(self) -> None:
-        """Begin: at the next tick pending deletes are replayed, and all topics are scanned. Never waits."""
+        """Start: the next tick replays pending deletes and scans all topics. Never waits."""
         with self._lock:
             self._started = True
             self._scan_at = self._clock.monotonic()
 
     def close(self) -> None:
-        """Hand out no further task, and begin nothing. What is under way ends, or is repeated after the next start."""
+        """Hand out no further task, and begin nothing. Work in progress ends, or is repeated after the next start."""
         with self._lock:
             self._closed = True
 
     # --- the tick -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Begin everything that is due. To be called every ``offloadTickIntervalMillis``; never waits."""
+        """Begin all due work. To be called every ``offloadTickIntervalMillis``; never waits."""
         with self._lock:
             if self._closed or not self._started:
                 return
@@ -199,24 +202,26 @@ class OffloadService:
                 self._scan_at = self._clock.monotonic() + self._policies.config.retention_check_interval_in_seconds
                 self._polls += 1
         if scan:
-            self._scan_lane.submit(self._scan_topics)
+            self._scans.submit(self._scan_topics)
         for tier in self._tiers.health.tick():
-            for topic in self._topics.all():
+            with self._lock:
+                topics = list(self._topics.values())
+            for topic in topics:
                 topic.on_recovery(tier)
         self._schedule_streams()
         self._poll_topics(self._schedule.take_due(self._clock.now_ms()))
         self._hand_out()
-        self._dispatcher.name_stalled(self._topics.busy(), self._policies.config.offload_stall_warning_seconds)
+        self._dispatcher.log_stalled(self._busy_topics(), self._policies.config.offload_stall_warning_seconds)
 
     def _schedule_streams(self) -> None:
-        """Schedule topics that were opened since the last tick, and those whose stream has something to do."""
+        """Schedule topics that were opened since the last tick, and those whose stream is due."""
         now_ms = self._clock.now_ms()
         for ledger in self._store.all_opened():
-            topic = self._topics.known(ledger.name)
+            topic = self._topics.get(ledger.name)
             if ledger not in self._seen_open:
                 self._seen_open.add(ledger)
-                new = topic or self._topics.get(ledger.name)
-                new.lane.submit(partial(self._on_open, new))
+                topic = topic or self._topic(ledger.name)
+                topic.executor.submit(partial(self._on_open, topic))
             elif topic is not None and topic.is_stream_due(now_ms):
                 self._schedule.put(ledger.name, 0)
 
@@ -229,14 +234,14 @@ class OffloadService:
             _log.warning("%s is polled later: %s", topic.name, error)
 
     def _poll_topics(self, names: Sequence[str]) -> None:
-        """Poll topics; a poll that has not begun yet will see all that another would."""
+        """Poll topics; a poll that is queued already covers them."""
         with self._lock:
             new = [name for name in names if name not in self._queued]
             self._queued.update(new)
             self._polls += len(new)
             # Under the lock: a topic that a scan dropped in between would be polled, and its tasks never handed out.
-            for topic in map(self._topics.get, new):
-                topic.lane.submit(partial(self._poll, topic))
+            for topic in map(self._topic, new):
+                topic.executor.submit(partial(self._poll, topic))
 
     def _poll(self, topic: TopicOffload) -> None:
         with self._lock:
@@ -247,7 +252,7 @@ class OffloadService:
             self._end_poll()
 
     def _end_poll(self) -> None:
-        """Once all polls of a tick are through, their tasks go out as one job; else with the next tick."""
+        """Hand out the tasks of all polls of a tick as one job, once the last poll has ended."""
         with self._lock:
             self._polls -= 1
             if self._polls or self._closed:
@@ -258,17 +263,17 @@ class OffloadService:
         """Find topics that need a poll, open or not, and those with pending deletes or uploads on record."""
         try:
             for name in self._pending_deletes.names():
-                self._topics.get(name).schedule_deletes()
+                self._topic(name).schedule_deletes()
             for name in self._pending_deletes.uploading():
-                self._topics.get(name).has_upload_records = True
+                self._topic(name).has_upload_records = True
             existing = set()
             for topic in self._store.all_topics():
                 existing.add(topic.managed_ledger_name)
                 self._scan_topic(topic.managed_ledger_name)
-            for name in self._topics.drop_idle(existing):
-                self._dispatcher.forget(name)
+            for name in self._drop_idle_topics(existing):
+                self._dispatcher.drop(name)
         except AfterglowError as error:
-            _log.warning("not all topics were scanned, which is retried later: %s", error)
+            _log.warning("the scan of all topics failed and is retried later: %s", error)
         finally:
             with self._lock:
                 self._is_scanning = False
@@ -279,7 +284,7 @@ class OffloadService:
         try:
             policy = self._policies.of(name)
             opened = self._store.opened(name)
-            wanted = self._topics.peek(name).needs_poll(
+            needs_poll = self._peek(name).needs_poll(
                 self._store.info(name),
                 policy,
                 opened=opened is not None,
@@ -290,7 +295,7 @@ class OffloadService:
         except AfterglowError as error:
             _log.warning("%s is polled later: %s", name, error)
             return
-        if wanted:
+        if needs_poll:
             self._schedule.put(name, 0)
 
     def _scan_soon(self) -> None:
@@ -299,75 +304,108 @@ class OffloadService:
 
     def _hand_out(self) -> None:
         if not self._closed:
-            self._dispatcher.hand_out(self._topics.busy())
+            self._dispatcher.hand_out(self._busy_topics())
 
     def _on_task_result(self, task: Task, result: PartResult) -> None:
-        note_result(self._tiers.health, task, result)
+        report_task_result(self._tiers.health, task, result)
         with self._lock:
             self._read_bytes = self._read_bytes.plus(result.route, task.size_bytes)
             self._file_bytes += result.file_bytes
-        if self._topics.get(task.topic).on_task_result(task, result) and not self._closed:
+        if self._topic(task.topic).on_task_result(task, result) and not self._closed:
             self._poll_topics([task.topic])
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> TopicOffload:
+        """The state of a topic, created if this process has none."""
+        with self._lock:
+            found = self._topics.get(name)
+            if found is None:
+                found = self._topics[name] = TopicOffload(name, self._ready)
+            return found
+
+    def _peek(self, name: str) -> TopicOffload:
+        """The state of a topic, for a query; if this process has none, it is created and not kept."""
+        with self._lock:
+            return self._topics.get(name) or TopicOffload(name, self._ready)
+
+    def _busy_topics(self) -> list[TopicOffload]:
+        """Topics with work in progress."""
+        with self._lock:
+            return [topic for topic in self._topics.values() if len(topic.ledgers) or topic.is_streaming]
+
+    def _drop_idle_topics(self, existing: Collection[str]) -> list[str]:
+        """Drop the state of deleted topics, and of topics with no state to report; returns both."""
+        with self._lock:
+            dropped = [
+                name
+                for name, topic in self._topics.items()
+                if topic.can_be_dropped or (name not in existing and topic.is_quiet)
+            ]
+            for name in dropped:
+                self._topics.pop(name).drop()
+            return dropped
 
     # --- ledger events ------------------------------------------------------------------------------------------------
 
     def is_in_use(self, name: str, ledger_id: int) -> bool:
         """Whether a ledger is being copied, so that it must stay in the ledger list for now."""
-        topic = self._topics.known(name)
+        topic = self._topics.get(name)
         opened = self._store.opened(name)
         assigned = None if opened is None else assigned_from(opened.info)
         if assigned is not None and ledger_id >= assigned:
             return True
-        return topic is not None and topic.window.copies(ledger_id)
+        return topic is not None and topic.ledgers.is_copying(ledger_id)
 
     def on_ledger_closed(self, name: str) -> None:
         """A ledger was closed: poll its topic at the next tick."""
         self._schedule.put(name, 0)
 
     def before_removal(self, name: str, rows: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
-        """Record deletes of the copies of these ledgers, and stop what is under way for them.
+        """Record pending deletes of the copies of these ledgers, and cancel their attempts.
 
         Raises:
-            MetadataError: Not all deletes are on record.
+            MetadataError: Not all pending deletes are recorded.
         """
         ids = {row.ledgerId for row in rows}
         staying = [row for row in self._store.info(name).ledgerInfo if row.ledgerId not in ids]
         kept = named_uuids(ManagedLedgerInfo(ledgerInfo=staying))
-        pending = [pending_delete_of_attempt(attempt) for attempt in self._topics.get(name).begin_removal(ids)]
+        pending = [pending_delete_of_attempt(attempt) for attempt in self._topic(name).begin_removal(ids)]
         pending += [found for found in map(pending_delete_of_ledger, rows) if found is not None]
         pending += pending_deletes_of_segments(name, rows, kept, self._metadata, self._paths)
-        if not staying:  # the topic is deleted, and with it what no ledger list names yet
+        if not staying:  # the topic is deleted, and with it segments that no ledger list names yet
             pending += pending_deletes_of_topic(name, self._metadata, self._paths)
-        pending.sort(key=lambda each: each.unfinished)  # where two say different things of one, it counts as unfinished
+        pending.sort(key=lambda each: each.unfinished)  # the last of one UUID counts: an unfinished one, if any
         for each in {each.uuid: each for each in pending}.values():
-            self._pending_deletes.record(name, each, _LEAVES)
+            self._pending_deletes.record(name, each, _REMOVED)
 
     def after_removal(self, name: str) -> None:
-        """Ledgers are off the ledger list, or stay after all: carry out pending deletes."""
-        self._topics.get(name).end_removal()
+        """Ledgers were removed from the ledger list, or were kept after an error: carry out pending deletes."""
+        self._topic(name).end_removal()
 
-    def _writes(self, name: str, uuid: UUID) -> bool:
-        topic = self._topics.known(name)
-        return topic is not None and topic.writes(uuid)
+    def _is_writing(self, name: str, uuid: UUID) -> bool:
+        topic = self._topics.get(name)
+        return topic is not None and topic.is_writing(uuid)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def offload_prefix(self, name: str, position: Position) -> None:
-        """Offload what lies before a position; returns once it is begun. Waits for metadata.
+        """Begin to offload the entries before a position. Waits for metadata.
 
         Without streaming these are the closed ledgers before that of the position. A topic that streams commits
-        segments up to the entry before it: the live one closes there. The first entry of the newest ledger stands for
-        the whole topic then. This is what ``pulsar-admin topics offload -s 0`` gives, since it knows whole ledgers
-        only, and none that is open; who means the ledgers before that one gives the position behind their last entry.
+        segments up to the entry before the position: the live segment closes there. For such a topic, the first entry
+        of the newest ledger means the whole topic: ``pulsar-admin topics offload -s 0`` sends it, since pulsar-admin
+        knows whole, closed ledgers only. To offload only the ledgers before the newest one, give the position after
+        their last entry.
 
         Args:
             name: The managed-ledger name.
-            position: An entry, or right behind the last of a ledger, or ``LATEST``.
+            position: An entry, or the position after the last entry of a ledger, or ``LATEST``.
 
         Raises:
-            OffloadInProgress: The one before still runs.
+            OffloadInProgress: The previous manual offload still runs.
             InvalidPosition: The topic has no such position.
-            TopicMissing: There is no such topic.
+            TopicMissing: No such topic exists.
             AfterglowError: The topic cannot be opened.
         """
         ledger = self._store.open(name, create=False)
@@ -384,8 +422,8 @@ class OffloadService:
             for row in rows
             if row.ledgerId < position.ledger_id and planner.is_candidate(row, ledger.writing_to)
         }
-        with self._lock:  # a scan drops topics that have nothing under way
-            topic = self._topics.get(name)
+        with self._lock:  # a scan drops idle topics
+            topic = self._topic(name)
             if streaming:
                 begun = topic.begin_manual_segments(last_entry_before(layout, position), ledger.info)
             else:
@@ -394,27 +432,27 @@ class OffloadService:
             raise OffloadInProgress(f"a manual offload of {name} is already in progress; wait until it has ended")
 
     def status(self, name: str) -> OffloadStatus:
-        """How the last manual offload went, in this process. Never waits."""
-        return self._topics.peek(name).status
+        """Status of the last manual offload in this process. Never waits."""
+        return self._peek(name).status
 
     def explain(self, name: str) -> tuple[Explanation, ...]:
-        """Why each ledger of a topic is where it is, oldest first. May wait for metadata.
+        """Explain the offload state of each ledger of a topic, oldest first. May wait for metadata.
 
         Raises:
-            TopicMissing: There is no such topic.
+            TopicMissing: No such topic exists.
             MetadataError: Its metadata cannot be read.
         """
-        return explain_topic(self._topics.peek(name), self._ready, self._policies.of(name))
+        return explain_topic(self._peek(name), self._ready, self._policies.of(name))
 
     def segments(self, name: str) -> tuple[SegmentView, ...]:
         """The segments of a topic in the order of positions. Waits for metadata.
 
         Raises:
-            TopicMissing: There is no such topic.
-            CorruptMetadata: A record does not parse.
+            TopicMissing: No such topic exists.
+            CorruptMetadata: A record cannot be parsed.
             MetadataUnavailable: The store cannot be reached.
         """
-        # The records first: one that the ledger list does not name any more is about to be deleted.
+        # Records are read first: a segment that the ledger list does not name any more is about to be deleted.
         found = list_segments(self._metadata, self._paths, name, self._outage_text)
         named = {str(uuid) for uuid in named_uuids(self._store.info(name))}
         return tuple(view for view in found if view.status is not SegmentStatus.OFFLOADED or view.id in named)
@@ -423,27 +461,27 @@ class OffloadService:
         """The records of a topic's segments whose objects are complete. Waits for metadata.
 
         Raises:
-            CorruptMetadata: A record does not parse.
+            CorruptMetadata: A record cannot be parsed.
             MetadataUnavailable: The store cannot be reached.
         """
         return tuple(list_records(self._metadata, self._paths, name))
 
     def delete_segments(self, name: str, *, dry_run: bool = True, lose_data: bool = False) -> Rollback:
-        """Take a topic out of its segments, and delete these; see :mod:`afterglow.offload.segments.rollback`.
+        """Delete all segments of a topic; see :mod:`afterglow.offload.segments.rollback`.
 
-        Returns once it is on record; objects follow. Waits for metadata and the hot log.
+        Returns once the pending deletes are recorded; objects are deleted later. Waits for metadata and the hot log.
 
         Args:
             name: The managed-ledger name.
-            dry_run: Only say what would go.
-            lose_data: Whether ledgers may be removed whose hot copy is gone.
+            dry_run: Only return the plan.
+            lose_data: Whether ledgers without a hot copy may be removed.
 
         Raises:
-            TopicMissing: There is no such topic.
+            TopicMissing: No such topic exists.
             ConfigError: The topic streams.
-            OffloadInProgress: A segment is on its way.
-            WouldLoseData: Hot copies are gone, and that is not allowed.
-            AfterglowError: The topic cannot be opened, or read, or changed.
+            OffloadInProgress: A segment is assigned and not committed.
+            WouldLoseData: Ledgers have no hot copy, and ``lose_data`` is not set.
+            AfterglowError: The topic cannot be opened, read or changed.
         """
         plan = plan_rollback(
             name,
@@ -465,31 +503,25 @@ class OffloadService:
                 record=partial(self._pending_deletes.record, name, reason="the topic was taken out of its segments"),
             )
         finally:
-            self._topics.get(name).schedule_deletes()
+            self._topic(name).schedule_deletes()
 
     def _outage_text(self, location: TierLocation) -> str | None:
         outage = self._tiers.health.outage(str(location))
         return None if outage is None else f"{outage.sentence(self._clock.now_ms())}: {outage.error}"
 
     def statistics(self, name: str) -> OffloadStatistics:
-        """What is in the tier of a topic. May wait for metadata and a disk.
+        """Statistics of a topic's offload. May wait for metadata and a disk.
 
         Raises:
-            TopicMissing: There is no such topic.
+            TopicMissing: No such topic exists.
             MetadataError: Its metadata cannot be read.
         """
-        return statistics_of(self._topics.peek(name), self._store.info(name), self._store.hot)
+        return statistics_of(self._peek(name), self._store.info(name), self._store.hot)
 
-    def policy(self, name: str) -> BrokerConfig:
-        """What holds for a topic now. May wait for metadata.
+    def scan(self, policy: BrokerConfig, limit: int, timeout_s: float) -> LedgerScan:
+        """Scan the tier of a policy for objects of whole ledgers: at most ``limit``, within ``timeout_s``.
 
-        Raises:
-            MetadataError: The policies cannot be read.
-        """
-        return self._policies.of(name)
-
-    def scan(self, policy: BrokerConfig, most: int, seconds: float) -> Scan:
-        """What the tier of a policy holds of whole ledgers: up to so many, found within that time. Waits for the tier.
+        Waits for the tier.
 
         Raises:
             OffloadInProgress: Another scan is running: each holds a thread that reads of topics need.
@@ -500,22 +532,22 @@ class OffloadService:
         env = self._ready
         store = env.tiers.store(location_of_policy(policy, env.own), policy)
         if not self._tier_scan.acquire(blocking=False):
-            raise OffloadInProgress("a tier is being scanned for another call: ask again when that has ended")
-        ends_s = time.monotonic() + seconds
+            raise OffloadInProgress("a scan of a tier is already in progress; wait until it has ended")
+        deadline_s = time.monotonic() + timeout_s
         try:
             return scan_ledgers(
-                store, env.cluster, self._store.info, most=most, expired=lambda: time.monotonic() >= ends_s
+                store, env.cluster, self._store.info, limit=limit, is_expired=lambda: time.monotonic() >= deadline_s
             )
         finally:
             self._tier_scan.release()
 
     def tiers(self) -> dict[str, Outage | None]:
-        """All tiers that this process uses, each with its outage; None: it is available. Never waits."""
+        """All tiers that this process uses, each with its outage; None: the tier is available. Never waits."""
         return self._tiers.health.all()
 
     def outage(self, name: str) -> Outage | None:
-        """The outage of a tier that a topic uses; None where all are available. Never waits."""
-        return self._topics.peek(name).outage
+        """The outage of a tier that a topic uses; None if all are available. Never waits."""
+        return self._peek(name).outage
 
     @property
     def read_bytes(self) -> RouteBytes:
@@ -532,7 +564,7 @@ class OffloadService:
     @property
     def _ready(self) -> OffloadEnvironment:
         if self._env is None:
-            raise AssertionError("attach() comes before all else")
+            raise AssertionError("attach() must be called first")
         return self._env
 
     @property

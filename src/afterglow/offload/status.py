@@ -1,4 +1,4 @@
-"""Offload status of a topic: manual offloads, one at a time for each topic, and statistics."""
+"""Offload status of a topic: its manual offload, at most one at a time, and statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from afterglow.hot.log import HotLog
     from afterglow.ledger.layout import Layout
     from afterglow.ledger.managed_ledger import ManagedLedger
-    from afterglow.offload.segments.stream import TopicStream
+    from afterglow.offload.segments.topic_stream import TopicStream
     from afterglow.offload.task import RouteBytes
     from afterglow.offload.topic_offload import TopicOffload
     from afterglow.read.counters import LatencySummary
@@ -37,13 +37,13 @@ class OffloadState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffloadStatus:
-    """How the last manual offload went, in this process."""
+    """Status of the last manual offload in this process."""
 
     state: OffloadState = OffloadState.NOT_RUN
     last_error: str = ""
-    """The first error of it; empty where there was none."""
+    """Its first error; empty if there was none."""
     first_unoffloaded: Position = EARLIEST
-    """After it ended: the first position that is not in the tier."""
+    """The first position that is not in the tier, once it has ended."""
 
 
 @dataclass(slots=True)
@@ -51,38 +51,38 @@ class ManualOffload:
     """Running manual offload of whole ledgers. Each gets one attempt; the first error is reported at the end."""
 
     before: int
-    """Ledgers with a smaller id are wanted."""
+    """Ledgers with a smaller id are to be offloaded."""
     left: set[int]
     """Ledgers that have not ended."""
     untried: set[int] = field(init=False)
-    """Those of them that wait for their attempt, whatever failed before."""
+    """Ledgers that wait for their attempt, also if earlier attempts failed."""
     error: AfterglowError | None = None
-    """The first."""
+    """The first error."""
 
     def __post_init__(self) -> None:
         self.untried = set(self.left)
 
     def tried(self, ledger_ids: Iterable[int]) -> None:
-        """Ledgers have got their attempt."""
+        """Count the attempt of each of these ledgers as begun."""
         self.untried.difference_update(ledger_ids)
 
     def keep(self, ledger_ids: Collection[int]) -> None:
-        """Ask only for these any more: the others are in the tier, or have left the list."""
+        """Drop all other ledgers: they are in the tier, or not in the ledger list."""
         self.left.intersection_update(ledger_ids)
 
     def ended(self, ledger_id: int, error: AfterglowError | None) -> None:
-        """Take note of how a ledger went. A failure of an attempt from before does not count: another follows."""
+        """Record the result of an attempt. The failure of an earlier attempt does not count: another one follows."""
         if ledger_id in self.left and (error is None or ledger_id not in self.untried):
             self.left.discard(ledger_id)
             self.error = self.error or error
 
     def fail(self, error: AfterglowError) -> None:
-        """End it: nothing more can be done."""
+        """End it with an error."""
         self.left.clear()
         self.error = self.error or error
 
     def status(self, info: ManagedLedgerInfo | None) -> OffloadStatus:
-        """How it went, given the list as it is now where it can be had."""
+        """Its status after it has ended, given the current ledger list; None if that cannot be read."""
         first = EARLIEST if info is None else first_unoffloaded(info)
         if self.error is not None:
             return OffloadStatus(OffloadState.ERROR, str(self.error), first)
@@ -90,7 +90,7 @@ class ManualOffload:
 
 
 class ManualSegments:
-    """Manual offload of a topic that streams: all entries up to a target are to be committed. Thread-safe.
+    """Manual offload of a topic that streams: commits all entries up to a target. Thread-safe.
 
     Args:
         name: The managed-ledger name.
@@ -102,19 +102,19 @@ class ManualSegments:
         self._lock = lock
         self._status: OffloadStatus | None = None
         self.target: Position | None = None
-        """The last entry of a running one; None where none is running."""
+        """The last entry to be committed; None if no manual offload is running."""
 
     @property
     def status(self) -> OffloadStatus | None:
-        """How the last one went, or that one is running; None where there was none."""
+        """Status of the last manual offload; None if there was none."""
         with self._lock:
             return OffloadStatus(OffloadState.RUNNING) if self.target is not None else self._status
 
     def begin(self, target: Position | None, info: ManagedLedgerInfo) -> bool:
-        """Begin one, unless one is running; returns whether none was.
+        """Begin a manual offload, unless one is running; returns whether it was begun.
 
         Args:
-            target: The last entry to be committed; None: there is none, which has succeeded already.
+            target: The last entry to be committed; None: there is none, so that the offload has succeeded already.
             info: The topic's ledger list.
         """
         with self._lock:
@@ -126,50 +126,50 @@ class ManualSegments:
             return True
 
     def fail(self, error: AfterglowError) -> None:
-        """End a running one with an error."""
+        """End a running manual offload with an error."""
         with self._lock:
             if self.target is not None:
                 self.target = None
                 self._status = OffloadStatus(OffloadState.ERROR, str(error))
 
-    def fail_switched_off(self) -> None:
-        """End a running one because the topic does not stream any more."""
+    def fail_disabled(self) -> None:
+        """End a running manual offload because the topic does not stream any more."""
         self.fail(NotSupported(f"{self._name} does not stream any more: streamingOffloadEnabled was switched off"))
 
     def settle(self, stream: TopicStream, target: Position | None, ledger: ManagedLedger) -> None:
-        """End a running one that the stream knew of when it last advanced: earlier errors say nothing of it."""
+        """End a manual offload whose target the stream had when it last advanced: earlier errors do not count."""
         if target is None:
             return
-        if stream.error is not None and _is_lasting(stream.error, stream.failures):
+        if stream.error is not None and _is_permanent(stream.error, stream.failures):
             self.fail(stream.error)
-        elif stream.leaves_out(target):
-            self.fail_switched_off()
-        elif stream.committed_to(target):
+        elif stream.is_out_of_reach(target):
+            self.fail_disabled()
+        elif stream.is_committed_to(target):
             with self._lock:
                 self.target = None
                 self._status = OffloadStatus(OffloadState.SUCCESS, "", first_unoffloaded(ledger.info))
 
 
 _ATTEMPTS: Final = 3
-"""A store may refuse once or twice in passing."""
+"""Denials in a row that count as permanent: a store may deny one or two requests temporarily."""
 
 
-def _is_lasting(error: AfterglowError, failures: int) -> bool:
-    """Whether an operator must fix something before a stream can go on, so that no caller should wait for it."""
+def _is_permanent(error: AfterglowError, failures: int) -> bool:
+    """Whether an operator must fix something before the stream can succeed, so that no caller should wait for it."""
     refused = isinstance(error, BucketMissing | AccessDenied) and failures >= _ATTEMPTS
     return refused or isinstance(error, ConfigError | NotSupported)
 
 
 def check_position(topic: str, ids: Collection[int], layout: Layout, position: Position) -> None:
-    """Refuse what cannot be a position of a topic.
+    """Check the position up to which a topic is to be offloaded.
 
-    An offload may be asked for up to any entry, right behind the last entry of any ledger, and up to ``latest``.
+    Valid are any entry, the position after the last entry of any ledger, and ``latest``.
 
     Args:
-        topic: Its name, for the message.
+        topic: Its name, for the error message.
         ids: Its ledgers.
-        layout: Where its entries are.
-        position: What lies before it is to be offloaded.
+        layout: Positions of its entries.
+        position: The entries before it are to be offloaded.
 
     Raises:
         InvalidPosition: The topic has no such ledger, or the ledger no such entry.
@@ -191,50 +191,49 @@ def check_position(topic: str, ids: Collection[int], layout: Layout, position: P
 
 
 def last_entry_before(layout: Layout, position: Position) -> Position | None:
-    """The last entry that stands before a position; None where none does."""
+    """The last entry before a position; None if there is none."""
     entries = layout.rank(position.previous())
     return layout.at_rank(entries - 1) if entries else None
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadStatistics:
-    """What is in the tier of one topic, and what this process is doing about the rest."""
+    """Offload statistics of one topic; counts and times are those of this process."""
 
     offloaded_bytes: int
-    """Of entries in the tier: of whole ledgers, and of others as far as committed segments reach."""
+    """Bytes of entries in the tier: of whole ledgers, and of entries in committed segments."""
     last_ledger_id: int
-    """The newest that is in the tier as a whole; 0: none is."""
+    """The newest ledger that is completely in the tier; 0: none."""
     last_success_ms: int
-    """When an offload last succeeded in this process, epoch milliseconds; 0: none has."""
+    """Time of the last successful offload, epoch milliseconds; 0: none."""
     last_failure_ms: int
-    """When one last failed; 0: none has."""
+    """Time of the last failed offload; 0: none."""
     running: tuple[int, ...]
     """Ledgers that are being offloaded."""
     stalled: tuple[int, ...]
-    """Those of them that have made no progress for ``offloadStallWarningSeconds``."""
+    """Running ledgers that have made no progress for ``offloadStallWarningSeconds``."""
     read_bytes: RouteBytes
-    """What tasks have read and uploaded in this process."""
+    """Bytes that tasks have read and uploaded."""
     failed_tasks: int
-    """Tries of tasks that failed in this process."""
     failed_writes: int
-    """Those of them that the store has failed."""
+    """Tasks that failed with an error of the store."""
     read_latency: LatencySummary
-    """What tasks took to read a part from the hot log, and to check and measure it."""
+    """Times that tasks took to read, check and measure a part from the hot log."""
     deletions_done: int
-    """Objects that this process has deleted."""
+    """Deleted objects."""
     deletions_failed: int
-    """Tries of that which failed; each is repeated."""
+    """Failed attempts to delete an object; each is retried."""
     failed_segments: int
-    """Segments on their way whose last attempt failed, as far as this process knows."""
+    """Assigned segments whose last attempt failed."""
     failing: bool
-    """Whether an offload failed in this process and has not succeeded since."""
+    """Whether an offload failed and has not succeeded since."""
 
 
 def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> OffloadStatistics:
-    """The numbers of a topic, given its list and where its hot ledgers are. May wait for a disk."""
+    """The statistics of a topic, given its ledger list and the hot log. May wait for a disk."""
     rows = [row for row in info.ledgerInfo if is_fully_offloaded(row)]
     partly = [row for row in info.ledgerInfo if row.offloadContext.offloadSegment and not is_fully_offloaded(row)]
-    attempts = topic.window.attempts
+    attempts = topic.ledgers.attempts
     return OffloadStatistics(
         offloaded_bytes=sum(row.size for row in rows) + sum(_covered_bytes(row, hot) for row in partly),
         last_ledger_id=max((row.ledgerId for row in rows), default=0),
@@ -249,12 +248,12 @@ def statistics_of(topic: TopicOffload, info: ManagedLedgerInfo, hot: HotLog) -> 
         deletions_done=topic.deletions_done,
         deletions_failed=topic.deletions_failed,
         failed_segments=sum(1 for upload in topic.uploads if upload.record.last_error),
-        failing=topic.failing,
+        failing=topic.is_failing,
     )
 
 
 def _covered_bytes(row: ManagedLedgerInfo.LedgerInfo, hot: HotLog) -> int:
-    """Bytes of the entries of a ledger that committed segments hold; 0 where the hot log cannot be read."""
+    """Bytes of the entries of a ledger that are in committed segments; 0 if the hot log cannot be read."""
     last = covered_entries(row) - 1
     if last < 0:
         return 0

@@ -1,11 +1,11 @@
 """Tasks: units of bulk work for workers, their results, and the function that runs one.
 
-A task is all that travels to a worker, and a result all that comes back; entry bytes do neither. The same task run
-again, anywhere, writes the same bytes under the same name, so that a worker may die at any moment and another may
-repeat its work. A task decides nothing and changes no metadata: a result counts only once the topic's owner commits it.
+Only the task is sent to a worker, and only the result is sent back; entries are not. The same task run again, anywhere,
+writes the same bytes under the same key, so that a worker may die at any moment and another may repeat its work. A task
+makes no decision and changes no metadata: a result counts only once the topic's owner commits it.
 
-A worker reads hot ledgers through their files or over the Pulsar protocol. It never guesses which from host names: a
-worker that finds the server's own id in the home directory shares the server's disk, and no other does.
+A worker reads hot ledgers from their files or over the Pulsar protocol. Host names do not decide which: a worker shares
+the server's disk if and only if it finds the server's own id in the home directory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from afterglow.errors import AfterglowError, LedgerMissing, ObjectExists
+from afterglow.errors import AfterglowError, CorruptBlock, HotLogError, LedgerMissing, ObjectExists
+from afterglow.format.blocks import Format, enclose_frames
+from afterglow.format.frames import check_whole, scan_frames
 from afterglow.format.objects import INSTANCE_KEY
-from afterglow.format.position import LedgerRange, Position
+from afterglow.format.position import Position
+from afterglow.format.statistics import measure_block
 from afterglow.hot.local.shared import open_shared, read_instance
 from afterglow.hot.pulsar.ledgers import RemoteLedgers
 from afterglow.metadata.names import TopicName
-from afterglow.offload.parts import PartBuffer
 from afterglow.storage.address import open_store
 from afterglow.storage.store import Part, Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from afterglow.config import BrokerConfig
@@ -46,10 +48,9 @@ if TYPE_CHECKING:
     from afterglow.tier.locations import TierLocation
 
     OpenLedger: TypeAlias = Callable[[int], AbstractContextManager[ReadableLedger]]
-    """Opens a hot ledger by its id, for the length of a block."""
+    """Opens a hot ledger by its id, for one ``with`` block."""
     OpenStore: TypeAlias = Callable[[str, tuple[tuple[str, str], ...]], ObjectStore]
     """Opens a store by its address and options."""
-    from collections.abc import Callable, Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,14 @@ class LedgerPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HotTask:
-    """The fields by which a task of any kind finds its entries."""
+    """Fields by which any task finds its entries."""
 
     topic: str
     """The managed-ledger name."""
     key: str
-    """Of the object; the UUID of a segment that an external driver writes."""
+    """Key of the object; the UUID of a segment that an external driver writes."""
     home: str
-    """The server's home directory, where the hot ledgers are; empty where no files are to be read."""
+    """The server's home directory, where the hot ledgers are; empty if no files are to be read."""
     instance: str
     """Id of the hot log in that home: a worker that finds it there shares the server's disk."""
     remote: PulsarAddress | None = None
@@ -93,10 +94,10 @@ class _HotTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BlockTask(_HotTask):
-    """A task whose blocks are planned."""
+    """A task with planned blocks."""
 
     ledgers: tuple[LedgerPart, ...]
-    """What is written, in its order."""
+    """Blocks to be written, in order."""
 
     @property
     def size_bytes(self) -> int:
@@ -111,46 +112,46 @@ class _BlockTask(_HotTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTask(_BlockTask):
-    """Write one part of an object, or a whole one: read these blocks' entries from the hot log, and upload them."""
+    """Uploads one part of an object, or a whole object, with entries read from the hot log."""
 
     number: int
-    """Of the part, from 1."""
+    """Number of the part, from 1."""
     upload_id: str | None
     """The multipart upload that the part belongs to; None: the part is the whole object, put only if absent."""
     url: str
     """Address of the store, without secrets."""
     options: tuple[tuple[str, str], ...] = field(repr=False)
-    """Of the store; credentials may be among them."""
+    """Options of the store, perhaps with credentials."""
     metadata: tuple[tuple[str, str], ...]
-    """User metadata of a whole object; that of an upload was given when it was created."""
+    """User metadata of a whole object; that of an upload was set when it was created."""
 
     @property
     def task_id(self) -> str:
-        """Names the task among all others."""
+        """Unique id of the task."""
         return f"{self.key}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTask(_BlockTask):
-    """Offload one whole segment by an external driver, through its offload handle, block by block."""
+    """Writes one whole segment through the offload handle of an external driver, block by block."""
 
     policy: BrokerConfig
-    """What the driver is made from; its repr hides secrets."""
+    """Policy of the driver; its repr hides secrets."""
     own: TierLocation | None
     """The server's own tier."""
     metadata: tuple[tuple[str, str], ...]
-    """What the handle is given: the driver's metadata of the segment, name of the managed ledger, and so on."""
+    """Metadata for the handle: the driver's own metadata of the segment, and that of the managed ledger."""
     number: int = 1
-    """As that of a part: the segment is one."""
+    """Number of the part: the segment is one part."""
 
     @property
     def task_id(self) -> str:
-        """Names the task among all others."""
+        """Unique id of the task."""
         return self.key
 
     @property
     def uuid(self) -> UUID:
-        """Of the segment."""
+        """UUID of the segment."""
         return UUID(self.key)
 
     @property
@@ -166,21 +167,21 @@ class SegmentTask(_BlockTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTask(_HotTask):
-    """Offload one whole ledger by an external driver, which knows no parts and names its objects as it likes."""
+    """Offloads one whole ledger through an external driver, which chooses the names of its objects."""
 
     ledger_id: int
     entries: int
     """Number of entries of the ledger."""
     uuid: UUID
-    """Of this attempt."""
+    """UUID of this attempt."""
     size_bytes: int
     """Bytes of the ledger's entries."""
     policy: BrokerConfig
-    """What the driver is made from; its repr hides secrets."""
+    """Policy of the driver; its repr hides secrets."""
     own: TierLocation | None
     """The server's own tier."""
     metadata: tuple[tuple[str, str], ...]
-    """For the objects: name of the managed ledger, and so on."""
+    """Extra metadata for the objects."""
 
     @property
     def entry_bytes(self) -> int:
@@ -189,7 +190,7 @@ class LedgerTask(_HotTask):
 
     @property
     def task_id(self) -> str:
-        """Names the task among all others."""
+        """Unique id of the task."""
         return self.key
 
 
@@ -200,42 +201,113 @@ Task: TypeAlias = StreamTask | LedgerTask
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """How a task ended."""
+    """Result of a task."""
 
     task_id: str
     part: Part | None
-    """What the store has, its tag empty for a whole object; None where the task failed, or had no parts."""
+    """The part as stored, with an empty tag for a whole object; None if the task failed, or had no parts."""
     statistics: tuple[tuple[BlockStatistics, ...], ...]
-    """Of every block, for each ledger of the task."""
+    """Statistics of every block, for each ledger of the task."""
     error: AfterglowError | None
-    """Why it failed; None where it did not."""
+    """The error of a failed task."""
     read_seconds: float = 0.0
-    """Spent on reading the hot log, and on checking and measuring what came."""
+    """Time spent on reading the hot log, and on checking and measuring the entries."""
     upload_seconds: float = 0.0
-    """Spent on the store."""
+    """Time spent on the store."""
     route: Route | None = None
-    """Where the entries were read; None where the task failed, or was given its ledgers."""
+    """Route by which entries were read; None if the task failed, or was given open ledgers."""
     file_bytes: int = 0
-    """Bytes of entries that were read from ledger files, also where their upload failed."""
+    """Bytes of entries read from ledger files, also if their upload failed."""
+
+
+# --- bytes of a part --------------------------------------------------------------------------------------------------
+
+
+class PartBuffer:
+    """Consecutive blocks of one or more ledgers, in one buffer.
+
+    Frames are read from the hot log straight into the buffer, and every frame is checked there: the hot copy will be
+    deleted because the object holds the same entries.
+
+    Args:
+        size_bytes: Length of all blocks that will be added.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._buffer = memoryview(bytearray(size_bytes))
+        self._end = 0
+
+    @property
+    def data(self) -> memoryview:
+        """The blocks added so far."""
+        return self._buffer[: self._end]
+
+    def add(self, ledger: ReadableLedger, plan: BlockPlan) -> BlockStatistics:
+        """Append a block, and measure it.
+
+        Raises:
+            HotLogError: The ledger cannot be read, or not all of it yet; can be retried.
+            CorruptBlock: The frames of the ledger do not match the plan.
+        """
+        header = plan.header
+        last = plan.end_entry_id - 1
+        if ledger.confirmed < last:
+            raise HotLogError(
+                f"ledger {ledger.ledger_id} is readable here up to entry {ledger.confirmed} only, and entry {last} is "
+                "to be offloaded; the server has not flushed it yet"
+            )
+        block = self._buffer[self._end : self._end + header.block_bytes]
+        body, end = header.header_bytes, header.header_bytes + plan.end - plan.start
+        enclose_frames(block, 0, header, end - body)
+        _read_frames(ledger, header.first_entry_id, last, block[body:end])
+        frames = scan_frames(block, header.first_entry_id, body, end)
+        check_whole(frames, f"ledger {ledger.ledger_id}")
+        if frames.end_entry_id != plan.end_entry_id:
+            raise CorruptBlock(
+                f"ledger {ledger.ledger_id} has {len(frames)} entries from entry {header.first_entry_id} on where "
+                f"{plan.entries} were planned"
+            )
+        self._end += header.block_bytes
+        return measure_block(block, block, frames.offsets, stripes=header.format is Format.V1)
+
+
+def _read_frames(ledger: ReadableLedger, first: int, last: int, target: memoryview) -> None:
+    # Some ledgers read into a given buffer. Found by name: isinstance() with a protocol takes much longer.
+    if (read_into := getattr(ledger, "read_into", None)) is not None:
+        read_into(first, last, target)
+        return
+    while first <= last:
+        # At least one entry is returned, even if it does not fit: then the plan is not one of this ledger.
+        frames, count = ledger.read_frames(first, target.nbytes)
+        if not count or frames.nbytes > target.nbytes:
+            raise CorruptBlock(f"ledger {ledger.ledger_id}: the frames from entry {first} on do not match the plan")
+        target[: frames.nbytes] = frames
+        target = target[frames.nbytes :]
+        first += count
+    if target.nbytes:  # otherwise the missing end of an entry would be uploaded as zeros
+        raise CorruptBlock(f"ledger {ledger.ledger_id}: the frames up to entry {last} are {target.nbytes} bytes short")
+
+
+# --- running tasks ----------------------------------------------------------------------------------------------------
 
 
 def failed(task: Task, error: AfterglowError) -> PartResult:
-    """The result of a task that could not be done."""
+    """The result of a failed task."""
     return PartResult(task.task_id, None, (), error)
 
 
 def run_part(
     task: PartTask, *, open_ledger: OpenLedger | None = None, open_store: OpenStore | None = None
 ) -> PartResult:
-    """Do a task, holding one buffer of its size and nothing else that grows with it.
+    """Run a task, with one buffer of its size and no other memory that grows with it.
 
     Args:
-        task: What to do.
-        open_ledger: Where entries come from; by default wherever they can be reached from here.
-        open_store: Where they go; by default a store that this process keeps for further tasks.
+        task: The task.
+        open_ledger: Opens hot ledgers; by default by the route that this process has.
+        open_store: Opens the store; by default one that this process keeps for further tasks.
 
     Returns:
-        What was written, or the error that was to be expected; any other propagates.
+        The stored part, or an error of ours; other exceptions propagate.
     """
     route: Route | None = None
     file_bytes = 0
@@ -268,7 +340,7 @@ def _upload(store: ObjectStore, task: PartTask, data: memoryview) -> Part:
     try:
         store.put(task.key, data, metadata=dict(task.metadata), if_absent=True)
     except ObjectExists:
-        # The key is this attempt's alone: an earlier run of this very task wrote it, and its result was lost.
+        # The key belongs to this attempt alone: an earlier run of this task wrote it, and its result was lost.
         found = store.head(task.key)
         if found.size_bytes != data.nbytes or found.metadata.get(INSTANCE_KEY) != _instance_of(task.metadata):
             raise
@@ -280,7 +352,7 @@ def _instance_of(metadata: Iterable[tuple[str, str]]) -> str | None:
 
 
 def run_task(task: Task, *, open_ledger: OpenLedger | None = None, open_store: OpenStore | None = None) -> PartResult:
-    """Do a task of any kind in this process; see :func:`run_part`."""
+    """Run a task of any kind in this process; see :func:`run_part`."""
     if isinstance(task, PartTask):
         return run_part(task, open_ledger=open_ledger, open_store=open_store)
     from afterglow.offload.drivers import run_driver_task  # noqa: PLC0415 - most tasks need no driver
@@ -291,12 +363,11 @@ def run_task(task: Task, *, open_ledger: OpenLedger | None = None, open_store: O
 # --- hot ledgers ------------------------------------------------------------------------------------------------------
 
 _DEADLINE_S: Final = 60.0
-"""Longest time without an entry over the protocol. A failed task is retried by the server; a waiting one blocks a
-worker."""
+"""Longest time without an entry over the protocol. The server retries a failed task; a waiting task blocks a worker."""
 
 
 class Route(StrEnum):
-    """Where a task read entries."""
+    """Route by which a task reads entries."""
 
     FILES = "files"
     PROTOCOL = "protocol"
@@ -304,35 +375,35 @@ class Route(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RouteBytes:
-    """Bytes that tasks have read and uploaded, by where they read them."""
+    """Bytes that tasks have read and uploaded, by route."""
 
     files: int = 0
     protocol: int = 0
 
     def plus(self, route: Route | None, size_bytes: int) -> RouteBytes:
-        """With further ones; those of no known route are not counted."""
+        """The sum with further bytes; bytes of an unknown route are not counted."""
         return self if route is None else replace(self, **{route: getattr(self, route) + size_bytes})
 
 
 @contextmanager
 def open_hot_ledgers(task: Task, ranges: Sequence[LedgerRange]) -> Iterator[tuple[OpenLedger, Route]]:
-    """Give the function that opens a task's ledgers from this process, and the route that it takes.
+    """Return the function that opens a task's ledgers from this process, and its route.
 
     Args:
-        task: Names the home directory and the address.
-        ranges: The entries that the task reads, in their order.
+        task: Has the home directory and the address.
+        ranges: The entries that the task reads, in order.
 
     Raises:
-        LedgerMissing: They can be read neither way.
+        LedgerMissing: They can be read by neither route.
     """
     found = _instance_in(task.home)
     if found == task.instance:
         yield partial(open_shared, Path(task.home)), Route.FILES
         return
     if task.remote is None:
-        there = "no hot log that can be read" if found is None else f"hot log {found}"
+        hot_log = "no hot log that can be read" if found is None else f"hot log {found}"
         raise LedgerMissing(
-            f"the ledgers of {task.topic} cannot be read here: {task.home or 'no directory'} holds {there}, not "
+            f"the ledgers of {task.topic} cannot be read here: {task.home or 'no directory'} holds {hot_log}, not "
             f"{task.instance}; run the workers on the server's machine, share its disk with them, or let them reach "
             "its port (sparkMaster, advertisedAddress)"
         )
@@ -344,7 +415,7 @@ def open_hot_ledgers(task: Task, ranges: Sequence[LedgerRange]) -> Iterator[tupl
 
 
 def _instance_in(home: str) -> str | None:
-    """Whose hot log is in a directory; None where it has none that may be read."""
+    """Id of the hot log in a directory; None if it has none that can be read."""
     if not home:
         return None
     try:
@@ -353,26 +424,26 @@ def _instance_in(home: str) -> str | None:
         return None
 
 
-# --- stores that a worker's process keeps from one task to the next ---------------------------------------------------
+# --- stores that a worker process keeps for further tasks -------------------------------------------------------------
 
-_MOST_STORES: Final = 8
-"""A process works for few tiers at a time; a store is some connections and threads of an SDK."""
+_MAX_STORES: Final = 8
+"""A process writes to few tiers at a time; a store holds connections and threads of an SDK."""
 
 _stores: OrderedDict[tuple[str, tuple[tuple[str, str], ...]], ObjectStore] = OrderedDict()
 _lock = threading.Lock()
 
 
 def cached_store(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    """A store, the same one for the same address and options while few others are asked for.
+    """A store; the same for the same address and options, until others evict it.
 
     Raises:
-        ConfigError: The address or an option is wrong.
+        ConfigError: The address or an option is invalid.
         MissingDependency: The store's SDK is not installed.
     """
     with _lock:
         known = _stores.pop((url, options), None)
         store = known or open_store(url, **dict(options))
         _stores[url, options] = store
-        while len(_stores) > _MOST_STORES:
+        while len(_stores) > _MAX_STORES:
             _stores.popitem(last=False)
         return store

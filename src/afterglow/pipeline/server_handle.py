@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from afterglow.offload.dispatch import JobCounts
+from afterglow.offload.task_dispatch import JobCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.offload_buffer import OffloadBuffer
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
-    from afterglow.offload.dispatch import JobCounts
+    from afterglow.offload.task_dispatch import JobCounts
     from afterglow.pipeline.tier_verifier import VerifyControl
     from afterglow.read.copies import HotReader
     from afterglow.read.counters import ReadCounts

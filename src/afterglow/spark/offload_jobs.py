@@ -22,16 +22,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from afterglow.errors import AfterglowError, MissingDependency
-from afterglow.offload.dispatch import JobCounters
 from afterglow.offload.task import failed
+from afterglow.offload.task_dispatch import JobCounters
 from afterglow.spark.master import is_local
 from afterglow.spark.session import cancel_start, local_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from afterglow.offload.dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
+    from afterglow.offload.task_dispatch import JobCounts
     from afterglow.spark.result_channel import TaskResult
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class _Running:
 
 
 class SparkRunner:
-    """A :class:`~afterglow.offload.dispatch.TaskRunner` on Spark. ``done`` is always called on one and the same thread.
+    """A :class:`~afterglow.offload.task_dispatch.TaskRunner` on Spark. ``done`` is always called on the same thread.
 
     Args:
         master: Where tasks run. With one that is not local, tasks must say how they are read from afar.

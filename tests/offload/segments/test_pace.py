@@ -8,7 +8,7 @@ from tests.support.ledgers import TOPIC, settings
 from tests.support.streams import StreamWorld, streaming
 
 from afterglow.format.position import LATEST
-from afterglow.offload.segments.stream import MOST_AT_ONCE
+from afterglow.offload.segments.topic_stream import MOST_AT_ONCE
 from afterglow.offload.topic_offload import TopicOffload
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ FRAME_BYTES = frame_bytes()
 
 
 def is_due(world: StreamWorld) -> bool:
-    return world.stream.due(world.world.clock.now_ms())
+    return world.stream.is_due(world.world.clock.now_ms())
 
 
 def test_a_stream_is_due_with_the_entry_that_fills_a_part() -> None:

@@ -14,7 +14,7 @@ from afterglow.format.position import Position
 from afterglow.ledger.offload_buffer import OffloadBuffer
 from afterglow.ledger.store import LedgerStore
 from afterglow.metadata.paths import STANDALONE, AfterglowPaths
-from afterglow.offload.blocks import BlockOffloader
+from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.segments.part_planner import Sizes
 from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task

@@ -1,5 +1,5 @@
 """Streaming offload (PIP-76): segments of a topic that are uploaded to the tier while entries arrive.
 
-Entry points: :class:`~afterglow.offload.segments.stream.TopicStream` decides which segments begin and close;
+Entry points: :class:`~afterglow.offload.segments.topic_stream.TopicStream` decides which segments begin and close;
 :class:`~afterglow.offload.segments.upload.SegmentUpload` takes one from assignment to commit.
 """

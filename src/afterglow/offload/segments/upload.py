@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from afterglow.format.position import Position
     from afterglow.format.proto.afterglow_pb2 import PlannedPart as PlannedPartRecord
-    from afterglow.offload.segments.environment import SegmentEnvironment
+    from afterglow.offload.environment import SegmentEnvironment
     from afterglow.offload.segments.part_planner import PlannedPart, Sizes
     from afterglow.offload.segments.uncovered import PositionRange
     from afterglow.offload.task import PartResult, SegmentTask, StreamTask

@@ -11,7 +11,7 @@ from afterglow.broker.traffic import RateMeter
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger.offload_buffer import BufferStatistics
 from afterglow.ledger.reader import ReadOrigin
-from afterglow.offload.dispatch import JOB_SECONDS
+from afterglow.offload.task_dispatch import JOB_SECONDS
 from afterglow.pipeline.metrics.definitions import GROUPS
 from afterglow.pipeline.metrics.offload import add_offload, add_reads
 from afterglow.pipeline.metrics.samples import Samples

@@ -198,7 +198,7 @@ class Overview:
     def _mode(self, topic: TopicName) -> OffloadMode:
         if self._offload is None or planner.is_system_topic(topic):
             return OffloadMode.NONE
-        policy = self._offload.policy(topic.managed_ledger_name)
+        policy = self._service.policies.of(topic.managed_ledger_name)
         if policy.streaming_offload_enabled:
             return OffloadMode.STREAMING
         return OffloadMode.LEDGERS if planner.is_triggered(policy) else OffloadMode.MANUAL

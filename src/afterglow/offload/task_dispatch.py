@@ -1,8 +1,8 @@
-"""Dispatch of tasks of all topics to a runner as jobs, at the rates that policies allow.
+"""Dispatch of the tasks of all topics to a runner as jobs, at the rates that policies allow.
 
-A task is admitted while no bucket that it draws on is in debt, and may then bring them into debt by its size: so the
-rate holds over time for tasks of any size, and no thread waits. A task that is not admitted is offered again at the
-next tick.
+A task is admitted while no token bucket that it draws on is in debt, and may then bring them into debt by its size: so
+the rate is kept over time for tasks of any size, and no thread waits. A task that is not admitted waits for the next
+tick.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from afterglow.errors import AfterglowError, StorageError
-from afterglow.offload.attempts import MOST_BYTES
 from afterglow.offload.task import PartTask, failed
 from afterglow.pacing import TokenBucket
 
@@ -30,46 +29,49 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+MAX_RUNNING_BYTES: Final = 1 << 30
+"""Bytes of one topic's tasks that run at a time; a larger task runs alone."""
+
 
 class TaskRunner(Protocol):
-    """Runs tasks somewhere else, many at a time. Thread-safe."""
+    """Runs tasks in other threads or processes, many at a time. Thread-safe."""
 
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         """Run tasks as one job; returns at once.
 
         Args:
-            tasks: At least one; :func:`run_task` does each of them.
-            done: Called once per task, from any thread, as soon as that task has ended, also where the job failed as a
+            tasks: At least one; each is run by :func:`~afterglow.offload.task.run_task`.
+            done: Called once per task, from any thread, as soon as that task has ended, also if the job failed as a
                 whole. It must not block.
         """
         ...
 
     def close(self) -> None:
-        """Run no further task. What is under way may go on; ``done`` need not be called for it any more."""
+        """Run no further task. Running tasks may complete; ``done`` need not be called for them any more."""
         ...
 
 
-class Dispatcher:
+class TaskDispatcher:
     """Hands tasks out to a runner. Thread-safe; never waits.
 
     Args:
-        runner: Runs them.
-        clock: For rates, and for what stands still.
+        runner: Runs the tasks.
+        clock: Time for rates and for stalled attempts.
         lock: Guards the attempts.
-        ended: Called for every task that has ended.
+        on_result: Called for every task that has ended.
     """
 
     def __init__(
-        self, runner: TaskRunner, clock: Clock, lock: RLock, ended: Callable[[Task, PartResult], None]
+        self, runner: TaskRunner, clock: Clock, lock: RLock, on_result: Callable[[Task, PartResult], None]
     ) -> None:
         self._runner = runner
         self._clock = clock
         self._lock = lock
-        self._ended = ended
-        self._admission = Admission(clock)
+        self._on_result = on_result
+        self._throttle = TaskThrottle(clock)
 
     def hand_out(self, topics: Collection[TopicOffload]) -> None:
-        """Give the runner what waits and may go out, of all topics in turn, as one job."""
+        """Submit waiting tasks that rates admit, of all topics in turn, as one job."""
         tasks: list[Task] = []
         with self._lock:
             waiting = list(topics)
@@ -78,58 +80,55 @@ class Dispatcher:
         if not tasks:
             return
         try:
-            self._runner.submit(tasks, self._ended)
+            self._runner.submit(tasks, self._on_result)
         except Exception as error:  # noqa: BLE001 - of any kind: no topic must wait for these tasks
-            _log.warning("no job could be started: %s", error)
-            cause = error if isinstance(error, AfterglowError) else StorageError(f"no job could be started: {error!r}")
+            _log.warning("cannot start an offload job: %s", error)
+            cause = (
+                error if isinstance(error, AfterglowError) else StorageError(f"cannot start an offload job: {error!r}")
+            )
             for task in tasks:
-                self._ended(task, failed(task, cause))
+                self._on_result(task, failed(task, cause))
 
-    def name_stalled(self, topics: Collection[TopicOffload], patience_s: float) -> None:
-        """Log attempts that have made no progress for so many seconds; each once."""
+    def log_stalled(self, topics: Collection[TopicOffload], stalled_s: float) -> None:
+        """Log attempts and segments that have made no progress for ``stalled_s`` seconds; each once."""
         with self._lock:
-            since_s = self._clock.monotonic() - patience_s
+            since_s = self._clock.monotonic() - stalled_s
             for topic in topics:
-                if (first := topic.stalled_segment(patience_s)) is not None:
+                if (first := topic.newly_stalled_segment(stalled_s)) is not None:
                     _log.warning(
                         "segment %s of %s, from %s on, has made no progress for %d s: %d of %d parts are uploaded; %s",
-                        *(first.uuid, topic.name, first.begin, patience_s, len(first.record.done)),
+                        *(first.uuid, topic.name, first.begin, stalled_s, len(first.record.done)),
                         *(len(first.record.planned), topic.stream_error or first.record.last_error or "no error known"),
                     )
-                for attempt in topic.window.attempts:
+                for attempt in topic.ledgers.attempts:
                     if attempt.stalled or attempt.progress_s > since_s:
                         continue
                     attempt.stalled = True
                     _log.warning(
                         "the offload of ledger %d of %s has made no progress for %d s: it is %s, %d of %d tasks ended",
-                        *(attempt.ledger_id, topic.name, patience_s, attempt.stage.name.lower()),
+                        *(attempt.ledger_id, topic.name, stalled_s, attempt.stage.name.lower()),
                         *(len(attempt.results), len(attempt.tasks)),
                     )
 
-    def forget(self, name: str) -> None:
-        """Drop what is held for a topic."""
+    def drop(self, name: str) -> None:
+        """Drop the token buckets of a topic."""
         with self._lock:
-            self._admission.forget(name)
+            self._throttle.drop(name)
 
     def _admit(self, topic: TopicOffload, tasks: list[Task]) -> bool:
-        """Take one task of a topic; returns whether there was one that may go out."""
+        """Take one task of a topic; returns whether one was admitted."""
         found = topic.next_task()
-        if found is None or not self._admission.open(topic.name, topic.policy):
+        if found is None or not self._throttle.admits(topic.name, topic.policy):
             return False
         task, requests = found
-        self._admission.charge(topic.name, topic.policy, task.size_bytes, requests)
+        self._throttle.charge(topic.name, topic.policy, task.size_bytes, requests)
         topic.hand_out(task)
         tasks.append(task)
         return True
 
 
-class _Rated(NamedTuple):
-    rate: int
-    bucket: TokenBucket
-
-
 class SegmentTasks:
-    """Tasks of one topic's segments that wait or run. Thread-safe.
+    """Waiting and running tasks of one topic's segments. Thread-safe.
 
     Args:
         lock: Guards them.
@@ -145,67 +144,73 @@ class SegmentTasks:
             return len(self._waiting) + len(self._running)
 
     def add(self, tasks: Collection[StreamTask]) -> None:
-        """Have tasks wait."""
+        """Add waiting tasks."""
         with self._lock:
             self._waiting.extend(tasks)
 
     def drop_waiting(self) -> None:
-        """Drop the tasks that wait."""
+        """Drop the waiting tasks."""
         with self._lock:
             self._waiting.clear()
 
     def next_task(self) -> tuple[StreamTask, int] | None:
-        """A task to hand out, and the requests that come with it; None where none waits or enough are out."""
+        """The next task to hand out, and the number of its requests; None if none waits or the limit is reached."""
         with self._lock:
             if not self._waiting:
                 return None
             task = self._waiting[0]
-            out_bytes = sum(running.size_bytes for running in self._running.values())
-            if out_bytes and out_bytes + task.size_bytes > MOST_BYTES:
+            running_bytes = sum(running.size_bytes for running in self._running.values())
+            if running_bytes and running_bytes + task.size_bytes > MAX_RUNNING_BYTES:
                 return None
-            # With a segment's first part those of its owner: head, index, its check; of several also create, complete.
-            several = isinstance(task, PartTask) and task.upload_id is not None
-            owners = 0 if task.number > 1 else 5 if several else 3
+            # The first part also pays for the owner's requests: head, index, its check; create and complete of an
+            # upload.
+            is_multipart = isinstance(task, PartTask) and task.upload_id is not None
+            owners = 0 if task.number > 1 else 5 if is_multipart else 3
             return task, 1 + owners
 
     def hand_out(self, task: StreamTask) -> None:
-        """The task that :meth:`next_task` gave goes out."""
+        """Count the task that :meth:`next_task` returned as running."""
         with self._lock:
             self._waiting.popleft()
             self._running[task.task_id] = task
 
     def end(self, task: StreamTask) -> bool:
-        """Take note that a task has ended; returns whether it was running here: each ends once."""
+        """Remove a task that has ended; returns whether it was running here: each ends once."""
         with self._lock:
             return self._running.pop(task.task_id, None) is not None
 
-    def writes(self, uuid: UUID) -> bool:
-        """Whether a task may still write an object of that UUID."""
+    def is_writing(self, uuid: UUID) -> bool:
+        """Whether a task may still write an object of a UUID."""
         with self._lock:
             return any(task.key == str(uuid) for task in self._running.values())
 
 
-class Admission:
-    """Buckets of bytes and requests, for the process and for each topic. Not thread-safe.
+class _RatedBucket(NamedTuple):
+    rate: int
+    bucket: TokenBucket
+
+
+class TaskThrottle:
+    """Token buckets of bytes and requests, for the process and for each topic. Not thread-safe.
 
     Args:
-        clock: Tokens are earned by its time that only passes.
+        clock: Tokens accrue by its monotonic time.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: dict[tuple[str, str], _Rated] = {}
+        self._buckets: dict[tuple[str, str], _RatedBucket] = {}
 
-    def open(self, name: str, policy: BrokerConfig) -> bool:
+    def admits(self, name: str, policy: BrokerConfig) -> bool:
         """Whether a task of the topic may be handed out now."""
         return all(bucket.charge(0) <= 0 for _, bucket in self._of(name, policy))
 
     def charge(self, name: str, policy: BrokerConfig, size_bytes: int, requests: int) -> None:
-        """Take note of a task that is handed out."""
+        """Charge a task that is handed out."""
         for unit, bucket in self._of(name, policy):
             bucket.charge(size_bytes if unit == "bytes" else requests)
 
-    def forget(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         """Drop the buckets of a topic."""
         for unit in ("bytes", "requests"):
             self._buckets.pop((name, unit), None)
@@ -221,27 +226,27 @@ class Admission:
                 self._buckets.pop((owner, unit), None)
                 continue
             known = self._buckets.get((owner, unit))
-            if known is None or known.rate != rate:  # a policy was changed: the new rate holds from a full bucket on
-                known = self._buckets[owner, unit] = _Rated(rate, TokenBucket(rate, clock=self._clock.monotonic))
+            if known is None or known.rate != rate:  # the policy was changed: the new rate starts with a full bucket
+                known = self._buckets[owner, unit] = _RatedBucket(rate, TokenBucket(rate, clock=self._clock.monotonic))
             yield unit, known.bucket
 
 
 JOB_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Buckets of job durations: from some small parts to a backlog of hours."""
+"""Histogram buckets of job durations: from some small parts to a backlog of hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """Jobs since the start. A job fails where it leaves tasks undone, not where a task's result is an error."""
+    """Jobs since the start. A job fails if it leaves tasks undone, not if the result of a task is an error."""
 
     running: int = 0
-    """Begun and not ended, those that wait for a thread included."""
+    """Submitted and not ended, also if they wait for a thread."""
     succeeded: int = 0
     failed: int = 0
     seconds: float = 0.0
-    """Of those that have ended, from when they were handed in."""
+    """Of jobs that have ended, from their submission."""
     within: tuple[int, ...] = (0,) * len(JOB_SECONDS)
-    """How many of those took no longer than each of ``JOB_SECONDS``."""
+    """Number of ended jobs that took no longer than each of ``JOB_SECONDS``."""
 
 
 class JobCounters:
@@ -252,12 +257,12 @@ class JobCounters:
         self._counts = JobCounts()
 
     def begun(self) -> None:
-        """A job was handed in."""
+        """Count a submitted job."""
         with self._lock:
             self._counts = replace(self._counts, running=self._counts.running + 1)
 
     def ended(self, seconds: float, *, failed: bool) -> None:
-        """A job has ended."""
+        """Count an ended job."""
         with self._lock:
             known = self._counts
             self._counts = JobCounts(
@@ -269,5 +274,5 @@ class JobCounters:
             )
 
     def counts(self) -> JobCounts:
-        """The counts as of now."""
+        """The current counts."""
         return self._counts

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.position import Position
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
-    from afterglow.offload.segments.environment import SegmentEnvironment
+    from afterglow.offload.environment import SegmentEnvironment
     from afterglow.offload.segments.uncovered import PositionRange
     from afterglow.offload.task import PartResult, StreamTask
 
@@ -70,7 +70,7 @@ class _Seen(NamedTuple):
 
 
 class TopicStream:
-    """The segments of one topic. :meth:`due` and :meth:`on_part_result` may be called at any time, the rest serially.
+    """Segments of one topic. :meth:`is_due` and :meth:`on_part_result` may be called at any time, the rest serially.
 
     Args:
         environment: What its segments share.
@@ -150,13 +150,13 @@ class TopicStream:
         """When time alone brings something to do, epoch milliseconds; None: it does not."""
         return self._retry_at_ms or self._close_at_ms  # before the next try nothing is closed either
 
-    def committed_to(self, target: Position) -> bool:
+    def is_committed_to(self, target: Position) -> bool:
         """Whether everything up to ``target`` that belongs into segments is committed."""
         if self._uploads is None or any(upload.begin <= target for upload in self._uploads):
             return False
         return all(entries.begin > target for entries in self._uncovered(streaming=True))
 
-    def leaves_out(self, target: Position) -> bool:
+    def is_out_of_reach(self, target: Position) -> bool:
         """Whether entries up to ``target`` will never be in segments: streaming was switched off before."""
         if self._uploads is None or self._env.policy().streaming_offload_enabled:
             return False
@@ -165,9 +165,9 @@ class TopicStream:
         begins += [entries.begin for entries in self._uncovered(streaming=False, closed=True)]
         if any(begin <= target for begin in begins):
             return False
-        return not self.committed_to(target)
+        return not self.is_committed_to(target)
 
-    def due(self, now_ms: int) -> bool:
+    def is_due(self, now_ms: int) -> bool:
         """Whether :meth:`advance` could do something. Compares a few numbers."""
         if self._uploads is None or self._results:
             return True
@@ -265,7 +265,7 @@ class TopicStream:
                 tasks.clear()
             self._finish_first(uploads)
         self._close_at_ms = self._when_to_close(uploads)
-        if self._target is not None and self.committed_to(self._target):
+        if self._target is not None and self.is_committed_to(self._target):
             self._target = None
 
     def _move_failed(self, uploads: list[SegmentUpload]) -> None:

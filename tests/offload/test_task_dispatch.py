@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.support.clock import ManualClock
 
 from afterglow.config import BrokerConfig
-from afterglow.offload.dispatch import Admission
+from afterglow.offload.task_dispatch import TaskThrottle
 
 
 def limits(**changes: int) -> BrokerConfig:
@@ -13,10 +13,10 @@ def limits(**changes: int) -> BrokerConfig:
 
 
 def test_without_limits_everything_is_admitted() -> None:
-    admission = Admission(ManualClock())
+    throttle = TaskThrottle(ManualClock())
     for _ in range(100):
-        assert admission.open("a", limits())
-        admission.charge("a", limits(), 1 << 40, 1000)
+        assert throttle.admits("a", limits())
+        throttle.charge("a", limits(), 1 << 40, 1000)
 
 
 @given(
@@ -26,12 +26,12 @@ def test_without_limits_everything_is_admitted() -> None:
 )
 def test_over_time_no_more_goes_out_than_the_rate_allows(rate: int, sizes: list[int], pauses: list[float]) -> None:
     clock = ManualClock()
-    admission = Admission(clock)
+    throttle = TaskThrottle(clock)
     policy = limits(offload_throttling_rate_in_bytes=rate)
     gone = last = 0
     for size, pause in zip(sizes, pauses, strict=False):
-        if admission.open("a", policy):
-            admission.charge("a", policy, size, 1)
+        if throttle.admits("a", policy):
+            throttle.charge("a", policy, size, 1)
             gone, last = gone + size, size
         assert gone - last <= rate * (clock.monotonic() + 1) + 1e-6
         clock.advance(pause)
@@ -40,29 +40,29 @@ def test_over_time_no_more_goes_out_than_the_rate_allows(rate: int, sizes: list[
 
 def test_a_topic_in_debt_holds_up_no_other_but_the_process_does() -> None:
     clock = ManualClock()
-    admission = Admission(clock)
+    throttle = TaskThrottle(clock)
     each = limits(offload_throttling_rate_per_topic_in_requests=1)
-    admission.charge("a", each, 0, 5)
-    assert not admission.open("a", each)
-    assert admission.open("b", each)
+    throttle.charge("a", each, 0, 5)
+    assert not throttle.admits("a", each)
+    assert throttle.admits("b", each)
     everyone = limits(offload_throttling_rate_in_requests=1)
-    admission.charge("a", everyone, 0, 5)
-    assert not admission.open("b", everyone)
+    throttle.charge("a", everyone, 0, 5)
+    assert not throttle.admits("b", everyone)
     clock.advance(4)
-    assert admission.open("b", everyone)
+    assert throttle.admits("b", everyone)
 
 
 def test_a_changed_rate_holds_at_once() -> None:
-    admission = Admission(ManualClock())
-    admission.charge("a", limits(offload_throttling_rate_in_bytes=1), 1000, 1)
-    assert not admission.open("a", limits(offload_throttling_rate_in_bytes=1))
-    assert admission.open("a", limits(offload_throttling_rate_in_bytes=2))
-    assert admission.open("a", limits())
+    throttle = TaskThrottle(ManualClock())
+    throttle.charge("a", limits(offload_throttling_rate_in_bytes=1), 1000, 1)
+    assert not throttle.admits("a", limits(offload_throttling_rate_in_bytes=1))
+    assert throttle.admits("a", limits(offload_throttling_rate_in_bytes=2))
+    assert throttle.admits("a", limits())
 
 
 def test_what_is_forgotten_begins_anew() -> None:
-    admission = Admission(ManualClock())
+    throttle = TaskThrottle(ManualClock())
     policy = limits(offload_throttling_rate_per_topic_in_bytes=1)
-    admission.charge("a", policy, 1000, 1)
-    admission.forget("a")
-    assert admission.open("a", policy)
+    throttle.charge("a", policy, 1000, 1)
+    throttle.drop("a")
+    assert throttle.admits("a", policy)

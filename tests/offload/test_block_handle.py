@@ -17,8 +17,8 @@ from afterglow.format.frames import FRAME_BYTES, frame_entries, scan_frames
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import Position
-from afterglow.offload.blocks import BlockOffloader
-from afterglow.offload.handle import Assembly, BlockHandle, SegmentLimits
+from afterglow.offload.block_handle import Assembly, BlockHandle, SegmentLimits
+from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import OffloadResult
 from afterglow.offload.segments.part_planner import Sizes, plan_parts
 from afterglow.offload.segments.uncovered import EntryRange, PositionRange

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from afterglow.errors import TopicMissing
 from afterglow.format.objects import ObjectKey
-from afterglow.offload.scan import Scan, scan_ledgers
+from afterglow.offload.ledger_scan import LedgerScan, scan_ledgers
 from afterglow.storage.memory import MemoryStore
 
 
@@ -13,14 +13,14 @@ def no_topic(name: str) -> NoReturn:
     raise TopicMissing(name)
 
 
-def scan(objects: int, *, most: int = 10, looks: int = 100) -> Scan:
+def scan(objects: int, *, limit: int = 10, looks: int = 100) -> LedgerScan:
     """Scan a tier of so many ledgers and as many other objects, with time for so many looks."""
     store = MemoryStore()
     for number in range(objects):
         store.put(str(ObjectKey(UUID(int=number), number)), b"x")
         store.put(f"other-{number}", b"x")
     left = iter(range(looks))
-    return scan_ledgers(store, "us", no_topic, most=most, expired=lambda: next(left, None) is None)
+    return scan_ledgers(store, "us", no_topic, limit=limit, is_expired=lambda: next(left, None) is None)
 
 
 def test_a_scan_ends_with_the_tier() -> None:
@@ -38,4 +38,4 @@ def test_a_scan_ends_when_time_is_up() -> None:
     found = scan(9, looks=5)
     assert len(found.ledgers) <= 5
     assert not found.complete
-    assert scan(9, looks=0) == Scan((), complete=False)
+    assert scan(9, looks=0) == LedgerScan((), complete=False)

@@ -1,13 +1,14 @@
-"""Environment of a topic's segments: ledger, records, stores, and what makes their tasks and pending deletes."""
+"""Environments of offload: services shared by all topics, and the services of one topic's segments."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from afterglow.errors import NotSupported
-from afterglow.offload.blocks import object_metadata
+from afterglow.errors import AfterglowError, NotSupported
+from afterglow.offload.block_offloader import object_metadata
 from afterglow.offload.offloader import NAME_KEY, extra_metadata, recorded_location
 from afterglow.offload.pending_deletes import PendingDelete, pending_delete_of_ledger
 from afterglow.offload.segments.part_planner import Sizes
@@ -18,69 +19,121 @@ from afterglow.tier.locations import location_of_record, store_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from threading import RLock
+    from typing import TypeAlias
     from uuid import UUID
 
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.afterglow_pb2 import UploadRecord
     from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.ledger.environment import Clock
+    from afterglow.ledger.environment import Clock, Executor
     from afterglow.ledger.managed_ledger import ManagedLedger
+    from afterglow.ledger.store import LedgerStore
     from afterglow.metadata.paths import AfterglowPaths
     from afterglow.metadata.store import MetadataStore
+    from afterglow.offload.offloader import LedgerOffloader
+    from afterglow.offload.pending_deletes import PendingDeletes
     from afterglow.offload.segments.part_planner import Offsets, PlannedPart
-    from afterglow.offload.topic_schedule import OffloadEnvironment
+    from afterglow.offload.topic_schedule import TopicSchedule
+    from afterglow.policy.resolver import Policies
     from afterglow.read.copies import LedgerCopy
     from afterglow.read.objects import Located
     from afterglow.storage.store import ObjectStore
-    from afterglow.tier.locations import TierLocation
+    from afterglow.tier.locations import TierLocation, Tiers
+
+    Offloaders: TypeAlias = Callable[[BrokerConfig, TierLocation | None, Tiers], LedgerOffloader]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadEnvironment:
+    """Services, clock and threads shared by the offload of all topics."""
+
+    store: LedgerStore
+    metadata: MetadataStore
+    paths: AfterglowPaths
+    policies: Policies
+    tiers: Tiers
+    own: TierLocation | None
+    """The server's own tier."""
+    offloaders: Offloaders
+    """Creates the offloader of a policy."""
+    pending_deletes: PendingDeletes
+    schedule: TopicSchedule
+    executor: Executor
+    clock: Clock
+    lock: RLock
+    """Guards state shared by topics and threads of the task runner. Never held during I/O."""
+    cluster: str
+    instance: str
+    """Id of the server and of its hot log."""
+    home: str
+    """The server's home directory; empty if tasks must not read files."""
+    remote: Callable[[], PulsarAddress | None]
+    """Address at which workers that do not share the server's disk read topics."""
+    flush: Callable[[], None]
+    """Makes all confirmed entries of the hot log readable for other processes."""
+    hand_out: Callable[[], None]
+    """Submits the waiting tasks of all topics before a poll has ended."""
+    new_uuid: Callable[[], UUID]
+    segment_sizes: Callable[[BrokerConfig], Sizes] | None = None
+    """Sizes of blocks and parts under a policy; None: those of the policy."""
+
+    def flush_for(self, name: str) -> None:
+        """Flush the hot log before tasks of a topic go out. A failure is logged; tasks that need the data fail."""
+        try:
+            self.flush()
+        except AfterglowError as error:
+            _log.warning("%s: cannot flush the hot log: %s", name, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnvironment:
-    """What the segments of one topic share, as long as this process owns it."""
+    """Services of the segments of one topic, for as long as this process owns the topic."""
 
     ledger: ManagedLedger
     metadata: MetadataStore
     paths: AfterglowPaths
     clock: Clock
     instance: str
-    """Of the server; every object carries it."""
+    """Id of the server, in the user metadata of every object."""
     home: str
-    """The server's home directory, where tasks find the hot ledgers; empty where they are not to look there."""
+    """The server's home directory, where tasks find hot ledgers; empty if tasks must not read files."""
     policy: Callable[[], BrokerConfig]
     """The topic's effective policy."""
     location: Callable[[], TierLocation]
-    """The tier location of new segments. Raises ``ConfigError`` or ``NotSupported`` where there is none."""
+    """The tier location of new segments. Raises ``ConfigError`` or ``NotSupported`` if the policy has none."""
     sizes: Callable[[BrokerConfig], Sizes]
     """Sizes of blocks and parts under a policy."""
     offsets: Offsets
     open_store: Callable[[TierLocation], ObjectStore]
     store_options: Callable[[TierLocation], Mapping[str, str]]
-    """What a task needs to open the same store."""
+    """Options with which a task opens the same store."""
     driver_task: Callable[[UploadRecord, PlannedPart], SegmentTask]
     """The task that writes a whole segment through an external driver."""
     open_copy: Callable[[Located, int], LedgerCopy]
-    """Opens what an external driver has stored of a ledger."""
+    """Opens the copy of a ledger that an external driver stored."""
     user_metadata: Callable[[str], Mapping[str, str]]
-    """Of an object in the role ``data`` or ``index``."""
+    """User metadata of an object in the role ``data`` or ``index``."""
     give_up: Callable[[UUID, TierLocation, str], None]
-    """Records that an object and its uploads are to be deleted, with the reason. Durable when it returns."""
+    """Records a pending delete of an object and its uploads, with a reason. Durable when it returns."""
     give_up_ledger: Callable[[int], None]
-    """Records that the objects of a failed attempt at a whole ledger are to be deleted. Durable when it returns."""
+    """Records a pending delete of the objects of a failed whole-ledger attempt. Durable when it returns."""
     new_uuid: Callable[[], UUID] = uuid4
     remote: Callable[[], PulsarAddress | None] = lambda: None
-    """Address at which tasks read the topic that do not share the server's disk."""
+    """Address at which tasks that do not share the server's disk read the topic."""
 
 
 def segment_environment(
     ledger: ManagedLedger, env: OffloadEnvironment, policy: Callable[[], BrokerConfig]
 ) -> SegmentEnvironment:
-    """The environment of the segments of a topic that this process owns.
+    """The environment for the segments of a topic that this process owns.
 
     Args:
         ledger: The topic.
-        env: What all topics share.
-        policy: Gives its effective policy.
+        env: Services shared by all topics.
+        policy: Returns the topic's effective policy.
     """
     name = ledger.name
     extra = extra_metadata(name, cluster=env.cluster, instance=env.instance)
@@ -133,7 +186,7 @@ def _driver_task(
     policy: BrokerConfig,
     env: OffloadEnvironment,
 ) -> SegmentTask:
-    """The task for a segment of the external driver that it was assigned to, whatever the policy says today."""
+    """The task for the external driver to which the segment was assigned, also if the policy names another by now."""
     location = location_of_record(record.location)
     return SegmentTask(
         topic=extra[NAME_KEY],

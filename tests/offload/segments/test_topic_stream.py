@@ -28,7 +28,7 @@ from afterglow.format.proto import afterglow_pb2 as proto
 from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.offload.segments import edits, records
 from afterglow.offload.segments.part_planner import Sizes
-from afterglow.offload.segments.stream import MOST_AT_ONCE, TopicStream
+from afterglow.offload.segments.topic_stream import MOST_AT_ONCE, TopicStream
 from afterglow.offload.segments.uncovered import range_between
 from afterglow.offload.segments.upload import SegmentUpload
 from afterglow.offload.segments.upload_record import UploadRecordNode
@@ -113,11 +113,11 @@ def test_a_segment_closes_when_its_first_entry_is_old_enough_and_none_begins_wit
     world.settle()
     assert world.covered() == []
     world.world.clock.advance(1)
-    assert world.stream.due(world.world.clock.now_ms())
+    assert world.stream.is_due(world.world.clock.now_ms())
     world.settle()
     assert world.covered() == ["1:0"]
     world.world.clock.advance(10_000)
-    assert not world.stream.due(world.world.clock.now_ms())
+    assert not world.stream.is_due(world.world.clock.now_ms())
     world.settle()
     assert len(world.segments()) == 1
 
@@ -277,7 +277,7 @@ def test_a_failed_segment_is_resumed_from_its_parts_and_nothing_begins_before() 
     assert upload.record.attempts == 1
     assert len(upload.record.done) == 1
     world.world.clock.advance(0.1)
-    assert not world.stream.due(world.world.clock.now_ms())
+    assert not world.stream.is_due(world.world.clock.now_ms())
     looks_at = world.stream.next_poll_ms
     assert looks_at is not None
     assert looks_at > world.world.clock.now_ms(), "not before it may be tried again, though the segment is old"
@@ -809,7 +809,7 @@ def test_looking_at_an_idle_stream_compares_a_few_numbers(monkeypatch: pytest.Mo
     world.append(b"a")
     world.settle()
     monkeypatch.setattr(TopicStream, "_uncovered", None)
-    assert not world.stream.due(world.world.clock.now_ms())
+    assert not world.stream.is_due(world.world.clock.now_ms())
 
 
 @pytest.mark.parametrize("size_bytes", range(50, 300, 25))
@@ -818,4 +818,4 @@ def test_what_fills_a_part_but_ends_with_no_block_is_not_looked_at_until_more_co
     for _ in range(20):
         world.append(bytes(size_bytes))
         world.settle()
-        assert not world.stream.due(world.world.clock.now_ms())
+        assert not world.stream.is_due(world.world.clock.now_ms())

@@ -26,7 +26,7 @@ from afterglow.format.index import encode_index
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.position import Position
 from afterglow.format.statistics import measure_block
-from afterglow.offload.blocks import put_index
+from afterglow.offload.block_offloader import put_index
 from afterglow.offload.offloader import OffloadHandle, OffloadResult, check_follows
 from afterglow.offload.segments.records import segment_index
 

@@ -1,6 +1,6 @@
-"""Scan of a tier for objects of whole ledgers, and whether metadata names them.
+"""Scan of a tier for objects of whole ledgers, each compared with metadata.
 
-A quick report for operators, as Pulsar has it. Segments, blocks and orphans are for :mod:`afterglow.verify`.
+A quick report for operators, as in Pulsar. Segments, blocks and orphans are verified by :mod:`afterglow.verify`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 OK: Final = "OK"
 UNKNOWN: Final = "UNKNOWN"
-"""Of another cluster, or without a word on whose it is."""
+"""The object belongs to another cluster, or its metadata does not name one."""
 _NOT_FOUND: Final = "NOT-FOUND"
 _NOT_OFFLOADED: Final = "NOT-OFFLOADED"
 _BAD_UUID: Final = "BAD-UUID"
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class LedgerScan:
     """Result of a scan."""
 
     ledgers: tuple[ScannedLedger, ...]
     complete: bool
-    """False: there may be more."""
+    """False: the scan ended early, and there may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class ScannedLedger:
     modified_ms: int
     metadata: Mapping[str, str]
     managed_ledger: str | None
-    """Whose ledger it says it is."""
+    """The managed ledger that its user metadata names."""
     status: str
-    """Pulsar's word for what metadata says of it."""
+    """Result of the comparison with metadata, in Pulsar's words."""
     entries: int | None
-    """Of the ledger, where metadata has it."""
+    """Entries of the ledger; None if metadata does not have the ledger."""
     offloaded: bool | None
-    """Whether metadata says that the ledger is in the tier, as this object or otherwise, where it has it."""
+    """Whether the ledger is in the tier, in this object or another; None if metadata does not have the ledger."""
 
 
 def scan_ledgers(
@@ -61,17 +61,17 @@ def scan_ledgers(
     cluster: str,
     info_of: Callable[[str], ManagedLedgerInfo],
     *,
-    most: int,
-    expired: Callable[[], bool],
-) -> Scan:
+    limit: int,
+    is_expired: Callable[[], bool],
+) -> LedgerScan:
     """Scan the objects that hold a ledger; one request for each.
 
     Args:
         store: The tier.
-        cluster: The cluster whose objects are looked up in metadata.
-        info_of: A topic's metadata, by managed-ledger name; raises ``TopicMissing``.
-        most: Number of objects at which the scan ends.
-        expired: Whether time is up. A tier may hold millions of objects of another kind, which are passed one by one.
+        cluster: The cluster whose objects are compared with metadata.
+        info_of: Returns a topic's ledger list, by managed-ledger name; raises ``TopicMissing``.
+        limit: Number of objects at which the scan ends.
+        is_expired: Whether the deadline has passed. A tier may hold millions of other objects, which the scan skips.
 
     Raises:
         StoreError: The tier cannot be read.
@@ -79,13 +79,13 @@ def scan_ledgers(
     """
     ledgers: list[ScannedLedger] = []
     for listed in store.list():
-        if expired():
-            return Scan(tuple(ledgers), complete=False)
+        if is_expired():
+            return LedgerScan(tuple(ledgers), complete=False)
         key = _ledger_key(listed.key)
         if key is None or key.ledger_id is None:
             continue
-        if len(ledgers) == most:
-            return Scan(tuple(ledgers), complete=False)
+        if len(ledgers) == limit:
+            return LedgerScan(tuple(ledgers), complete=False)
         found = store.head(listed.key)
         metadata = {name.lower(): value for name, value in found.metadata.items()}
         name = metadata.get("managedledgername")
@@ -108,7 +108,7 @@ def scan_ledgers(
                 offloaded=None if row is None else is_fully_offloaded(row),
             )
         )
-    return Scan(tuple(ledgers), complete=True)
+    return LedgerScan(tuple(ledgers), complete=True)
 
 
 def _ledger_key(text: str) -> ObjectKey | None:

@@ -26,7 +26,6 @@ from afterglow.format.index import ClosedLedger, encode_index, index_v1
 from afterglow.format.objects import INDEX_SUFFIX, INSTANCE_KEY, ObjectKey, user_metadata
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.offload.offloader import CLUSTER_KEY, EXTRA_KEYS, NAME_KEY, VERSION_KEY, LedgerOffloader
-from afterglow.offload.parts import group_blocks
 from afterglow.offload.task import LedgerPart, PartTask, run_part
 from afterglow.tier.locations import driver_metadata, driver_setting, location_of_driver, store_options
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from afterglow.format.blocks import BlockPlan
     from afterglow.hot.log import ReadableLedger
     from afterglow.hot.pulsar.address import PulsarAddress
-    from afterglow.offload.handle import BlockHandle
+    from afterglow.offload.block_handle import BlockHandle
     from afterglow.offload.offloader import OffloadedLedger
     from afterglow.offload.task import PartResult
     from afterglow.read.copies import LedgerCopy
@@ -241,7 +240,7 @@ class BlockOffloader(LedgerOffloader):
     def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> BlockHandle:
         """Begin a segment that entries are offered to, cut as the policy says; see the protocol."""
         # Here, since tasks, which import this too, need none of it.
-        from afterglow.offload.handle import BlockHandle, SegmentLimits  # noqa: PLC0415
+        from afterglow.offload.block_handle import BlockHandle, SegmentLimits  # noqa: PLC0415
         from afterglow.offload.segments.part_planner import Sizes  # noqa: PLC0415
 
         policy = self._policy
@@ -292,6 +291,19 @@ class BlockOffloader(LedgerOffloader):
 
     def _store(self, location: TierLocation | None = None) -> ObjectStore:
         return self._tiers.store(location or self._location, self._policy)
+
+
+def group_blocks(plans: Sequence[BlockPlan], max_bytes: int) -> list[tuple[BlockPlan, ...]]:
+    """Blocks in parts of at most ``max_bytes`` each; a larger block is a part by itself."""
+    parts: list[list[BlockPlan]] = []
+    room = 0
+    for plan in plans:
+        if plan.header.block_bytes > room:
+            parts.append([])
+            room = max_bytes
+        parts[-1].append(plan)
+        room -= plan.header.block_bytes
+    return [tuple(part) for part in parts]
 
 
 def put_index(store: ObjectStore, key: str, index: bytes, metadata: Mapping[str, str]) -> None:
