@@ -17,7 +17,7 @@ from afterglow.format.frames import FRAME_BYTES, frame_entries, scan_frames
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import Position
-from afterglow.offload.block_handle import Assembly, BlockHandle, SegmentLimits
+from afterglow.offload.block_handle import BlockHandle, SegmentAssembler, SegmentLimits
 from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.offloader import OffloadResult
 from afterglow.offload.segments.part_planner import Sizes, plan_parts
@@ -130,19 +130,19 @@ def test_blocks_and_parts_are_cut_as_they_are_planned_where_sizes_are_known(seed
         run, lambda at, first, last: offsets[at][first : last + 2], SMALL, number=1, offset=0, closing=True
     )
 
-    assembly = Assembly(SMALL)
+    assembler = SegmentAssembler(SMALL)
     parts: list[bytearray] = []
     for ledger_id, data in framed.items():
         at = 0
         while at < len(entries[ledger_id]):
             stop = min(at + choose.choice([1, 1, 2, 9]), len(entries[ledger_id]))
-            parts += assembly.add(ledger_id, at, memoryview(data), offsets[ledger_id][at : stop + 1])
+            parts += assembler.add(ledger_id, at, memoryview(data), offsets[ledger_id][at : stop + 1])
             at = stop
-    if last := assembly.close():
+    if last := assembler.close():
         parts.append(last)
 
     assert [len(part) for part in parts] == [part.size_bytes for part in planned]
-    assert [plan.header for _, plans, _ in assembly.ledgers() for plan in plans] == [
+    assert [plan.header for _, plans, _ in assembler.ledgers() for plan in plans] == [
         plan.header for part in planned for piece in part.ledgers for plan in piece.plans
     ]
 
@@ -215,7 +215,7 @@ def test_a_segment_takes_what_its_size_allows_and_a_single_entry_whatever_its_si
     with handle(store, max_bytes=3 * (10 + FRAME_BYTES)) as segment:
         assert segment.offer_range(frame_entries([b"0123456789"] * 5, 5), BEGIN, 5) == 3
         assert not segment.can_offer(10)
-        assert not segment.has_room(0)
+        assert not segment.can_hold(0)
         assert not segment.offer_entry(3, 8, b"0123456789")
         assert segment.result().end == Position(3, 7)
     with handle(store, max_bytes=100, uuid=UUID(int=2)) as segment:

@@ -22,11 +22,11 @@ from afterglow.format.frames import iter_entries
 from afterglow.format.index import decode_index
 from afterglow.format.objects import ledger_uuid, parse_key
 from afterglow.metadata.paths import AfterglowPaths
+from afterglow.offload import environment
 from afterglow.offload.block_offloader import BlockOffloader
 from afterglow.offload.drivers import offloader_of
 from afterglow.offload.explain import LedgerState
 from afterglow.offload.offloader import LedgerOffloader, OffloadedLedger, extra_metadata
-from afterglow.offload.segments import environment
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.task import run_task
 from afterglow.policy import validation

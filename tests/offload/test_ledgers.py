@@ -491,7 +491,7 @@ def test_an_object_is_finished_only_whole_and_with_no_index_of_another() -> None
     short.topic(1)
     with pytest.raises(WrongLength):
         finish_anew(short, damage=nothing, entries=1)
-    with pytest.raises(PartMismatch, match="parts 1 came"):
+    with pytest.raises(PartMismatch, match="has 1 uploaded parts of"):
         finish_anew(world, damage=nothing, parts=slice(1))
     with pytest.raises(ObjectExists):
         finish_anew(world, damage=index_before)

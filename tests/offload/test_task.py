@@ -169,7 +169,7 @@ def test_a_ledger_not_written_back_yet_is_an_error_to_try_again(ledger: MemoryLe
     result = run_part(task(plans), open_ledger=lambda _id: nullcontext(ledger), open_store=lambda *_: store)
 
     assert type(result.error) is HotLogError
-    assert "entry 28 only, and 29 is wanted" in str(result.error)
+    assert "entry 28 only, and entry 29 is to be offloaded" in str(result.error)
 
 
 def _longer(ledger: MemoryLedger) -> None:

@@ -1,12 +1,12 @@
-"""The offload handle of the built-in drivers: entries are offered in order, and become one segment in the tier.
+"""Offload handle of the built-in drivers: entries are offered in order, and become one segment in the tier.
 
-For sources whose sizes are not known ahead; where they are, tasks upload planned parts (``docs/decisions/0009``).
-Blocks and parts are cut as :func:`~afterglow.offload.segments.part_planner.plan_parts` cuts them, so that the same
-entries give the same bytes. Parts are uploaded by threads of the handle while further entries come; the last part, and
-the index, when the result is asked for.
+It serves sources of unknown size; for hot ledgers, tasks upload planned parts (``docs/decisions/0009``). Blocks and
+parts have the boundaries of :func:`~afterglow.offload.segments.part_planner.plan_parts`, so that the same entries give
+the same bytes. Threads of the handle upload parts while further entries are offered; :meth:`BlockHandle.result` uploads
+the last part and the index.
 
-A handle changes no metadata: until its result is committed, no reader sees the segment. It does not survive a crash;
-what a crash leaves is found by the UUID, which must be on record before the handle is made.
+A handle changes no metadata: until its result is committed, no reader sees the segment. It does not survive a crash.
+Objects left by a crash are found by the UUID, which must be recorded before the handle is created.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ _UPLOADS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
-    """How a segment is cut, and how much memory that may take."""
+    """Limits of a segment and of the memory of its handle."""
 
     sizes: Sizes
-    """Of blocks and parts."""
+    """Sizes of blocks and parts."""
     max_bytes: int
-    """Bytes of frames that the segment holds at most; a single entry may be larger."""
+    """Maximum bytes of frames in the segment; a single entry may be larger."""
     buffer_bytes: int
-    """Held for entries that are not uploaded; more only where a part, or a single entry, needs more by itself."""
+    """Memory for entries that are not uploaded; exceeded only if a part or a single entry is larger."""
     uploads: int = _UPLOADS
-    """Parts that are uploaded at a time."""
+    """Number of parts that are uploaded at a time."""
 
 
 class BlockHandle(OffloadHandle):
-    """One segment on its way. One call at a time. A context manager, which aborts where no result was asked for.
+    """Handle of one segment; a context manager that aborts unless :meth:`result` has succeeded. One call at a time.
 
     Args:
-        store: Where it goes.
-        uuid: Names it and its object; used for no other.
-        limits: How it is cut.
+        store: The store.
+        uuid: Names the segment and its object; must be unique.
+        limits: Limits of the segment and of memory.
         data_metadata: User metadata of its data object.
         index_metadata: User metadata of its index.
     """
@@ -86,12 +86,12 @@ class BlockHandle(OffloadHandle):
         self._limits = limits
         self._data_metadata = data_metadata
         self._index_metadata = index_metadata
-        self._assembly = Assembly(limits.sizes)
+        self._assembler = SegmentAssembler(limits.sizes)
         self._begin: Position | None = None
         self._last: Position | None = None
         self._frame_bytes = 0
         self._threads = ThreadPoolExecutor(limits.uploads, thread_name_prefix=f"offload-{str(uuid)[:8]}")
-        self._parts: list[tuple[int, Future[Part]]] = []  # size in bytes, and what the store has
+        self._parts: list[tuple[int, Future[Part]]] = []  # size in bytes, and the stored part
         self._creating = threading.Lock()
         self._upload: Upload | None = None
         self._closed = False
@@ -110,32 +110,27 @@ class BlockHandle(OffloadHandle):
 
     @property
     def key(self) -> str:
-        """Of its data object."""
+        """Key of its data object."""
         return str(self._uuid)
 
     def last_offered(self) -> Position | None:
-        """The last entry that was taken; None: none was."""
+        """The last entry that was accepted; None: none."""
         return self._last
 
     def can_offer(self, size: int) -> bool:
-        """Whether an entry of so many bytes would be taken now: the segment is open, and has room as has the buffer."""
-        return not self._closed and self.has_room(size) and self._buffers(size + FRAME_BYTES)
+        """Whether an entry of ``size`` bytes would be accepted now: by an open segment and by its buffer."""
+        return not self._closed and self.can_hold(size) and self._can_buffer(size + FRAME_BYTES)
 
-    def has_room(self, size: int) -> bool:
-        """Whether an entry of so many bytes belongs into this segment; if not, it begins the next one."""
+    def can_hold(self, size: int) -> bool:
+        """Whether an entry of ``size`` bytes fits into this segment; if not, it begins the next one."""
         return not self._frame_bytes or self._frame_bytes + size + FRAME_BYTES <= self._limits.max_bytes
 
     def offer_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> bool:
-        """Offer the entry that follows the last one: the next of its ledger, or the first of a later ledger.
+        """Offer the next entry; see :class:`OffloadHandle`.
 
         Returns:
-            Whether it was taken. If not, then either the segment has no room for it (:meth:`has_room`): ask for the
-            result. Or the buffer is full: :meth:`wait`, and offer it again.
-
-        Raises:
-            HandleClosed: The result was asked for, or the handle aborted.
-            InvalidPosition: The entry does not follow the last one.
-            StorageError: A part could not be uploaded: nothing becomes of this handle but :meth:`abort`.
+            Whether it was accepted. If not, and the segment cannot hold it (:meth:`can_hold`), call :meth:`result`. If
+            the buffer is full, :meth:`wait`, and offer it again.
         """
         view = memoryview(data).cast("B")
         position = Position(ledger_id, entry_id)
@@ -144,21 +139,10 @@ class BlockHandle(OffloadHandle):
         return self._take(position, memoryview(frame), np.array([0, len(frame)])) == 1
 
     def offer_range(self, buffer: Buffer, first_id: Position, count: int) -> int:
-        """Offer consecutive entries of one ledger as hot ledgers and blocks hold them: framed, and without gaps.
-
-        Args:
-            buffer: The frames, and nothing else.
-            first_id: Ledger and entry of the first of them.
-            count: How many there are.
+        """Offer framed consecutive entries of one ledger; see :class:`OffloadHandle`.
 
         Returns:
-            How many were taken, from the first on. For the others see :meth:`offer_entry`.
-
-        Raises:
-            HandleClosed: The result was asked for, or the handle aborted.
-            InvalidPosition: The first entry does not follow the last one that was taken.
-            CorruptBlock: The buffer does not hold the frames of these entries.
-            StorageError: A part could not be uploaded: nothing becomes of this handle but :meth:`abort`.
+            Number of accepted entries, from the first on. For the others see :meth:`offer_entry`.
         """
         view = memoryview(buffer).cast("B")
         self._check(first_id)
@@ -169,23 +153,21 @@ class BlockHandle(OffloadHandle):
         return self._take(first_id, view, frames.offsets)
 
     def wait(self) -> bool:
-        """Wait until one more part is uploaded, or has failed; False where none is under way."""
-        under_way = [part for _, part in self._under_way()]
-        wait(under_way, return_when=FIRST_COMPLETED)
-        return bool(under_way)
+        """Wait until one more part is uploaded, or has failed; False if none is being uploaded."""
+        uploading = [part for _, part in self._uploading()]
+        wait(uploading, return_when=FIRST_COMPLETED)
+        return bool(uploading)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def result(self) -> OffloadResult:
-        """End the segment with the last entry that was taken, and wait until all of it is durable in the tier.
-
-        Asked again, it gives the same.
+        """End the segment with the last accepted entry, and wait until it is durable; see :class:`OffloadHandle`.
 
         Raises:
             HandleClosed: It was aborted, or failed before.
-            InvalidPosition: No entry was taken, and there are no empty segments.
-            WrongLength: The object in the tier is not as long as what was sent.
-            StorageError: The store failed: nothing becomes of this handle but :meth:`abort`.
+            InvalidPosition: No entry was accepted; a segment cannot be empty.
+            WrongLength: The object does not have the length of the uploaded data.
+            StorageError: The store failed; the handle must be aborted.
         """
         if self._result is not None:
             return self._result
@@ -193,9 +175,9 @@ class BlockHandle(OffloadHandle):
         if self._begin is None or self._last is None:
             raise InvalidPosition(f"segment {self._uuid} has no entry: offer one, or abort it")
         self._closed = True
-        last_part = self._assembly.close()
+        last_part = self._assembler.close()
         if not self._parts:
-            with suppress(ObjectExists):  # of another attempt, which its length and instance below tell
+            with suppress(ObjectExists):  # of another attempt, if length and instance match below
                 self._store.put(self.key, last_part, metadata=self._data_metadata, if_absent=True)
         else:
             if last_part:
@@ -204,20 +186,20 @@ class BlockHandle(OffloadHandle):
             assert self._upload is not None
             self._store.complete_upload(self._upload, parts)
         self._threads.shutdown()
-        found, sent = self._store.head(self.key), self._assembly.size_bytes
+        found, sent = self._store.head(self.key), self._assembler.size_bytes
         if found.size_bytes != sent:
             raise WrongLength(f"object {self.key} in {self._store.url} has {found.size_bytes} bytes, {sent} were sent")
         if found.metadata.get(INSTANCE_KEY) != self._data_metadata.get(INSTANCE_KEY):
             raise ObjectExists(f"object {self.key} in {self._store.url} was written by another instance")
-        index = encode_index(segment_index(self._assembly.ledgers()))
+        index = encode_index(segment_index(self._assembler.ledgers()))
         put_index(self._store, self.key, index, self._index_metadata)
         self._result = OffloadResult(self._uuid, self._begin, self._last)
         return self._result
 
     def abort(self) -> None:
-        """Give this attempt up, with its unfinished upload; also after a failure.
+        """Abort this attempt and its unfinished upload, also after a failure.
 
-        Objects stay: another attempt of the same UUID may have written them.
+        Objects are kept: another attempt with the same UUID may have written them.
         """
         self._closed = True
         self._threads.shutdown(cancel_futures=True)
@@ -225,14 +207,12 @@ class BlockHandle(OffloadHandle):
             with suppress(StorageError):
                 self._store.abort_upload(self._upload)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
     def _check_open(self) -> None:
         if self._closed:
-            raise HandleClosed(f"segment {self._uuid} takes no more entries: its result was asked for, or it was ended")
+            raise HandleClosed(f"segment {self._uuid} accepts no more entries: it has ended, or was aborted")
 
     def _check(self, position: Position) -> None:
-        """Insist that the handle is open and sound, and that an entry follows the last one."""
+        """Check that the handle is open, that no upload has failed, and that an entry follows the last one."""
         self._check_open()
         for _, part in self._parts:
             if part.done() and (error := part.exception()) is not None:
@@ -241,17 +221,17 @@ class BlockHandle(OffloadHandle):
         check_follows(self._uuid, self._last, position)
 
     def _take(self, first: Position, frames: memoryview, offsets: NDArray[np.int64]) -> int:
-        """Take entries in steps of about a block, as long as there is room; returns how many."""
+        """Accept entries in steps of about a block, while they fit; returns their number."""
         count, taken = offsets.size - 1, 0
         step_bytes = self._limits.sizes.block_bytes
         while taken < count:
             start = int(offsets[taken])
-            room = min(step_bytes, self._limits.max_bytes - self._frame_bytes)
-            stop = max(int(offsets.searchsorted(start + room, side="right")) - 1, taken + 1)
+            free_bytes = min(step_bytes, self._limits.max_bytes - self._frame_bytes)
+            stop = max(int(offsets.searchsorted(start + free_bytes, side="right")) - 1, taken + 1)
             size = int(offsets[stop]) - start
-            if not (self.has_room(size - FRAME_BYTES) and self._buffers(size)):
+            if not (self.can_hold(size - FRAME_BYTES) and self._can_buffer(size)):
                 break
-            for part in self._assembly.add(first.ledger_id, first.entry_id + taken, frames, offsets[taken : stop + 1]):
+            for part in self._assembler.add(first.ledger_id, first.entry_id + taken, frames, offsets[taken : stop + 1]):
                 self._send(part)
             self._frame_bytes += size
             self._begin = self._begin or first
@@ -259,12 +239,12 @@ class BlockHandle(OffloadHandle):
             taken = stop
         return taken
 
-    def _buffers(self, size: int) -> bool:
-        """Whether the buffer has room for so many bytes; always where waiting would not bring any."""
-        sending = sum(part_bytes for part_bytes, _ in self._under_way())
-        return not sending or sending + self._assembly.held_bytes + size <= self._limits.buffer_bytes
+    def _can_buffer(self, size: int) -> bool:
+        """Whether the buffer can hold ``size`` more bytes; always if no upload is in progress that would free some."""
+        uploading_bytes = sum(part_bytes for part_bytes, _ in self._uploading())
+        return not uploading_bytes or uploading_bytes + self._assembler.held_bytes + size <= self._limits.buffer_bytes
 
-    def _under_way(self) -> list[tuple[int, Future[Part]]]:
+    def _uploading(self) -> list[tuple[int, Future[Part]]]:
         return [(size, part) for size, part in self._parts if not part.done()]
 
     def _send(self, data: bytearray) -> None:
@@ -277,46 +257,46 @@ class BlockHandle(OffloadHandle):
         return self._store.upload_part(self._upload, number, data)
 
 
-class Assembly:
-    """Blocks of a segment, in the buffer of the part that fills. Not thread-safe.
+class SegmentAssembler:
+    """Assembles entries into blocks, in the buffer of the current part. Not thread-safe.
 
     Args:
-        sizes: Of blocks and parts.
+        sizes: Sizes of blocks and parts.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._buffer = bytearray()
-        self._gone_bytes = 0
-        self._block_at = 0  # where the open block begins in the buffer, if one is open
+        self._taken_bytes = 0  # of the parts before the current one
+        self._block_at = 0  # offset of the open block in the buffer, if one is open
         self._open: tuple[int, int] | None = None  # ledger and first entry of the open block
         self._ledgers: dict[int, tuple[list[BlockPlan], list[BlockStatistics]]] = {}
 
     @property
     def held_bytes(self) -> int:
-        """Of the part that fills."""
+        """Bytes of the current part."""
         return len(self._buffer)
 
     @property
     def size_bytes(self) -> int:
-        """Of the object so far."""
-        return self._gone_bytes + len(self._buffer)
+        """Bytes of the object so far."""
+        return self._taken_bytes + len(self._buffer)
 
     def ledgers(self) -> Iterator[tuple[int, Sequence[BlockPlan], Sequence[BlockStatistics]]]:
-        """The blocks of each ledger in the order of the object, but for one that is open."""
+        """The closed blocks of each ledger, in the order of the object."""
         for ledger_id, (plans, blocks) in self._ledgers.items():
             yield ledger_id, plans, blocks
 
     def add(
         self, ledger_id: int, first_entry_id: int, frames: memoryview, offsets: NDArray[np.int64]
     ) -> Iterator[bytearray]:
-        """Add consecutive entries of one ledger, which must follow those before; gives the parts that they fill.
+        """Add consecutive entries of one ledger, which must follow those before; yields the parts that they fill.
 
         Args:
             ledger_id: The ledger.
-            first_entry_id: Of the first of them.
-            frames: Holds their frames.
-            offsets: Of each frame there, and behind the last.
+            first_entry_id: Id of the first entry.
+            frames: A buffer with their frames.
+            offsets: Offset of each frame in the buffer, and the end of the last.
         """
         at, count = 0, offsets.size - 1
         while at < count:
@@ -326,24 +306,24 @@ class Assembly:
                 self._block_at = len(self._buffer)
                 self._open = ledger_id, first_entry_id + at
                 self._buffer += bytes(HEADER_BYTES)
-            room = self._sizes.block_bytes - (len(self._buffer) - self._block_at)
-            stop = max(int(offsets.searchsorted(start + room, side="right")) - 1, at + 1)
+            free_bytes = self._sizes.block_bytes - (len(self._buffer) - self._block_at)
+            stop = max(int(offsets.searchsorted(start + free_bytes, side="right")) - 1, at + 1)
             self._buffer += frames[start : int(offsets[stop])]
             at = stop
 
     def close(self) -> bytearray:
-        """End the last block; gives the last part, which is empty where the one before was filled exactly."""
+        """Close the last block; returns the last part, which is empty if the part before it was filled exactly."""
         full = list(self._end_block())
         return full[0] if full else self._take_buffer()
 
     def _fits(self, ledger_id: int, frame_bytes: int) -> bool:
-        """Whether an entry goes into the open block."""
+        """Whether an entry fits into the open block."""
         if self._open is None or self._open[0] != ledger_id:
             return False
         return len(self._buffer) - self._block_at + frame_bytes <= self._sizes.block_bytes
 
     def _end_block(self) -> Iterator[bytearray]:
-        """Close the open block, if any, and give the part if that fills it."""
+        """Close the open block, if any, and yield the part if it is full."""
         if self._open is None:
             return
         ledger_id, first_entry_id = self._open
@@ -353,7 +333,7 @@ class Assembly:
         enclose_frames(block, 0, header, block.nbytes - HEADER_BYTES)
         found = scan_frames(block, first_entry_id, HEADER_BYTES)
         plans, blocks = self._ledgers.setdefault(ledger_id, ([], []))
-        plans.append(BlockPlan(header, found.end_entry_id, 0, 0, self._gone_bytes + self._block_at))
+        plans.append(BlockPlan(header, found.end_entry_id, 0, 0, self._taken_bytes + self._block_at))
         blocks.append(measure_block(block, block, found.offsets))
         block.release()
         if len(self._buffer) >= self._sizes.part_bytes:
@@ -361,5 +341,5 @@ class Assembly:
 
     def _take_buffer(self) -> bytearray:
         part, self._buffer = self._buffer, bytearray()
-        self._gone_bytes += len(part)
+        self._taken_bytes += len(part)
         return part

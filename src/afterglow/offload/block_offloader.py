@@ -1,8 +1,8 @@
-"""Built-in drivers: a ledger becomes one data object in Pulsar's format V1, and an index beside it.
+"""Offloader of the built-in drivers: a ledger becomes one data object in Pulsar's format V1, with an index object.
 
-Tasks do the bulk (:mod:`afterglow.offload.task`), in this process or elsewhere; this module plans them, and turns their
-results into an object with an index. The index is made from plans and results alone, so that any process that finishes
-it writes the same.
+Tasks do the bulk work (:mod:`afterglow.offload.task`), in this process or in workers; this module plans them, and
+combines their results into an object with an index. The index is derived from plans and results alone, so that any
+process that finishes it writes the same bytes.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """One attempt to copy one closed ledger."""
+    """Parameters of one attempt to copy a closed ledger."""
 
     ledger_id: int
     entries: int
-    """That the topic's list says it has."""
+    """Number of entries by the ledger list."""
     closed_ms: int
     uuid: UUID
-    """Of the attempt."""
+    """UUID of the attempt."""
     extra: Mapping[str, str]
-    """For the objects; see :func:`~afterglow.offload.offloader.extra_metadata`."""
+    """Extra metadata of the objects; see :func:`~afterglow.offload.offloader.extra_metadata`."""
     home: str = ""
     """The server's home directory."""
     instance: str = ""
-    """Id of the hot log there."""
+    """Id of the hot log in that directory."""
     remote: PulsarAddress | None = None
-    """Where tasks read the topic that do not share the server's disk."""
+    """Address at which tasks that do not share the server's disk read the topic."""
 
     @property
     def key(self) -> str:
-        """Of the data object."""
+        """Key of the data object."""
         return str(ObjectKey(self.uuid, self.ledger_id))
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """A ledger on its way into an object."""
+    """Upload of a ledger into an object, with the tasks that write its parts."""
 
     order: CopyOrder
     parts: tuple[tuple[BlockPlan, ...], ...]
@@ -93,15 +93,15 @@ class BlockCopy:
 
 
 class BlockOffloader(LedgerOffloader):
-    """Writes ledgers and segments as blocks to one place.
+    """Writes ledgers and segments as blocks to one tier location.
 
     Args:
-        location: Where objects go.
+        location: The tier location.
         policy: Sizes and credentials.
-        tiers: Opens the place's store.
+        tiers: Opens the store of the location.
         block_bytes: Size of blocks; by default the policy's.
-        part_bytes: Most bytes of blocks that go in one part, and through one task's memory; by default the policy's. A
-            larger block is a part by itself.
+        part_bytes: Maximum bytes of a part, which a task holds in memory; by default the policy's. A larger block is a
+            part by itself.
     """
 
     def __init__(
@@ -121,21 +121,21 @@ class BlockOffloader(LedgerOffloader):
 
     @property
     def location(self) -> TierLocation:
-        """Where objects go."""
+        """The tier location of new objects."""
         return self._location
 
     def driver_metadata(self) -> Mapping[str, str]:
         """The tier location in Pulsar's own terms."""
         return driver_metadata(self._location)
 
-    # --- in steps, with tasks run elsewhere ---------------------------------------------------------------------------
+    # --- in steps, with tasks in workers ------------------------------------------------------------------------------
 
     def plan(self, ledger: ReadableLedger, entries: int) -> tuple[tuple[BlockPlan, ...], ...]:
         """The blocks of a ledger, part by part. Changes nothing.
 
         Raises:
-            EntryTooLarge: An entry does not fit a block of the policy's size.
-            HotLogError: The ledger cannot be read, or is shorter than it should be.
+            EntryTooLarge: An entry does not fit into a block of the policy's size.
+            HotLogError: The ledger cannot be read, or has too few entries.
         """
         try:
             offsets = ledger.offsets(0, entries - 1)
@@ -149,9 +149,9 @@ class BlockOffloader(LedgerOffloader):
     def begin(self, order: CopyOrder, parts: tuple[tuple[BlockPlan, ...], ...]) -> BlockCopy:
         """Create the upload, and describe the tasks that write its parts.
 
-        A ledger of a single part has an upload too. A task that put the object itself, long after its attempt was
-        replaced and the objects of that were deleted, would leave an object that no record names. A part of an
-        aborted upload is refused.
+        A ledger of a single part has an upload too. Otherwise a task that puts the object long after its attempt was
+        replaced and cleaned up would leave an object that no record names. The store refuses a part of an aborted
+        upload.
 
         Raises:
             StorageError: The store failed; an upload may have been created.
@@ -177,20 +177,20 @@ class BlockOffloader(LedgerOffloader):
         return BlockCopy(order, parts, upload, tasks)
 
     def finish(self, copy: BlockCopy, results: Sequence[PartResult]) -> None:
-        """Make the object from its parts, check its length, and put the index beside it. May be done over.
+        """Complete the upload, check the length of the object, and put its index. Can be repeated.
 
         Args:
-            copy: What was begun.
-            results: Of all its tasks, in their order.
+            copy: The upload.
+            results: Results of all its tasks, in order.
 
         Raises:
-            WrongLength: The object is not as long as was planned.
+            WrongLength: The object does not have the planned length.
             StorageError: The store failed.
         """
         store = self._store()
         parts = [result.part for result in results if result.part is not None]
         if [part.number for part in parts] != [task.number for task in copy.tasks]:
-            raise PartMismatch(f"object {copy.order.key}: of {len(copy.tasks)} parts {len(parts)} came")
+            raise PartMismatch(f"object {copy.order.key} has {len(parts)} uploaded parts of {len(copy.tasks)}")
         self._complete(store, copy, parts)
         found = store.head(copy.order.key).size_bytes
         if found != copy.size_bytes:
@@ -201,7 +201,7 @@ class BlockOffloader(LedgerOffloader):
         try:
             store.complete_upload(copy.upload, parts)
         except (UploadMissing, StoreTimeout):
-            # Completed by a request whose answer was lost: then the object exists; only this attempt writes the key.
+            # An earlier request may have completed it, with a lost response: only this attempt writes the key.
             found = store.head(copy.order.key)
             ours = found.metadata.get(INSTANCE_KEY) == copy.order.extra.get(INSTANCE_KEY)
             if found.size_bytes != copy.size_bytes or not ours:
@@ -214,7 +214,7 @@ class BlockOffloader(LedgerOffloader):
         ledger = ClosedLedger(
             last_entry_id=order.entries - 1,
             length_bytes=sum(plan.payload_bytes for plan in plans),
-            # The time of a ledger's creation is not recorded; its first entry came right after.
+            # The creation time of a ledger is not recorded; its first entry follows immediately.
             created_ms=min(broker_times, default=order.closed_ms),
             managed_ledger=order.extra.get(NAME_KEY, ""),
         )
@@ -224,7 +224,7 @@ class BlockOffloader(LedgerOffloader):
     # --- all at once --------------------------------------------------------------------------------------------------
 
     def offload(self, ledger: ReadableLedger, uuid: UUID, extra_metadata: Mapping[str, str]) -> None:
-        """Copy a ledger in this process; see the protocol."""
+        """Copy a ledger in this process; see :class:`LedgerOffloader`."""
         entries = ledger.confirmed + 1
         order = CopyOrder(ledger.ledger_id, entries, 0, uuid, extra_metadata)
         store = self._store()
@@ -238,8 +238,8 @@ class BlockOffloader(LedgerOffloader):
         self.finish(copy, results)
 
     def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> BlockHandle:
-        """Begin a segment that entries are offered to, cut as the policy says; see the protocol."""
-        # Here, since tasks, which import this too, need none of it.
+        """Begin a segment, with the policy's sizes of blocks and parts; see :class:`LedgerOffloader`."""
+        # Imported here: tasks import this module too, and do not need them.
         from afterglow.offload.block_handle import BlockHandle, SegmentLimits  # noqa: PLC0415
         from afterglow.offload.segments.part_planner import Sizes  # noqa: PLC0415
 
@@ -260,8 +260,8 @@ class BlockOffloader(LedgerOffloader):
         )
 
     def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
-        """The copy of a ledger in the tier, wherever it was put then; see the protocol."""
-        # Here, since writers need none of the readers' caches.
+        """The copy of a ledger at its recorded tier location; see :class:`LedgerOffloader`."""
+        # Imported here: writers do not need the caches of readers.
         from afterglow.read.counters import ReadCounters  # noqa: PLC0415
         from afterglow.read.objects import Located  # noqa: PLC0415
         from afterglow.read.tier_source import TierSource  # noqa: PLC0415
@@ -271,7 +271,7 @@ class BlockOffloader(LedgerOffloader):
         return TierSource(self._tiers, self._policy).copy(located, ledger_id, self._policy, ReadCounters())
 
     def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
-        """Delete data object and index, and abort unfinished uploads; see the protocol.
+        """Delete data object and index, and abort unfinished uploads; see :class:`LedgerOffloader`.
 
         Raises:
             StorageError: The store failed, or still lists one of them.
@@ -283,7 +283,7 @@ class BlockOffloader(LedgerOffloader):
             raise StorageError(f"{', '.join(left)} in {location} is still listed after it was deleted")
 
     def _location_of(self, properties: Mapping[str, str]) -> TierLocation:
-        """Where objects were put; by default where they go now."""
+        """The recorded tier location of objects; by default that of new objects."""
         given = [KeyValue(key=key, value=value) for key, value in properties.items() if key not in EXTRA_KEYS]
         if not given:
             return self._location
@@ -294,23 +294,23 @@ class BlockOffloader(LedgerOffloader):
 
 
 def group_blocks(plans: Sequence[BlockPlan], max_bytes: int) -> list[tuple[BlockPlan, ...]]:
-    """Blocks in parts of at most ``max_bytes`` each; a larger block is a part by itself."""
+    """Group blocks into parts of at most ``max_bytes`` each; a larger block is a part by itself."""
     parts: list[list[BlockPlan]] = []
-    room = 0
+    free_bytes = 0
     for plan in plans:
-        if plan.header.block_bytes > room:
+        if plan.header.block_bytes > free_bytes:
             parts.append([])
-            room = max_bytes
+            free_bytes = max_bytes
         parts[-1].append(plan)
-        room -= plan.header.block_bytes
+        free_bytes -= plan.header.block_bytes
     return [tuple(part) for part in parts]
 
 
 def put_index(store: ObjectStore, key: str, index: bytes, metadata: Mapping[str, str]) -> None:
-    """Put the index beside a data object; the same index of an earlier attempt counts as put.
+    """Put the index of a data object, unless an earlier attempt has put the same index.
 
     Raises:
-        ObjectExists: Another index is there.
+        ObjectExists: The object has another index.
         StorageError: The store failed.
     """
     try:
@@ -321,12 +321,12 @@ def put_index(store: ObjectStore, key: str, index: bytes, metadata: Mapping[str,
 
 
 def delete_objects(store: ObjectStore, key: str) -> None:
-    """Delete a data object and its index, and abort unfinished uploads of its key. What is not there is no error.
+    """Delete a data object and its index, and abort unfinished uploads of its key. Missing objects are not an error.
 
-    Uploads go first: one that is completed meanwhile leaves an object, which goes next.
+    Uploads are aborted first: an upload that is completed meanwhile becomes an object, which is deleted next.
 
     Raises:
-        StorageError: The store failed; some may be gone.
+        StorageError: The store failed; some objects may be deleted.
     """
     for upload in store.list_uploads(key):
         if upload.key == key:
@@ -335,7 +335,7 @@ def delete_objects(store: ObjectStore, key: str) -> None:
 
 
 def objects_left(store: ObjectStore, key: str) -> tuple[str, ...]:
-    """What a listing shows of an object: its keys, and those of unfinished uploads.
+    """Keys of a data object, its index and its unfinished uploads that the store lists.
 
     Raises:
         StorageError: The store failed.
@@ -346,7 +346,7 @@ def objects_left(store: ObjectStore, key: str) -> tuple[str, ...]:
 
 
 def object_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """User metadata of an object in the role ``data`` or ``index``, given what is known of those who write it."""
+    """User metadata of an object in the role ``data`` or ``index``, given the extra metadata of its writer."""
     known = {NAME_KEY, CLUSTER_KEY, INSTANCE_KEY, VERSION_KEY}
     return user_metadata(
         role,

@@ -1,15 +1,15 @@
-"""Offload drivers: entry points by which policies find them, and tasks that write through an external one.
+"""Offload drivers: the offloader of a policy, found by entry point, and tasks that write through an external driver.
 
-A driver's package registers, in the group ``afterglow.offloaders``, under the name by which policies ask for it, a
-callable ``factory(policy, own, tiers)``:
+A driver's package registers a callable ``factory(policy, own, tiers)`` in the entry point group
+``afterglow.offloaders``, under the name that policies use:
 
-* ``policy``: the topic's :class:`~afterglow.config.BrokerConfig`; what is particular to the driver stands in its
+* ``policy``: the topic's :class:`~afterglow.config.BrokerConfig`; settings of the driver itself are in its
   ``managed_ledger_extra_configurations``.
 * ``own``: the server's own :class:`~afterglow.tier.locations.TierLocation`, or None.
-* ``tiers``: opens stores; a driver of its own kind need not use it.
+* ``tiers``: opens stores; an external driver need not use it.
 
-It returns a :class:`~afterglow.offload.offloader.LedgerOffloader`, and is cheap: it is called for every ledger, in the
-server and in workers.
+The callable returns a :class:`~afterglow.offload.offloader.LedgerOffloader`, and must be cheap: it is called for every
+ledger, in the server and in workers.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
 
 
 def offloader_of(policy: BrokerConfig, own: TierLocation | None, tiers: Tiers) -> LedgerOffloader:
-    """The offloader that a policy asks for; without a driver, that of the server's own tier.
+    """The offloader of a policy; without a driver, that of the server's own tier.
 
     Raises:
-        ConfigError: There is neither, the driver is not installed, or the policy lacks something that it needs.
+        ConfigError: There is neither, the driver is not installed, or the policy lacks a setting of the driver.
         MissingDependency: The driver's package cannot be imported.
     """
     if policy.managed_ledger_offload_driver is None:
         if own is None:
             raise ConfigError("no tier to offload to: set managedLedgerOffloadDriver, or start with --tier")
         return BlockOffloader(own, policy, tiers)
-    made = driver_factory(policy.managed_ledger_offload_driver)(policy, own, tiers)
-    return cast("LedgerOffloader", made)
+    offloader = driver_factory(policy.managed_ledger_offload_driver)(policy, own, tiers)
+    return cast("LedgerOffloader", offloader)
 
 
 def offloader_at(location: TierLocation, policy: BrokerConfig, tiers: Tiers) -> LedgerOffloader:
-    """The offloader that wrote something to a place once, whatever the policy asks for today.
+    """The offloader that wrote the objects at a tier location, also if the policy names another driver by now.
 
     Raises:
-        ConfigError: The driver is not installed, or the policy lacks something that it needs.
+        ConfigError: The driver is not installed, or the policy lacks a setting of the driver.
         MissingDependency: The driver's package cannot be imported.
     """
     if is_built_in(location.driver):
@@ -68,10 +68,10 @@ def offloader_at(location: TierLocation, policy: BrokerConfig, tiers: Tiers) -> 
 
 
 def block_offloader(policy: BrokerConfig, own: TierLocation | None, tiers: Tiers) -> LedgerOffloader:
-    """What the built-in drivers are registered with.
+    """Entry point of the built-in drivers.
 
     Raises:
-        ConfigError: The policy lacks something that the driver needs.
+        ConfigError: The policy lacks a setting of the driver.
     """
     return BlockOffloader(location_of_policy(policy, own), policy, tiers)
 
@@ -80,10 +80,10 @@ _tiers = Tiers()
 
 
 def run_driver_task(task: LedgerTask | SegmentTask, *, open_ledger: OpenLedger | None = None) -> PartResult:
-    """Do a task; see :func:`~afterglow.offload.task.run_part`. How much memory it takes is up to the driver.
+    """Run a task; see :func:`~afterglow.offload.task.run_part`. The driver determines the memory that it takes.
 
-    Whatever an attempt leaves behind is deleted by the topic's owner, on record: a task that failed may be a slow copy
-    of one that succeeded, and must not take away what that has written.
+    A failed task deletes nothing: it may be a slow duplicate of a task that succeeded. The topic's owner records a
+    pending delete of whatever a failed attempt has written.
     """
     route: Route | None = None
     started = time.perf_counter()
@@ -100,7 +100,7 @@ def run_driver_task(task: LedgerTask | SegmentTask, *, open_ledger: OpenLedger |
                 _write_ledger(task, held.enter_context(open_ledger(task.ledger_id)))
     except AfterglowError as error:
         return failed(task, error)
-    except Exception as error:  # noqa: BLE001 - a driver's own; raised, it would end the Spark job of all other tasks
+    except Exception as error:  # noqa: BLE001 - of the driver; if raised, it would end the Spark job of all tasks
         driver = task.policy.managed_ledger_offload_driver
         return failed(task, StorageError(f"offload driver {driver} failed with {error!r}"))
     seconds = time.perf_counter() - started
@@ -117,15 +117,15 @@ def _ranges(task: LedgerTask | SegmentTask) -> list[LedgerRange]:
 def _write_ledger(task: LedgerTask, ledger: ReadableLedger) -> None:
     if ledger.confirmed + 1 != task.entries:
         raise HotLogError(
-            f"ledger {task.ledger_id} has {ledger.confirmed + 1} entries as seen here, and {task.entries} are "
-            "to be offloaded; the server has not written it back yet"
+            f"ledger {task.ledger_id} has {ledger.confirmed + 1} readable entries here, and {task.entries} are to be "
+            "offloaded; the server has not flushed it yet"
         )
     offloader = offloader_of(task.policy, task.own, _tiers)
     offloader.offload(ledger, task.uuid, dict(task.metadata))
 
 
 def _write_segment(task: SegmentTask, open_ledger: OpenLedger) -> tuple[tuple[BlockStatistics, ...], ...]:
-    """Offer the entries of a segment in order; returns what was measured of each of its blocks, for each ledger."""
+    """Offer the entries of a segment in order; returns the statistics of its blocks, for each ledger."""
     offloader = offloader_of(task.policy, task.own, _tiers)
     handle = offloader.streaming_offload(task.uuid, dict(task.metadata))
     statistics = []
@@ -147,7 +147,7 @@ def _write_segment(task: SegmentTask, open_ledger: OpenLedger) -> tuple[tuple[Bl
 
 
 def _offer_block(handle: OffloadHandle, ledger: ReadableLedger, plan: BlockPlan) -> BlockStatistics:
-    """Offer the entries of one block, waiting where the driver has no room for them."""
+    """Offer the entries of one block, waiting while the driver's buffer is full."""
     buffer = PartBuffer(plan.header.block_bytes)
     statistics = buffer.add(ledger, plan)
     frames = buffer.data[HEADER_BYTES:]
@@ -161,6 +161,6 @@ def _offer_block(handle: OffloadHandle, ledger: ReadableLedger, plan: BlockPlan)
             return statistics
         if not handle.wait() and not handle.can_offer(int(offsets[taken + 1] - offsets[taken])):
             raise StorageError(
-                f"the offload driver refuses entry {ledger.ledger_id}:{first + taken} though nothing is under way: its "
-                "handle must take every entry of a segment"
+                f"the offload driver refuses entry {ledger.ledger_id}:{first + taken} though no upload is in progress: "
+                "its handle must accept every entry of a segment"
             )

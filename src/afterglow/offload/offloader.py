@@ -1,13 +1,13 @@
-"""The interface of offload drivers: PIP-17 for whole ledgers, PIP-76 for segments.
+"""Interface of offload drivers: PIP-17 for whole ledgers, PIP-76 for segments.
 
-A driver implements :class:`LedgerOffloader` and registers what makes it in the entry point group
-``afterglow.offloaders``; :mod:`afterglow.offload.drivers` says how, and ``docs/offloaders.md`` shows a whole one. A
-driver knows nothing of metadata: a UUID is recorded before the driver sees it, and what an attempt leaves behind is
-given to ``delete_offloaded``.
+A driver implements :class:`LedgerOffloader` and registers a factory in the entry point group ``afterglow.offloaders``;
+:mod:`afterglow.offload.drivers` describes the factory, and ``docs/offloaders.md`` shows a complete driver. A driver
+does not access metadata: a UUID is recorded before the driver receives it, and ``delete_offloaded`` removes what a
+failed attempt has stored.
 
-A task may run twice with the same UUID: its worker died, or is only slow. So everything here is idempotent by UUID: a
-second call with the same entries stores the same under the same name, also while the first one is still under way, and
-giving up one attempt never takes away what the other has stored.
+A task may run twice with the same UUID, since its worker died or is only slow. So every operation is idempotent by
+UUID: a second call with the same entries stores the same data under the same name, also while the first call is in
+progress, and aborting one attempt never removes what the other has stored.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ NAME_KEY = "ManagedLedgerName"
 CLUSTER_KEY = "pulsarclustername"
 VERSION_KEY = "softwareVersion"
 EXTRA_KEYS = (NAME_KEY, VERSION_KEY, CLUSTER_KEY, INSTANCE_KEY)
-"""What :func:`extra_metadata` gives."""
+"""Keys of :func:`extra_metadata`."""
 
 
 def extra_metadata(managed_ledger: str, *, cluster: str, instance: str) -> dict[str, str]:
-    """User metadata that names the writers of an object, for operators and for a sweep."""
+    """User metadata that names the writer of an object, for operators and for a sweep."""
     return {NAME_KEY: managed_ledger, VERSION_KEY: __version__, CLUSTER_KEY: cluster, INSTANCE_KEY: instance}
 
 
@@ -69,15 +69,15 @@ class OffloadResult:
 
 
 def check_follows(uuid: UUID, last: Position | None, offered: Position) -> None:
-    """Insist that an entry that is offered to a segment follows the last one that was taken.
+    """Check that an entry that is offered to a segment follows the last accepted entry.
 
     Args:
-        uuid: Of the segment.
-        last: The last entry that was taken; None: none was, and any entry may be the first.
+        uuid: UUID of the segment.
+        last: The last accepted entry; None: none, and any entry may be the first.
         offered: The entry: the next of its ledger, or the first of a later ledger.
 
     Raises:
-        InvalidPosition: It does not follow.
+        InvalidPosition: The entry does not follow.
     """
     if last is None or offered == last.next() or (offered.ledger_id > last.ledger_id and offered.entry_id == 0):
         return
@@ -88,41 +88,41 @@ def check_follows(uuid: UUID, last: Position | None, offered: Position) -> None:
 
 @runtime_checkable
 class OffloadHandle(Protocol):
-    """One segment that is being written: entries are offered in order, and the result ends it. One call at a time.
+    """A segment being written: entries are offered in order, and :meth:`result` ends it. One call at a time.
 
-    A driver derives from this class, which implements :meth:`offer_range` and :meth:`wait` for drivers that take
-    entries one by one and always have room.
+    A driver derives from this class, which implements :meth:`offer_range` and :meth:`wait` for drivers that accept
+    every entry, one by one.
     """
 
     def can_offer(self, size: int) -> bool:
-        """Whether an entry of so many bytes would be taken now."""
+        """Whether an entry of ``size`` bytes would be accepted now."""
         ...
 
     def offer_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> bool:
         """Offer the entry that follows the last one: the next of its ledger, or the first of a later ledger.
 
-        The first entry that is taken is the segment's begin. The data belongs to the caller again when this returns.
+        The first accepted entry is the segment's begin. The caller may reuse the data when this returns.
 
         Returns:
-            Whether it was taken. If not, :meth:`wait`, and offer it again.
+            Whether it was accepted. If not, :meth:`wait`, and offer it again.
 
         Raises:
-            HandleClosed: The result was asked for, or the handle was aborted.
+            HandleClosed: The segment has ended, or the handle was aborted.
             InvalidPosition: The entry does not follow the last one.
-            StorageError: The segment cannot be written: nothing becomes of this handle but :meth:`abort`.
+            StorageError: The segment cannot be written; the handle must be aborted.
         """
         ...
 
     def offer_range(self, buffer: Buffer, first_id: Position, count: int) -> int:
-        """Offer consecutive entries of one ledger as hot ledgers and blocks hold them: framed, and without gaps.
+        """Offer consecutive entries of one ledger, framed as in hot ledgers and blocks, without gaps.
 
         Args:
             buffer: The frames ``[length:int32][entry id:int64][data]``, big-endian, and nothing else.
-            first_id: Ledger and entry of the first of them.
-            count: How many there are.
+            first_id: Position of the first entry.
+            count: Number of entries.
 
         Returns:
-            How many were taken, from the first on.
+            Number of accepted entries, from the first on.
 
         Raises:
             CorruptBlock: The buffer does not hold the frames of these entries.
@@ -138,14 +138,14 @@ class OffloadHandle(Protocol):
         return taken
 
     def last_offered(self) -> Position | None:
-        """The last entry that was taken; None: none was."""
+        """The last accepted entry; None: none."""
         ...
 
     def wait(self) -> bool:
-        """Wait until an entry that was refused may be taken.
+        """Wait until a refused entry may be accepted.
 
         Returns:
-            Whether it is worth offering again; False: nothing is under way that would make room.
+            Whether to offer it again; False: no upload is in progress that would free buffer space.
 
         Raises:
             StorageError: The segment cannot be written any more.
@@ -153,42 +153,43 @@ class OffloadHandle(Protocol):
         return False
 
     def result(self) -> OffloadResult:
-        """End the segment with the last entry that was taken, and wait until all of it is durable in the tier.
+        """End the segment with the last accepted entry, and wait until all of it is durable in the tier.
 
-        Asked again, it gives the same. A segment of the same UUID that another attempt has stored is the same segment.
+        Further calls return the same result. A segment of the same UUID that another attempt has stored is the same
+        segment.
 
         Raises:
             HandleClosed: The handle was aborted, or failed before.
-            InvalidPosition: No entry was taken, and there are no empty segments.
+            InvalidPosition: No entry was accepted; a segment cannot be empty.
             StorageError: The segment could not be stored.
         """
         ...
 
     def abort(self) -> None:
-        """Give this attempt up and release what it holds: memory, threads, files that it alone knows. Never fails.
+        """Abort this attempt, and release its memory, threads and temporary files. Never fails.
 
-        What another attempt of the same UUID has stored stays: deleting is left to ``delete_offloaded``.
+        Data that another attempt of the same UUID has stored is kept: ``delete_offloaded`` deletes it.
         """
         ...
 
 
 @runtime_checkable
 class LedgerOffloader(Protocol):
-    """Copies entries to one place of a tier, reads them back, and deletes them. Thread-safe.
+    """Copies entries to one tier location, reads them back, and deletes them. Thread-safe.
 
-    Every method may wait for the tier, and raises ``StorageError`` where that fails. A driver may derive from this
-    class: one that does not override :meth:`streaming_offload` takes whole ledgers only.
+    Every method may wait for the tier, and raises ``StorageError`` if the tier fails. A driver may derive from this
+    class: without an own :meth:`streaming_offload` it supports whole ledgers only.
     """
 
     @property
     def location(self) -> TierLocation:
-        """Where objects go; its ``driver`` is the name that the driver is registered by."""
+        """Tier location of new objects; its ``driver`` is the registered name of the driver."""
         ...
 
     def driver_metadata(self) -> Mapping[str, str]:
-        """What must be known to find the objects again after a change of policy; kept with every ledger and segment.
+        """Properties that find the objects again after a change of policy; kept with every ledger and segment.
 
-        Reading and deleting get it back. Secrets do not belong here: it is kept in metadata and shown to people.
+        They are passed to reads and deletes. They must not contain secrets: they are kept in metadata and displayed.
         """
         ...
 
@@ -196,23 +197,23 @@ class LedgerOffloader(Protocol):
         """Copy all confirmed entries of a closed ledger; all are durable in the tier when this returns.
 
         Args:
-            ledger: To be read and not to be closed.
-            uuid: Of this offload.
-            extra_metadata: For the objects, for people to look at: name of the managed ledger, version, instance.
+            ledger: The ledger; the caller closes it.
+            uuid: UUID of this offload.
+            extra_metadata: Metadata for the objects, for operators: name of the managed ledger, version, instance.
         """
         ...
 
     @unsupported
     def streaming_offload(self, uuid: UUID, driver_metadata: Mapping[str, str]) -> OffloadHandle:  # noqa: ARG002
-        """Begin a segment that entries are offered to.
+        """Begin a segment.
 
         Args:
-            uuid: Of this segment.
-            driver_metadata: What :meth:`driver_metadata` gave when the segment was assigned, together with what
-                ``extra_metadata`` of :meth:`offload` holds.
+            uuid: UUID of this segment.
+            driver_metadata: The result of :meth:`driver_metadata` when the segment was assigned, together with the
+                ``extra_metadata`` that :meth:`offload` gets.
 
         Raises:
-            NotSupported: The driver takes whole ledgers only.
+            NotSupported: The driver supports whole ledgers only.
         """
         raise NotSupported(
             f"the offload driver {self.location.driver} takes whole ledgers only and cannot write segment {uuid}: set "
@@ -220,29 +221,29 @@ class LedgerOffloader(Protocol):
         )
 
     def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
-        """The copy of a ledger in the tier, or of the part of it that a segment holds.
+        """The copy of a ledger in the tier, or of its entries in a segment.
 
-        Called in any process that reads: what must be known to find the copy is in the context, and credentials come
-        from the environment of that process or from its policy.
+        Called in any process that reads: the context has all properties that find the copy, and credentials come from
+        the environment of that process or from its policy.
 
         Raises:
-            ObjectMissing: It is not there.
+            ObjectMissing: The copy does not exist.
         """
         ...
 
     def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
-        """Delete everything of a UUID in the tier, whether or not it was completed. What is not there is no error.
+        """Delete all data of a UUID in the tier, complete or not. Missing data is not an error.
 
         Args:
             ledger_id: The ledger that was offloaded whole; None for a segment.
-            uuid: Of the ledger's offload, or of the segment.
-            driver_metadata: What :meth:`driver_metadata` gave when it was assigned.
+            uuid: UUID of the ledger's offload, or of the segment.
+            driver_metadata: The result of :meth:`driver_metadata` when it was assigned.
         """
         ...
 
 
 def recorded_location(offloader: LedgerOffloader) -> TierLocation:
-    """Where objects of an offloader go, with all that its driver needs to find them again."""
+    """Tier location of an offloader, with the properties by which its driver finds objects again."""
     location = offloader.location
     if is_built_in(location.driver):
         return location

@@ -181,7 +181,7 @@ class ZipHandle(OffloadHandle):
     def _check_open(self) -> None:
         if self._closed:
             raise HandleClosed(
-                f"segment {self._uuid} takes no more entries: its result was asked for, or it was aborted"
+                f"segment {self._uuid} accepts no more entries: it has ended, or was aborted"
             )
 
     def _take(self, first: Position, frames: Buffer, count: int) -> None:
