@@ -12,7 +12,7 @@ from afterglow.format.index import decode_index, encode_index
 from afterglow.format.objects import user_metadata
 from afterglow.format.proto import afterglow_pb2
 from afterglow.format.statistics import KEY, STRIPE_BYTES
-from afterglow.offload.segments.part_planner import MOST_BLOCKS, MOST_PARTS
+from afterglow.offload.segments.part_planner import MAX_BLOCKS, MAX_PARTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 VECTORS = {name: bytes.fromhex(text) for name, text in re.findall(r"^(V\d \w+)  ([0-9a-f]+)$", PAGE, re.MULTILINE)}
@@ -49,5 +49,5 @@ def test_user_metadata_has_the_keys_of_its_table() -> None:
 
 def test_limits_are_those_of_the_code() -> None:
     assert f"`{KEY}`" in PAGE
-    for number in (STRIPE_BYTES, MOST_BLOCKS, MOST_PARTS):
+    for number in (STRIPE_BYTES, MAX_BLOCKS, MAX_PARTS):
         assert f"{number:,}" in PAGE

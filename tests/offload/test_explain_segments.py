@@ -55,15 +55,15 @@ def test_the_open_segment_tells_its_parts_and_what_closes_it(new_world: NewWorld
     (segment,) = world.service.segments(TOPIC)
     found = explained(world)[1]
     assert found.sentence == (
-        f"It has 14 entries: 12 in segments on their way and 2 in none yet. Segment {segment.id[:8]} is open: "
-        "2 of 2 parts are uploaded. It closes with 600 more bytes (maxOffloadSegmentSizeInBytes=2000), or in 500 s "
-        "(maxOffloadSegmentRolloverTimeInSeconds=600)."
+        "It has 14 entries: 12 in segments that are being uploaded and 2 waiting for a segment. "
+        f"Segment {segment.id[:8]} is open: 2 of 2 parts are uploaded. It closes with 600 more bytes "
+        "(maxOffloadSegmentSizeInBytes=2000), or in 500 s (maxOffloadSegmentRolloverTimeInSeconds=600)."
     )
     assert (found.state, found.error) == (LedgerState.IN_SEGMENTS, None)
     assert found.next_ms == world.clock.now_ms() + 500_000
     ledger.roll()
     world.settle()
-    assert explained(world)[1].sentence.endswith("Its hot copy stays until all of it is in committed segments.")
+    assert explained(world)[1].sentence.endswith("Its hot copy is kept until all of it is in committed segments.")
     assert explained(world)[2].sentence == "It is being written, and has no entries yet."
     assert explained(world)[2].state is LedgerState.OPEN
 
@@ -78,14 +78,14 @@ def test_a_ledger_tells_what_is_committed_of_it(new_world: NewWorld) -> None:
     assert explained(world)[1].state is LedgerState.IN_SEGMENTS
     world.append(ledger, ENTRY)
     assert explained(world)[1].sentence == (
-        "It has 3 entries: 2 in committed segments and 1 in none yet. The next tick begins a segment with it."
+        "It has 3 entries: 2 in committed segments and 1 waiting for a segment. The next tick begins a segment with it."
     )
     ledger.roll()
     world.service.offload_prefix(TOPIC, LATEST)
     world.run()
     found = explained(world)[1]
     assert found.state is LedgerState.OFFLOADED
-    assert found.sentence.startswith("It is in the tier, in 2 segments; its hot copy stays, since managedLedger")
+    assert found.sentence.startswith("It is in the tier, in 2 segments; its hot copy is kept, since managedLedger")
 
 
 def test_history_tells_how_many_segments_come_before(new_world: NewWorld) -> None:
@@ -98,7 +98,9 @@ def test_history_tells_how_many_segments_come_before(new_world: NewWorld) -> Non
     assert explained(world)[1].state is LedgerState.NOT_TRIGGERED
     switch(world, on=True)
     assert explained(world)[1].state is LedgerState.STREAMING
-    assert explained(world)[1].sentence.startswith("It has 4 entries, all in none yet. The next tick begins a segment")
+    assert explained(world)[1].sentence.startswith(
+        "It has 4 entries, all waiting for a segment. The next tick begins a segment"
+    )
     world.service.tick()
     world.settle()
     world.service.tick()
@@ -109,7 +111,7 @@ def test_history_tells_how_many_segments_come_before(new_world: NewWorld) -> Non
     assert f"{ids[2]} ends with 3:3: 0 of 1 parts are uploaded, and 2 before it are committed first." in (
         found[3].sentence
     )
-    assert "It follows the segments that are on their way, of which there are 4." in found[6].sentence
+    assert "It follows the segments that are being uploaded, of which there are 4." in found[6].sentence
     assert found[6].state is LedgerState.STREAMING
     world.run()
     assert {found.state for found in explained(world).values()} == {LedgerState.OFFLOADED, LedgerState.OPEN}
@@ -127,8 +129,8 @@ def test_a_segment_that_fails_tells_its_error_and_the_next_try(new_world: NewWor
     found = explained(world)[1]
     assert found.state is LedgerState.FAILED
     assert found.sentence == (
-        f"It has 1 entry, in segments on their way. Segment {segment.id[:8]} failed once: "
-        "StoreUnavailable: no route. Tried again in 4 s."
+        f"It has 1 entry, in segments that are being uploaded. Segment {segment.id[:8]} failed once: "
+        "StoreUnavailable: no route. Retried in 4 s."
     )
     assert found.error == "StoreUnavailable: no route"
     assert found.next_ms == world.clock.now_ms() + 4000
@@ -156,10 +158,13 @@ def test_whole_ledgers_that_are_under_way_are_waited_for(new_world: NewWorld) ->
     assert world.service.statistics(TOPIC).running == (1,)
     switch(world, on=True)
     found = explained(world)
-    assert "It waits for the offload of whole ledgers that is under way: 1." in found[2].sentence
+    assert "It waits for the offload of whole ledgers that is in progress: 1." in found[2].sentence
     world.run()
     assert explained(world)[1].state is LedgerState.OFFLOADED
-    assert "in segments on their way" in explained(world)[2].sentence or "is open" in explained(world)[2].sentence
+    assert (
+        "in segments that are being uploaded" in explained(world)[2].sentence
+        or "is open" in explained(world)[2].sentence
+    )
 
 
 def test_after_a_switch_back_an_open_segment_ends_with_its_ledger(new_world: NewWorld) -> None:
@@ -187,7 +192,7 @@ def test_after_a_switch_back_a_ledger_that_is_partly_in_segments_ends_in_segment
     assert "goes into a last segment when the ledger is closed." in explained(world)[1].sentence
     ledger.roll()
     world.hot.complete()
-    assert "what is partly in segments ends in segments." in explained(world)[1].sentence
+    assert "a ledger with segments is completed in segments." in explained(world)[1].sentence
     world.append(ledger, ENTRY)
     assert explained(world)[2].state is LedgerState.OPEN
     assert "whole ledgers are offloaded once they are closed" in explained(world)[2].sentence
@@ -203,6 +208,6 @@ def test_a_topic_that_nobody_has_open_tells_what_metadata_does(new_world: NewWor
     ledger.roll()
     world.crash()
     found = explained(world)[1]
-    assert "It has 13 entries: 12 in segments on their way and 1 in none yet." in found.sentence
+    assert "It has 13 entries: 12 in segments that are being uploaded and 1 waiting for a segment." in found.sentence
     assert "It closes with 800 more bytes" in found.sentence  # as far as is planned
     world.run()

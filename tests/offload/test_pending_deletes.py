@@ -12,7 +12,7 @@ from tests.support.offloads import INSTANCE, OffloadWorld
 
 from afterglow.format.proto.afterglow_pb2 import DeleteRecord
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.offload.pending_deletes import CarriedOut, PendingDelete, PendingDeletes
+from afterglow.offload.pending_deletes import DeleteCounts, PendingDelete, PendingDeletes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,10 +55,10 @@ def test_an_object_that_a_task_still_writes_is_deleted_only_afterwards(new_world
     written = {pending.uuid}
     found = pending_deletes(world, writing=lambda _, uuid: uuid in written)
     found.record(TOPIC, pending, "for a test")
-    assert found.carry_out(TOPIC) == CarriedOut(waiting=1)
+    assert found.carry_out(TOPIC) == DeleteCounts(waiting=1)
     assert world.objects() == [pending.key]
     written.clear()
-    assert found.carry_out(TOPIC) == CarriedOut(done=1)
+    assert found.carry_out(TOPIC) == DeleteCounts(done=1)
     assert world.objects() == []
 
 
@@ -80,12 +80,12 @@ def test_an_intent_outlives_a_jump_of_the_clock(new_world: Callable[..., Offload
     pending = PendingDelete(uuid4(), world.own, None, unfinished=True)
     found = pending_deletes(world)
     found.record(TOPIC, pending, "for a test")
-    assert found.carry_out(TOPIC) == CarriedOut(kept=1)
+    assert found.carry_out(TOPIC) == DeleteCounts(kept=1)
     world.clock.set_now_ms(world.clock.now_ms() + jump_ms)
-    assert found.carry_out(TOPIC) == CarriedOut(kept=1)
+    assert found.carry_out(TOPIC) == DeleteCounts(kept=1)
     world.tier.create_upload(pending.key)
     world.clock.advance(600)
-    assert found.carry_out(TOPIC) == CarriedOut(done=1)
+    assert found.carry_out(TOPIC) == DeleteCounts(done=1)
     assert world.tier.list_uploads() == ()
 
 
@@ -102,6 +102,6 @@ def test_an_intent_that_names_the_key_of_another_object_deletes_nothing() -> Non
     record = DeleteRecord.FromString(node.value)
     record.location.key = other.key
     world.metadata.put(path, record.SerializeToString(), node.version)
-    assert found.carry_out(TOPIC) == CarriedOut(failed=1)
+    assert found.carry_out(TOPIC) == DeleteCounts(failed=1)
     assert world.objects() == [other.key]
     assert world.intents() == (str(pending.uuid),)

@@ -173,7 +173,7 @@ def explained(
 
 
 PLAIN = Row(50, 10, "none")
-TROUBLE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
+FAILURE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ TROUBLE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
     [
         (Row(None, 0, "none"), {}, LedgerState.OPEN, "being written"),
         (Row(0, 10, "none"), {}, LedgerState.EMPTY, "no entries"),
-        (PLAIN, {}, LedgerState.NOT_TRIGGERED, "by hand only"),
+        (PLAIN, {}, LedgerState.NOT_TRIGGERED, "only a manual offload"),
         (PLAIN, {"name": "pulsar/system/persistent/t"}, LedgerState.SYSTEM_TOPIC, "never"),
         (PLAIN, {"obstacle": "set managedLedgerOffloadDriver"}, LedgerState.NO_TIER, "managedLedgerOffloadDriver"),
         (PLAIN, {"managed_ledger_offload_threshold_in_bytes": 50}, LedgerState.WAITING, "50 bytes, and managed"),
@@ -192,11 +192,11 @@ TROUBLE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
         (PLAIN, {"work": OffloadActivity(running=frozenset({10}))}, LedgerState.OFFLOADING, "now"),
         (
             PLAIN,
-            {"work": OffloadActivity(failures=TROUBLE)},
+            {"work": OffloadActivity(failures=FAILURE)},
             LedgerState.FAILED,
-            "2 times: the bucket is gone. Tried again in 5",
+            "2 times: the bucket is gone. Retried in 5",
         ),
-        (Row(50, 10, "freed"), {}, LedgerState.FREED, "hot copy is gone"),
+        (Row(50, 10, "freed"), {}, LedgerState.FREED, "hot copy is deleted"),
         (
             Row(50, 10, "complete"),
             {"managed_ledger_offload_deletion_lag_in_millis": None},
@@ -213,11 +213,11 @@ TROUBLE = {10: LedgerFailure("the bucket is gone", 2, NOW + 5000)}
             Row(50, 10, "complete"),
             {"managed_ledger_offload_deletion_lag_in_millis": 9_999},
             LedgerState.TO_BE_FREED,
-            "checked",
+            "verified",
         ),
         (
             Row(50, 10, "complete"),
-            {"managed_ledger_offload_deletion_lag_in_millis": 0, "work": OffloadActivity(failures=TROUBLE)},
+            {"managed_ledger_offload_deletion_lag_in_millis": 0, "work": OffloadActivity(failures=FAILURE)},
             LedgerState.TO_BE_FREED,
             "the bucket is gone",
         ),

@@ -1,4 +1,4 @@
-"""Explanations of why each ledger of a topic is where it is: a sentence for people, a state for programs."""
+"""Explanations of the offload state of each ledger of a topic: a sentence for people, a state for programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LedgerState(StrEnum):
-    """Where a ledger is on its way to the tier."""
+    """Offload state of a ledger."""
 
     OPEN = "open"
     EMPTY = "empty"
@@ -55,30 +55,30 @@ class LedgerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a ledger is not further yet."""
+    """Explanation of the state of a ledger."""
 
     ledger_id: int
     state: LedgerState
     sentence: str
     """For people, with numbers and settings."""
     next_ms: int | None = None
-    """When something will happen by itself, epoch milliseconds; None where that is not known."""
+    """Time of the next change of state, epoch milliseconds; None if it is not known."""
     error: str | None = None
-    """What went wrong at the last attempt."""
+    """Error of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadActivity:
-    """What one process is doing for a topic."""
+    """Whole-ledger offload of a topic in this process."""
 
     running: frozenset[int] = frozenset()
     """Ledgers that are being offloaded now."""
     failures: Mapping[int, LedgerFailure] | None = None
     """By ledger."""
     manual_before: int | None = None
-    """Ledgers below this id are covered by a manual offload."""
+    """A manual offload covers ledgers with a smaller id."""
     outage: Outage | None = None
-    """Of the tier that the policy names."""
+    """Outage of the tier that the policy names."""
 
 
 def explain(
@@ -92,17 +92,17 @@ def explain(
     now_ms: int,
     streamed: Callable[[ManagedLedgerInfo.LedgerInfo], Explanation | None] = lambda _row: None,
 ) -> tuple[Explanation, ...]:
-    """Why each ledger is where it is, oldest first.
+    """Explain the state of each ledger, oldest first.
 
     Args:
         name: The managed-ledger name.
-        info: The topic's list.
-        writing_to: The ledger that takes appends, if any.
-        policy: The topic's.
-        obstacle: Why no tier can be used; None where one can.
-        work: What this process is doing.
+        info: The topic's ledger list.
+        writing_to: The ledger that is being written, if any.
+        policy: The topic's effective policy.
+        obstacle: The reason why no tier can be used; None if one can.
+        work: Whole-ledger offload in this process.
         now_ms: Epoch milliseconds.
-        streamed: Says of a ledger what segments have to do with it; None where nothing.
+        streamed: Explains a ledger that segments hold, or will hold; returns None for other ledgers.
     """
     system = planner.is_system_topic(TopicName.from_managed_ledger_name(name))
     due = planner.due(info, writing_to=writing_to, policy=policy, now_ms=now_ms, manual_before=work.manual_before)
@@ -113,24 +113,26 @@ def explain(
         if answer is None and not system:
             answer = streamed(row)
         if answer is None:
-            answer = _unfit(row, writing_to, obstacle, system=system)
+            answer = _not_a_candidate(row, writing_to, obstacle, system=system)
         if answer is None:
-            answer = _on_its_way(row, work, now_ms) or (_due(row) if row.ledgerId in due else None)
+            answer = _in_progress(row, work, now_ms)
+            if answer is None and row.ledgerId in due:
+                answer = Explanation(row.ledgerId, LedgerState.DUE, "It is due and waits for its turn.")
             answer = _waiting(row, policy, kept, now_ms) if answer is None else with_outage(answer, work.outage, now_ms)
         found.append(answer)
     return tuple(found)
 
 
 def explain_topic(topic: TopicOffload, env: OffloadEnvironment, policy: BrokerConfig) -> tuple[Explanation, ...]:
-    """Why each ledger of a topic is where it is, oldest first. May wait for metadata.
+    """Explain the state of each ledger of a topic, oldest first. May wait for metadata.
 
     Args:
-        topic: What this process does for the topic.
-        env: What all topics share.
+        topic: State of the topic in this process.
+        env: Services shared by all topics.
         policy: The topic's effective policy.
 
     Raises:
-        TopicMissing: There is no such topic.
+        TopicMissing: No such topic exists.
         MetadataError: Its metadata cannot be read.
     """
     opened = env.store.opened(topic.name)
@@ -154,11 +156,11 @@ def explain_topic(topic: TopicOffload, env: OffloadEnvironment, policy: BrokerCo
 
 
 def with_outage(answer: Explanation, outage: Outage | None, now_ms: int) -> Explanation:
-    """Add that the tier is unavailable for which a ledger waits, where it is."""
+    """Add the outage of the tier that a ledger waits for, if any."""
     if outage is None:
         return answer
     reason = outage.sentence(now_ms)
-    sentence = f"{answer.sentence} {reason}; what waits for it is tried again as soon as it answers."
+    sentence = f"{answer.sentence} {reason}; failed work is retried as soon as it is available."
     return replace(answer, state=LedgerState.FAILED, sentence=sentence, error=f"{reason}: {outage.error}")
 
 
@@ -168,21 +170,21 @@ def _in_tier(
     if not is_fully_offloaded(row):
         return None
     count = len(row.offloadContext.offloadSegment)
-    there = f"It is in the tier, in {count} segment{'' if count == 1 else 's'}" if count else "It is in the tier"
+    in_tier = f"It is in the tier, in {count} segment{'' if count == 1 else 's'}" if count else "It is in the tier"
     if row.offloadContext.bookkeeperDeleted:
-        return Explanation(row.ledgerId, LedgerState.FREED, f"{there}, and its hot copy is gone.")
+        return Explanation(row.ledgerId, LedgerState.FREED, f"{in_tier}, and its hot copy is deleted.")
     free_ms = planner.freed_at_ms(policy, row)
     if free_ms is None:
         return Explanation(
             row.ledgerId,
             LedgerState.OFFLOADED,
-            f"{there}; its hot copy stays, since managedLedgerOffloadDeletionLagInMillis is not set.",
+            f"{in_tier}; its hot copy is kept, since managedLedgerOffloadDeletionLagInMillis is not set.",
         )
     if now_ms <= free_ms:
         return Explanation(
             row.ledgerId,
             LedgerState.WAITING_FOR_LAG,
-            f"{there}; its hot copy goes at {at(free_ms)}, in {span(free_ms - now_ms)}, "
+            f"{in_tier}; its hot copy is deleted at {at(free_ms)}, in {span(free_ms - now_ms)}, "
             f"managedLedgerOffloadDeletionLagInMillis={policy.managed_ledger_offload_deletion_lag_in_millis} after the "
             "offload.",
             free_ms + 1,
@@ -192,18 +194,20 @@ def _in_tier(
         return Explanation(
             row.ledgerId,
             LedgerState.TO_BE_FREED,
-            f"{there}, but its hot copy stays until a check of that has been passed: {failure.error}. "
-            f"Checked again in {span(failure.retry_at_ms - now_ms)}.",
+            f"{in_tier}, but its hot copy is kept until that has been verified: {failure.error}. "
+            f"Retried in {span(failure.retry_at_ms - now_ms)}.",
             failure.retry_at_ms,
             failure.error,
         )
-    return Explanation(row.ledgerId, LedgerState.TO_BE_FREED, f"{there}; its hot copy goes once that has been checked.")
+    return Explanation(
+        row.ledgerId, LedgerState.TO_BE_FREED, f"{in_tier}; its hot copy is deleted once that has been verified."
+    )
 
 
-def _unfit(
+def _not_a_candidate(
     row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None, obstacle: str | None, *, system: bool
 ) -> Explanation | None:
-    """Why a ledger is no candidate."""
+    """Explain a ledger that cannot be offloaded as a whole."""
     if not planner.is_closed(row, writing_to):
         return Explanation(
             row.ledgerId, LedgerState.OPEN, "It is being written; whole ledgers are offloaded once they are closed."
@@ -217,7 +221,7 @@ def _unfit(
     return None
 
 
-def _on_its_way(row: ManagedLedgerInfo.LedgerInfo, work: OffloadActivity, now_ms: int) -> Explanation | None:
+def _in_progress(row: ManagedLedgerInfo.LedgerInfo, work: OffloadActivity, now_ms: int) -> Explanation | None:
     if row.ledgerId in work.running:
         return Explanation(row.ledgerId, LedgerState.OFFLOADING, "It is being offloaded now.")
     failure = (work.failures or {}).get(row.ledgerId)
@@ -226,15 +230,11 @@ def _on_its_way(row: ManagedLedgerInfo.LedgerInfo, work: OffloadActivity, now_ms
     return Explanation(
         row.ledgerId,
         LedgerState.FAILED,
-        f"Offloading failed {times(failure.attempts)}: {failure.error}. "
-        f"Tried again in {span(failure.retry_at_ms - now_ms)} if it is still due.",
+        f"The offload failed {times(failure.attempts)}: {failure.error}. "
+        f"Retried in {span(failure.retry_at_ms - now_ms)} if it is still due.",
         failure.retry_at_ms,
         failure.error,
     )
-
-
-def _due(row: ManagedLedgerInfo.LedgerInfo) -> Explanation:
-    return Explanation(row.ledgerId, LedgerState.DUE, "It is due and waits for its turn.")
 
 
 def _waiting(
@@ -245,20 +245,20 @@ def _waiting(
     reasons = []
     if threshold >= 0:
         reasons.append(
-            f"the closed ledgers from here on have {kept[row.ledgerId]} bytes, and "
+            f"it and the closed ledgers after it have {kept[row.ledgerId]} bytes, and "
             f"managedLedgerOffloadThresholdInBytes={threshold} keeps that many out of the tier"
         )
     if at_ms is not None:
         reasons.append(
             f"managedLedgerOffloadThresholdInSeconds={policy.managed_ledger_offload_threshold_in_seconds} after its "
-            f"close comes at {at(at_ms)}, in {span(at_ms - now_ms)}"
+            f"close is reached at {at(at_ms)}, in {span(at_ms - now_ms)}"
         )
     if not reasons:
         return Explanation(
             row.ledgerId,
             LedgerState.NOT_TRIGGERED,
-            "Neither managedLedgerOffloadThresholdInBytes nor managedLedgerOffloadThresholdInSeconds is set: it is "
-            "offloaded by hand only.",
+            "Neither managedLedgerOffloadThresholdInBytes nor managedLedgerOffloadThresholdInSeconds is set: only a "
+            "manual offload offloads it.",
         )
     return Explanation(row.ledgerId, LedgerState.WAITING, f"It waits: {'; '.join(reasons)}.", at_ms)
 
@@ -269,29 +269,29 @@ _SHORT: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamView:
-    """What is known of a topic's stream."""
+    """Snapshot of a topic's stream."""
 
     policy: BrokerConfig
     uploads: Sequence[UploadRecord]
-    """Of segments on their way, in the order of positions."""
+    """Records of assigned segments, in the order of positions."""
     entries_of: Callable[[int], int | None]
-    """How many entries of a ledger readers may see; None where that is not known."""
+    """Number of entries of a ledger that readers may see; None if it is not known."""
     writing_to: int | None
-    """The ledger that takes appends."""
+    """The ledger that is being written."""
     filled_bytes: int | None
-    """Of the segment that has no end yet: from its first entry to the last that was written; None: not known."""
+    """Bytes from the first entry of the live segment to the last entry of the topic; None: not known."""
     error: str | None
-    """Why the stream did not go on; None where it did."""
+    """Error of the stream; None if it makes progress."""
     retry_ms: int
-    """When it is retried, epoch milliseconds; 0: at the next poll."""
+    """Time of its retry, epoch milliseconds; 0: at the next poll."""
     obstacle: str | None
-    """Why no tier can be used; None where one can."""
+    """The reason why no tier can be used; None if one can."""
     whole: frozenset[int]
-    """Ledgers that are being offloaded whole, which is waited for."""
+    """Ledgers that are being offloaded whole; the stream waits for them."""
     outage: Outage | None
-    """Of the tier that the policy names."""
+    """Outage of the tier that the policy names."""
     outage_of: Callable[[str], Outage | None]
-    """Of any tier."""
+    """Outage of any tier."""
     now_ms: int
 
 
@@ -303,17 +303,17 @@ def view_stream(
     obstacle: str | None,
     work: OffloadActivity,
 ) -> StreamView:
-    """Inspect a topic's stream. Waits for metadata and the hot log.
+    """Take a snapshot of a topic's stream. Waits for metadata and the hot log.
 
     Args:
-        topic: The topic.
-        env: What all topics share.
-        policy: The topic's.
-        obstacle: Why no tier can be used; None where one can.
-        work: What this process does with whole ledgers.
+        topic: State of the topic in this process.
+        env: Services shared by all topics.
+        policy: The topic's effective policy.
+        obstacle: The reason why no tier can be used; None if one can.
+        work: Whole-ledger offload in this process.
 
     Raises:
-        CorruptMetadata: A record does not parse.
+        CorruptMetadata: A record cannot be parsed.
         MetadataUnavailable: The store cannot be reached.
     """
     uploads = list_uploads(env.metadata, env.paths, topic.name)
@@ -348,7 +348,7 @@ def _filled_bytes(ledger: ManagedLedger, uploads: Sequence[UploadRecord], hot: H
 
 
 def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Explanation | None:
-    """Why a ledger that is not wholly in the tier is where it is; None where segments have nothing to do with it."""
+    """Explain a ledger that segments hold in part, or will hold; None for other ledgers."""
     streams = view.policy.streaming_offload_enabled
     mine = [upload for upload in view.uploads if _touches(upload, row.ledgerId)]
     if row.offloadContext.complete or not (streams or mine or row.offloadContext.offloadSegment):
@@ -364,31 +364,31 @@ def explain_streamed(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> Exp
     cause = _of_segments(view, mine) if mine else _of_none(view, row) if rest else _Cause("It is being written.")
     sentence = f"{_shares(count, covered, planned, rest)} {cause.sentence}"
     if row.ledgerId != view.writing_to:
-        sentence += " Its hot copy stays until all of it is in committed segments."
+        sentence += " Its hot copy is kept until all of it is in committed segments."
     state = cause.state or (LedgerState.IN_SEGMENTS if covered or mine else LedgerState.STREAMING)
     answer = Explanation(row.ledgerId, state, sentence, cause.next_ms, cause.error)
     return with_outage(answer, _outage(view, mine) if planned + rest else None, view.now_ms)
 
 
 def _outage(view: StreamView, mine: Sequence[UploadRecord]) -> Outage | None:
-    """Of the first tier that segments of a ledger go to; of that of the policy where there are none."""
+    """Outage of the tiers of a ledger's segments; without segments, of the tier of the policy."""
     found = (view.outage_of(str(location_of_record(upload.location))) for upload in mine)
     return next((outage for outage in found if outage is not None), None) if mine else view.outage
 
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """What the rest of a ledger waits for."""
+    """Reason why the rest of a ledger is not in the tier."""
 
     sentence: str
     state: LedgerState | None = None
-    """Where the cause decides it."""
+    """The state of the ledger, if the cause determines it."""
     next_ms: int | None = None
     error: str | None = None
 
 
 def _of_segments(view: StreamView, mine: Sequence[UploadRecord]) -> _Cause:
-    """What segments wait for that hold entries of a ledger."""
+    """Reason why the assigned segments of a ledger are not committed."""
     failed = next((upload for upload in mine if upload.last_error), None)
     if failed is not None:
         return _failure(view, f"Segment {_name(failed)} failed {times(failed.attempts)}", failed.last_error)
@@ -401,12 +401,12 @@ def _of_segments(view: StreamView, mine: Sequence[UploadRecord]) -> _Cause:
 
 
 def _of_live(view: StreamView, live: UploadRecord) -> _Cause:
-    """What the segment waits for that has no end yet."""
+    """Reason why the live segment is open."""
     policy = view.policy
     if not policy.streaming_offload_enabled:
         return _Cause(
             f"Segment {_name(live)} is open: {_parts(live)}. streamingOffloadEnabled is not set any more, so that it "
-            "ends with the ledger that was being written."
+            "ends with the ledger that is being written."
         )
     most_bytes, most_s = policy.max_offload_segment_size_in_bytes, policy.max_offload_segment_rollover_time_in_seconds
     headers = HEADER_BYTES * sum(len(part.block_bytes) for part in live.planned)
@@ -421,37 +421,37 @@ def _of_live(view: StreamView, live: UploadRecord) -> _Cause:
 
 
 def _of_none(view: StreamView, row: ManagedLedgerInfo.LedgerInfo) -> _Cause:
-    """What entries wait for that are in no segment yet, and whose ledger is in none on its way."""
+    """Reason why uncovered entries are in no segment, for a ledger without an assigned segment."""
     if view.obstacle is not None:
         return _Cause(f"It cannot be streamed: {view.obstacle}", LedgerState.NO_TIER, error=view.obstacle)
     if view.error is not None:
-        return _failure(view, "No segment could be begun", view.error)
+        return _failure(view, "No segment could be assigned", view.error)
     if view.whole:
-        return _Cause(f"It waits for the offload of whole ledgers that is under way: {joined(sorted(view.whole))}.")
+        return _Cause(f"It waits for the offload of whole ledgers that is in progress: {joined(sorted(view.whole))}.")
     if view.uploads:
-        return _Cause(f"It follows the segments that are on their way, of which there are {len(view.uploads)}.")
+        return _Cause(f"It follows the segments that are being uploaded, of which there are {len(view.uploads)}.")
     if view.policy.streaming_offload_enabled:
         return _Cause("The next tick begins a segment with it.")
     if row.ledgerId == view.writing_to:
         return _Cause(
             "streamingOffloadEnabled is not set any more: the rest goes into a last segment when the ledger is closed."
         )
-    return _Cause("streamingOffloadEnabled is not set any more, but what is partly in segments ends in segments.")
+    return _Cause("streamingOffloadEnabled is not set any more, but a ledger with segments is completed in segments.")
 
 
 def _failure(view: StreamView, what: str, error: str) -> _Cause:
     again = f"in {span(view.retry_ms - view.now_ms)}" if view.retry_ms else "at the next tick"
-    return _Cause(f"{what}: {error}. Tried again {again}.", LedgerState.FAILED, view.retry_ms or None, error)
+    return _Cause(f"{what}: {error}. Retried {again}.", LedgerState.FAILED, view.retry_ms or None, error)
 
 
 def _touches(upload: UploadRecord, ledger_id: int) -> bool:
-    """Whether a segment on its way holds entries of a ledger, or will."""
+    """Whether an assigned segment holds entries of a ledger, or will."""
     last = records.end_of(upload) or records.planned_end(upload)
     return upload.begin.ledger_id <= ledger_id <= max(upload.begin.ledger_id, -1 if last is None else last.ledger_id)
 
 
 def _planned(upload: UploadRecord, ledger_id: int, count: int) -> int:
-    """How many entries of a ledger are in a segment on its way, as far as that is decided."""
+    """Number of a ledger's entries that are planned or will be planned for an assigned segment."""
     last = records.end_of(upload) or records.planned_end(upload)
     if last is None:
         return 0
@@ -460,8 +460,11 @@ def _planned(upload: UploadRecord, ledger_id: int, count: int) -> int:
 
 
 def _shares(count: int, covered: int, planned: int, rest: int) -> str:
-    """Where the entries of a ledger are."""
-    named = ((covered, "in committed segments"), (planned, "in segments on their way"), (rest, "in none yet"))
+    named = (
+        (covered, "in committed segments"),
+        (planned, "in segments that are being uploaded"),
+        (rest, "waiting for a segment"),
+    )
     shares = [(share, where) for share, where in named if share]
     has = "It has 1 entry" if count == 1 else f"It has {count} entries"
     if len(shares) == 1:
@@ -480,21 +483,21 @@ def _name(upload: UploadRecord) -> str:
 
 
 def at(ms: int) -> str:
-    """A moment, from epoch milliseconds."""
+    """A time in RFC 3339, from epoch milliseconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def span(ms: int) -> str:
-    """A length of time; one that is over is none."""
+    """A duration in seconds; negative ones are shown as 0."""
     return f"{max(ms, 0) / 1000:.0f} s"
 
 
 def times(count: int) -> str:
-    """How often."""
+    """A count of events: once, or so many times."""
     return "once" if count == 1 else f"{count} times"
 
 
 def joined(words: Sequence[object]) -> str:
-    """A list of things."""
+    """An enumeration in prose."""
     *first, last = map(str, words)
     return f"{', '.join(first)} and {last}" if first else last

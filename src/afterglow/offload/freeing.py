@@ -3,7 +3,7 @@
 1. Wait until the deletion lag since the offload has passed; see :func:`afterglow.offload.planner.freeable`.
 2. Verify every object that holds entries of the ledger: it exists, has the length that its index states, and its index
    parses and has exactly the entries that the ledger list states. A hot copy is never deleted before that.
-3. Commit that the hot copy is deleted, then delete it; see :meth:`afterglow.ledger.managed_ledger.Trimmer.free`,
+3. Commit that the hot copy is deleted, then delete it; see :meth:`afterglow.ledger.trimming.Trimmer.free`,
    which also describes the state after a crash.
 """
 

@@ -265,7 +265,7 @@ class LedgerOffload:
             if running_bytes and running_bytes + task.size_bytes > MAX_RUNNING_BYTES:
                 return None
             # The first task also pays for the owner's requests: head and index; create and complete of an upload.
-            owners = 0 if attempt.handed_out else 2 if attempt.copy is None else 4
+            owners = 0 if attempt.handed_out else 2 if len(attempt.tasks) == 1 else 4
             return task, 1 + owners
 
     def hand_out(self, task: Task) -> None:

@@ -1,23 +1,23 @@
-"""Pending deletes: objects to be deleted. The intent is recorded first, then carried out, as often as it takes.
+"""Pending deletes of objects: the intent is recorded first, then carried out, and retried until it succeeds.
 
 1. Record which object is to be deleted. *Crash: the ledger list or record that named the object still names it, and
    nothing happens.*
-2. That list or record stops naming it: a list without the ledger, a fresh UUID in its place. *Crash: the intent is
-   found at the next start.*
-3. Read the intent, and after it the ledger list. A UUID that the list does not name now will never be named again,
-   since none is used twice. If the list names it, or a task of this process still writes it, nothing happens.
+2. Remove the name: commit a ledger list without the ledger, or with a fresh UUID. *Crash: the next start finds the
+   intent.*
+3. Read the intent, and then the ledger list. A UUID that the ledger list does not name now will never be named again,
+   since no UUID is used twice. If the ledger list names it, or a task of this process still writes it, nothing happens.
 4. Abort uploads of the key, delete data and index. *Crash: again from 3; deleting twice is harmless.*
-5. Once a listing shows nothing of the key, delete the records of a segment: its upload record and its segment record.
-   *Crash: again from 3, since the intent holds the tier location too.*
-6. Remove the intent. *Crash: done.* The intent of an object that was never committed stays for a while, and 3 to 6 are
-   repeated then: a request of a former owner, or of this one, that the store carries out only now would create an
-   upload that no record names. Every owner checks its ownership right before such a request, and intents come after
-   the take-over.
+5. Once a listing shows no object or upload of the key, delete the records of a segment: its upload record and its
+   segment record. *Crash: again from 3, since the intent holds the tier location too.*
+6. Remove the intent. *Crash: done.* The intent of an object that was never committed is kept for some time, and 3 to 6
+   are repeated then: the store may execute a late request of a former owner, or of this one, and create an upload that
+   no record names. Every owner checks its ownership right before such a request, and intents are recorded after the
+   take-over.
 
-An error anywhere leaves the intent in place. An unknown outcome is met by repeating the step.
+After an error the intent is kept. After an unknown outcome the step is repeated.
 
 Of a deleted topic every recorded segment is deleted: an owner that was about to begin one may have written its record
-after the intents of the topic were made.
+after the intents of the topic were recorded.
 """
 
 from __future__ import annotations
@@ -78,63 +78,64 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_TRIES: Final = 8
-"""Unknown outcomes in a row that are met by trying again."""
+_MAX_ATTEMPTS: Final = 8
+"""Attempts to record an intent whose outcomes are unknown."""
 _LATE_S: Final = 600.0
-"""How long after an intent the store may still create an upload of its key, or a listing not show it. A store client
-gives up after 120 s with all its retries; the rest is for what lies between the owner's check and its request."""
+"""Time after an intent within which the store may still create an upload of its key, or a listing may not show it. A
+store client gives up after 120 s with all its retries; the rest covers the time between the owner's check and its
+request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDelete:
-    """An object that is to go."""
+    """An object to be deleted."""
 
     uuid: UUID
     location: TierLocation
     ledger_id: int | None = None
-    """Of a ledger's own object; None for a segment."""
+    """The ledger of a whole-ledger object; None for a segment."""
     unfinished: bool = False
-    """Whether it was never committed, as far as is known: an upload of its key may just be created."""
+    """Whether it was never committed, as far as is known: an upload of its key may be created right now."""
 
     @property
     def key(self) -> str:
-        """Of the data object."""
+        """Key of the data object."""
         return str(ObjectKey(self.uuid, self.ledger_id))
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedOut:
-    """What came of the intents of a topic."""
+class DeleteCounts:
+    """Results of the intents of a topic."""
 
     done: int = 0
     waiting: int = 0
-    """Their objects are still named, or written."""
+    """Intents whose objects are still named, or written."""
     failed: int = 0
     kept: int = 0
-    """Nothing is there of their objects, and they stay on record in case something comes."""
+    """Intents without objects that are kept in case the store creates an upload late."""
 
     @property
     def left(self) -> int:
-        """How many are left for later."""
+        """Number of intents to be retried."""
         return self.waiting + self.failed
 
 
-class _Outcome(Enum):
+class _DeleteResult(Enum):
     DONE = auto()
     WAITING = auto()
     KEPT = auto()
 
 
 class PendingDeletes:
-    """Intents to delete, on record. Thread-safe, as long as one thread at a time carries out those of a topic.
+    """Recorded intents to delete objects. Thread-safe, if one thread at a time carries out those of a topic.
 
     Args:
-        metadata: Where lists and records are.
-        paths: Where in it.
-        policies: Give credentials.
-        tiers: Open stores.
-        clock: Dates the records.
-        instance: Of the server, for the records.
+        metadata: Holds ledger lists and records.
+        paths: Paths of the records.
+        policies: Effective policies of topics, for credentials.
+        tiers: Opens stores.
+        clock: Time of the records.
+        instance: Id of the server, for the records.
         is_writing: Whether a task of this process may still write an object of a UUID.
     """
 
@@ -157,17 +158,16 @@ class PendingDeletes:
         self._instance = instance
         self._is_writing = is_writing
         self._cleared: dict[str, set[str]] = {}
-        """By topic the intents that stay on record though nothing was there of their objects; found again after a
-        restart."""
+        """Paths of intents that are kept though their objects are deleted, by topic; found again after a restart."""
         self._seen_s: dict[str, float] = {}
-        """When each intent to delete what was never committed was first seen here, by the clock that never jumps. The
-        time of day in the record may have been wrong, or be wrong now."""
+        """Time at which this process first saw each intent of an object that was never committed, by the monotonic
+        clock. The time of day in the record may have been wrong, or be wrong now."""
 
     def record(self, name: str, pending: PendingDelete, reason: str) -> None:
-        """Step 1: put on record that an object is to go; one that is on record stays so.
+        """Step 1: record an intent, unless it is recorded already.
 
         Raises:
-            MetadataError: It is not on record, or the outcome is unknown.
+            MetadataError: It is not recorded, or the outcome is unknown.
         """
         record = DeleteRecord(
             version=_VERSION,
@@ -181,7 +181,7 @@ class PendingDeletes:
         )
         path = self._paths.delete(name, pending.uuid)
         value = record.SerializeToString(deterministic=True)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self._metadata.put(path, value, MUST_NOT_EXIST)
             except VersionConflict:
@@ -191,30 +191,30 @@ class PendingDeletes:
                     return
             else:
                 return
-        raise CommitUnknown(f"{path}: {_TRIES} tries in a row had no known outcome")
+        raise CommitUnknown(f"{path}: the outcome of {_MAX_ATTEMPTS} attempts in a row is unknown")
 
     def names(self) -> Iterator[str]:
-        """Managed-ledger names of all topics with an intent on record, and of those that are gone with a segment.
+        """Managed-ledger names of all topics with a recorded intent, and of deleted topics with a recorded segment.
 
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        yield from self._named_below("deletes")
+        yield from self._topics_below("deletes")
         for kind in ("uploads", "segments"):
-            yield from (name for name in self._named_below(kind) if self._is_gone(name))
+            yield from (name for name in self._topics_below(kind) if self._is_deleted(name))
 
     def uploading(self) -> Iterator[str]:
-        """Managed-ledger names of all topics that are there and have an upload on record.
+        """Managed-ledger names of all existing topics with an upload record.
 
         Raises:
             MetadataUnavailable: The store cannot be reached.
         """
-        for name in self._named_below("uploads"):
-            if self._metadata.children(self._paths.uploads(name)) and not self._is_gone(name):
+        for name in self._topics_below("uploads"):
+            if self._metadata.children(self._paths.uploads(name)) and not self._is_deleted(name):
                 yield name
 
-    def _named_below(self, kind: str) -> Iterator[str]:
-        """Managed-ledger names of all topics with records of a kind, or of which a crash has left the empty node."""
+    def _topics_below(self, kind: str) -> Iterator[str]:
+        """Managed-ledger names of all topics with records of a kind, or with an empty node that a crash has left."""
         root = f"{self._paths.root}/{kind}"
         waiting = [root]
         while waiting:
@@ -225,63 +225,65 @@ class PendingDeletes:
                 yield name
             waiting += [f"{path}/{child}" for child in reversed(children) if not _is_uuid(child)]
 
-    def carry_out(self, name: str) -> CarriedOut:
+    def carry_out(self, name: str) -> DeleteCounts:
         """Steps 3 to 6 for every intent of a topic.
 
         Raises:
-            MetadataError: The records or the list cannot be read.
-            CorruptMetadata: A record of a segment of a topic that is gone does not parse.
+            MetadataError: The records or the ledger list cannot be read.
+            CorruptMetadata: A segment record of a deleted topic cannot be parsed.
         """
-        gone = self._is_gone(name)
-        if gone:
+        is_deleted = self._is_deleted(name)
+        if is_deleted:
             for pending in pending_deletes_of_topic(name, self._metadata, self._paths):
                 self.record(name, pending, "its topic is gone")
         node = self._paths.deletes(name)
-        counts: Counter[_Outcome] = Counter()
+        results: Counter[_DeleteResult] = Counter()
         failed = 0
         unavailable: set[str] = set()
         cleared, self._cleared[name] = self._cleared.get(name, set()), set()
         for child in self._metadata.children(node):
             path = f"{node}/{child}"
             try:
-                outcome = self._carry_out_one(name, path, unavailable, was_cleared=path in cleared)
+                result = self._carry_out_one(name, path, unavailable, was_cleared=path in cleared)
             except AfterglowError as error:
                 failed += 1
                 level = failure_level(self._tiers.health, error, unavailable)
-                _log.log(level, "an object of %s is deleted later: %s", name, error)
+                _log.log(level, "the delete of an object of %s failed and is retried later: %s", name, error)
             else:
-                counts[outcome] += 1
-                if outcome is _Outcome.KEPT:
+                results[result] += 1
+                if result is _DeleteResult.KEPT:
                     self._cleared[name].add(path)
         if not self._cleared[name]:
             del self._cleared[name]
-        carried = CarriedOut(counts[_Outcome.DONE], counts[_Outcome.WAITING], failed, counts[_Outcome.KEPT])
-        if not carried.left + carried.kept:
-            for empty in (node, *((self._paths.uploads(name), self._paths.segments(name)) if gone else ())):
+        counts = DeleteCounts(
+            results[_DeleteResult.DONE], results[_DeleteResult.WAITING], failed, results[_DeleteResult.KEPT]
+        )
+        if not counts.left + counts.kept:
+            for empty in (node, *((self._paths.uploads(name), self._paths.segments(name)) if is_deleted else ())):
                 self._remove_node(empty)
-        return carried
+        return counts
 
-    def _carry_out_one(self, name: str, path: str, unavailable: set[str], *, was_cleared: bool) -> _Outcome:
+    def _carry_out_one(self, name: str, path: str, unavailable: set[str], *, was_cleared: bool) -> _DeleteResult:
         """Steps 3 to 6 for one intent.
 
         Args:
             name: The managed-ledger name.
-            path: Of the intent.
-            unavailable: Tiers that are not asked: each would take its deadline to fail. Those found here are added.
-            was_cleared: Whether nothing was there of the object before.
+            path: Path of the intent.
+            unavailable: Tiers that are skipped: each request would take its deadline to fail. Tiers are added to it.
+            was_cleared: Whether the objects were deleted before.
         """
         found = self._metadata.get(path)
         if found is None:
             self._seen_s.pop(path, None)
-            return _Outcome.DONE
+            return _DeleteResult.DONE
         pending = _parse(path, found.value)
         now_s = self._clock.monotonic()
         may_come = pending.unfinished and now_s < self._seen_s.setdefault(path, now_s) + _LATE_S
         if was_cleared and may_come:
-            return _Outcome.KEPT
+            return _DeleteResult.KEPT
         tier = str(pending.location)
         if tier in unavailable or pending.uuid in self._named(name) or self._is_writing(name, pending.uuid):
-            return _Outcome.WAITING
+            return _DeleteResult.WAITING
         try:
             self._delete(name, pending)
         except FAILURES:
@@ -289,15 +291,15 @@ class PendingDeletes:
                 unavailable.add(tier)
             raise
         if pending.ledger_id is None:
-            self._forget(self._paths.upload(name, pending.uuid))
-            self._forget(self._paths.segment(name, pending.uuid))
+            self._remove_record(self._paths.upload(name, pending.uuid))
+            self._remove_record(self._paths.segment(name, pending.uuid))
         if may_come:
-            return _Outcome.KEPT
+            return _DeleteResult.KEPT
         self._remove(path, found.version)
         self._seen_s.pop(path, None)
-        return _Outcome.DONE
+        return _DeleteResult.DONE
 
-    def _is_gone(self, name: str) -> bool:
+    def _is_deleted(self, name: str) -> bool:
         return self._metadata.get(managed_ledger_path(name)) is None
 
     def _named(self, name: str) -> set[UUID]:
@@ -308,8 +310,8 @@ class PendingDeletes:
         offloader = offloader_at(pending.location, self._policies.of(name), self._tiers)
         offloader.delete_offloaded(pending.ledger_id, pending.uuid, driver_metadata(pending.location))
 
-    def _forget(self, path: str) -> None:
-        """Remove a record, if there is one. One that is changed under our eyes has an owner yet: later."""
+    def _remove_record(self, path: str) -> None:
+        """Remove a record, if it exists. A record that changes meanwhile still has an owner: it is removed later."""
         if (found := self._metadata.get(path)) is not None:
             self._remove(path, found.version)
 
@@ -321,7 +323,7 @@ class PendingDeletes:
                 raise
 
     def _remove_node(self, node: str) -> None:
-        """Remove an empty node; one that has got a child again stays."""
+        """Remove an empty node; a node that has a child again is kept."""
         found = self._metadata.get(node)
         if found is not None:
             with suppress(CommitFailed, CommitUnknown):
@@ -329,14 +331,13 @@ class PendingDeletes:
 
 
 def _parse(path: str, value: bytes) -> PendingDelete:
-    """What is to go."""
     try:
         record = DeleteRecord.FromString(value)
         uuid = UUID(record.uuid)
     except (DecodeError, ValueError) as error:
         raise CorruptMetadata(f"{path} is not a valid intent to delete: {error}") from error
     if record.version != _VERSION:
-        raise CorruptMetadata(f"{path} has version {record.version}; this release knows {_VERSION}")
+        raise CorruptMetadata(f"{path} has version {record.version}, {_VERSION} is supported: use a newer release")
     ledger_id = record.ledger_id if record.HasField("ledger_id") else None
     location = location_of_record(record.location)
     if not location.properties and not is_built_in(location.driver):
@@ -360,12 +361,12 @@ def _is_topic(name: str) -> bool:
 
 
 def pending_delete_of_attempt(attempt: LedgerAttempt) -> PendingDelete:
-    """What an attempt may have written."""
+    """The objects that an attempt may have written."""
     return PendingDelete(attempt.uuid, recorded_location(attempt.offloader), attempt.ledger_id, unfinished=True)
 
 
 def pending_delete_of_ledger(row: ManagedLedgerInfo.LedgerInfo) -> PendingDelete | None:
-    """What the list names as a ledger's own object, whole or attempted; None where it names none."""
+    """The whole-ledger object that the ledger list names, complete or not; None if it names none."""
     uuid = ledger_uuid(row)
     if uuid is None:
         return None
@@ -385,12 +386,12 @@ def pending_deletes_of_segments(
     Args:
         name: The managed-ledger name.
         rows: The ledgers.
-        kept: UUIDs that other ledgers of the list name.
-        metadata: Where records of segments are, which know their places.
-        paths: Where in it.
+        kept: UUIDs that other ledgers of the ledger list name.
+        metadata: Holds the records of segments with their tier locations.
+        paths: Paths of the records.
 
     Raises:
-        CorruptMetadata: The record of one cannot be read, so that its tier location is unknown.
+        CorruptMetadata: A record cannot be read, so that its tier location is unknown.
         MetadataUnavailable: The store cannot be reached.
     """
     for row in rows:
@@ -406,10 +407,10 @@ def pending_deletes_of_segments(
 
 
 def pending_deletes_of_topic(name: str, metadata: MetadataStore, paths: AfterglowPaths) -> Iterator[PendingDelete]:
-    """Every segment that is on record for a topic, whether or not a list names it.
+    """Every recorded segment of a topic, also if the ledger list does not name it.
 
     Raises:
-        CorruptMetadata: The record of one cannot be read, so that its tier location is unknown.
+        CorruptMetadata: A record cannot be read, so that its tier location is unknown.
         MetadataUnavailable: The store cannot be reached.
     """
     uploads = metadata.children(paths.uploads(name))
@@ -431,7 +432,7 @@ def _recorded_location(name: str, uuid: UUID, metadata: MetadataStore, paths: Af
 
 
 def _of_driver(uuid: UUID, ledger_id: int | None, driver: OffloadDriverMetadata) -> PendingDelete:
-    """An object where the list says that it is. Whether that place can be reached is for later to find out."""
+    """An object at the tier location in the ledger list, which is not validated: its delete will report errors."""
     given = {pair.key: pair.value for pair in driver.properties}
     if not is_built_in(driver.name):
         return PendingDelete(uuid, external_location(driver.name, given), ledger_id)

@@ -1,10 +1,10 @@
 """Planner of ledger offload: ledgers that are due, and hot copies that may be freed. Pure functions.
 
-A ledger is a candidate once it is closed, unless it is empty, in the tier already, or in segments; and not behind the
-beginning of a segment that is on its way, which may hold entries of it. Of the candidates
-those are due that a manual request covers, those older than the time threshold, and those that the size threshold no
-longer keeps: walking from the newest closed ledger to the oldest, all from where the sum of sizes passes it. Ledgers
-that are in the tier count in that sum.
+A ledger is a candidate once it is closed, unless it is empty, in the tier already, or in segments; nor if it is the
+ledger in which an uncommitted segment begins, or a later one: the segment may hold entries of it. Candidates are due if
+a manual offload covers them, if they are older than the time threshold, or if they exceed the size threshold: from the
+newest closed ledger to the oldest, all ledgers from the one at which the sum of sizes exceeds it. Ledgers that are in
+the tier count in that sum.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SYSTEM_NAMESPACE: Final = "pulsar/system"
 
 
 def is_system_topic(topic: TopicName) -> bool:
-    """Whether a topic is Pulsar's own: such are never offloaded."""
+    """Whether a topic is a system topic of Pulsar, which is never offloaded."""
     return str(topic.namespace) == SYSTEM_NAMESPACE or topic.local_name.startswith("__")
 
 
 def is_closed(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> bool:
-    """Whether a ledger takes no more entries and the list says how many it has."""
+    """Whether a ledger accepts no more entries, and the ledger list has their number."""
     return row.HasField("entries") and row.ledgerId != writing_to
 
 
@@ -42,7 +42,7 @@ def is_candidate(row: ManagedLedgerInfo.LedgerInfo, writing_to: int | None) -> b
 
 
 def is_triggered(policy: BrokerConfig) -> bool:
-    """Whether any threshold makes ledgers due by themselves."""
+    """Whether any threshold is set, so that ledgers become due without a manual offload."""
     return (
         max(policy.managed_ledger_offload_threshold_in_bytes, policy.managed_ledger_offload_threshold_in_seconds) >= 0
     )
@@ -59,9 +59,9 @@ def due(
     """Ids of the ledgers that are to be offloaded now, oldest first.
 
     Args:
-        info: The topic's list.
-        writing_to: The ledger that takes appends, if any.
-        policy: The topic's.
+        info: The topic's ledger list.
+        writing_to: The ledger that is being written, if any.
+        policy: The topic's effective policy.
         now_ms: Epoch milliseconds.
         manual_before: All candidates with a smaller id are due.
     """
@@ -73,41 +73,30 @@ def due(
         and (streamed is None or row.ledgerId < streamed)
         and (
             (manual_before is not None and row.ledgerId < manual_before)
-            or passes_size(policy, kept_bytes)
-            or passes_time(policy, row, now_ms)
+            or 0 <= policy.managed_ledger_offload_threshold_in_bytes < kept_bytes
+            or ((at_ms := due_at_ms(policy, row)) is not None and now_ms >= at_ms)
         )
     ]
     return tuple(reversed(chosen))
 
 
-def passes_size(policy: BrokerConfig, kept_bytes: int) -> bool:
-    """Whether a ledger is due by size, given the bytes from its first entry to the end of the newest closed one."""
-    return 0 <= policy.managed_ledger_offload_threshold_in_bytes < kept_bytes
-
-
-def passes_time(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo, now_ms: int) -> bool:
-    """Whether a closed ledger is due by time."""
-    at_ms = due_at_ms(policy, row)
-    return at_ms is not None and now_ms >= at_ms
-
-
 def due_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
-    """When a closed ledger is due by time; None where there is no such threshold."""
+    """Time at which a closed ledger is due by the time threshold; None if it is not set."""
     seconds = policy.managed_ledger_offload_threshold_in_seconds
     return None if seconds < 0 else row.timestamp + 1000 * seconds
 
 
 def kept_bytes(info: ManagedLedgerInfo, writing_to: int | None) -> dict[int, int]:
-    """For each closed ledger, the bytes from its first entry to the end of the newest closed one."""
+    """For each closed ledger, the bytes from its first entry to the end of the newest closed ledger."""
     return {row.ledgerId: total for row, total in _walk(info, writing_to)}
 
 
 def given_up(info: ManagedLedgerInfo, *, pursued: Collection[int]) -> tuple[int, ...]:
-    """Ids of the ledgers with an attempt that was not completed, and that will not be retried by itself.
+    """Ids of the ledgers with an incomplete attempt that will not be retried.
 
     Args:
-        info: The topic's list.
-        pursued: Ledgers that are due, or on their way.
+        info: The topic's ledger list.
+        pursued: Ledgers that are due, or being offloaded.
     """
     return tuple(
         row.ledgerId
@@ -125,7 +114,7 @@ def freeable(info: ManagedLedgerInfo, *, policy: BrokerConfig, now_ms: int) -> t
 
 
 def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int | None:
-    """The moment after which the hot copy of a ledger may be freed; None: it stays, or is freed already."""
+    """The time after which the hot copy of a ledger may be freed; None: it is kept, or freed already."""
     context = row.offloadContext
     lag_ms = policy.managed_ledger_offload_deletion_lag_in_millis
     if lag_ms is None or lag_ms < 0 or context.bookkeeperDeleted or not is_fully_offloaded(row):
@@ -135,16 +124,16 @@ def freed_at_ms(policy: BrokerConfig, row: ManagedLedgerInfo.LedgerInfo) -> int 
 
 
 def next_poll_ms(info: ManagedLedgerInfo, *, writing_to: int | None, policy: BrokerConfig, now_ms: int) -> int | None:
-    """The next moment at which time alone makes a ledger due, or a hot copy freeable; None: there is none."""
-    moments = [
-        due_at_ms(policy, row) for row in info.ledgerInfo if is_candidate(row, writing_to)
-    ]  # reached when the time is there, a lag only behind it
-    moments += [None if at_ms is None else at_ms + 1 for at_ms in (freed_at_ms(policy, row) for row in info.ledgerInfo)]
-    return min((at_ms for at_ms in moments if at_ms is not None and at_ms > now_ms), default=None)
+    """The next time at which a ledger becomes due by time, or a hot copy may be freed; None: never."""
+    times_ms = [due_at_ms(policy, row) for row in info.ledgerInfo if is_candidate(row, writing_to)]
+    # A ledger is due at its time, and a hot copy may be freed after its time.
+    freed_ms = (freed_at_ms(policy, row) for row in info.ledgerInfo)
+    times_ms += [None if at_ms is None else at_ms + 1 for at_ms in freed_ms]
+    return min((at_ms for at_ms in times_ms if at_ms is not None and at_ms > now_ms), default=None)
 
 
 def _walk(info: ManagedLedgerInfo, writing_to: int | None) -> Iterator[tuple[ManagedLedgerInfo.LedgerInfo, int]]:
-    """Each closed ledger from the newest on, with the running sum of sizes, its own included."""
+    """Closed ledgers from the newest on, each with the sum of sizes up to and including its own."""
     total = 0
     for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId, reverse=True):
         if is_closed(row, writing_to):

@@ -27,7 +27,7 @@ from afterglow.errors import AfterglowError, CorruptBlock, HotLogError, LedgerMi
 from afterglow.format.blocks import Format, enclose_frames
 from afterglow.format.frames import check_whole, scan_frames
 from afterglow.format.objects import INSTANCE_KEY
-from afterglow.format.position import Position
+from afterglow.format.position import LedgerRange, Position
 from afterglow.format.statistics import measure_block
 from afterglow.hot.local.shared import open_shared, read_instance
 from afterglow.hot.pulsar.ledgers import RemoteLedgers

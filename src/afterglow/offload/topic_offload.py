@@ -344,10 +344,10 @@ class TopicOffload:
         self._has_pending_deletes = False  # before they are read: the next poll sees those recorded meanwhile
         left = True
         try:
-            carried = self._env.pending_deletes.carry_out(self.name)
-            self.deletions_done += carried.done
-            self.deletions_failed += carried.failed
-            left = carried.left > 0
+            counts = self._env.pending_deletes.carry_out(self.name)
+            self.deletions_done += counts.done
+            self.deletions_failed += counts.failed
+            left = counts.left > 0
         finally:
             if left:
                 self._has_pending_deletes = True

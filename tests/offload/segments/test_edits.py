@@ -36,7 +36,7 @@ def commit(info: ManagedLedgerInfo, uuid: UUID) -> None:
 def test_no_segment_begins_in_a_ledger_that_has_an_object_of_its_own() -> None:
     info = one_ledger()
     info.ledgerInfo[0].offloadContext.complete = True
-    with pytest.raises(OffloadConflict, match="object of its own"):
+    with pytest.raises(OffloadConflict, match="is offloaded whole"):
         add_stub(info, uuid=FIRST, begin=Position(7, 0), assigned_ms=1)
     assert not info.ledgerInfo[0].offloadContext.offloadSegment
 

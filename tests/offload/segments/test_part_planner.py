@@ -11,8 +11,8 @@ from afterglow.errors import CorruptMetadata
 from afterglow.format.blocks import HEADER_BYTES
 from afterglow.format.position import Position
 from afterglow.offload.segments.part_planner import (
-    MOST_BLOCKS,
-    MOST_PARTS,
+    MAX_BLOCKS,
+    MAX_PARTS,
     Sizes,
     cut_by_size,
     plan_parts,
@@ -100,8 +100,8 @@ def test_the_sizes_bound_what_is_recorded() -> None:
     assert Sizes.of(gib, 1 << 20, 8 << 20) == Sizes(1 << 20, 8 << 20)
     for segment in (gib, 8 * gib, 100 * gib, 4_000 * gib):
         sizes = Sizes.of(segment, 1 << 20, 8 << 20)
-        assert 2 * segment / sizes.block_bytes <= MOST_BLOCKS
-        assert segment / sizes.part_bytes <= MOST_PARTS
+        assert 2 * segment / sizes.block_bytes <= MAX_BLOCKS
+        assert segment / sizes.part_bytes <= MAX_PARTS
         assert sizes.part_bytes >= sizes.block_bytes
 
 

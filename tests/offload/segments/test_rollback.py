@@ -260,7 +260,7 @@ def test_a_segment_that_was_about_to_begin_behind_others_does_not_begin_without_
     """Its beginning was chosen when those before it were still named."""
     life = Life()
     life.world.service.delete_segments(TOPIC, dry_run=False)
-    with pytest.raises(OffloadConflict, match="none can begin at 2:5"):
+    with pytest.raises(OffloadConflict, match="cannot begin at 2:5"):
         life.world.open().update(partial(add_stub, uuid=uuid4(), begin=Position(2, 5), assigned_ms=1))
     life.world.run()
     assert clean(life.world)

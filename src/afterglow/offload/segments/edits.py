@@ -1,7 +1,7 @@
 """Edits of the ledger list for segments, applied by compare-and-set.
 
-Each may be applied to a list that has it already, and then changes nothing. A row's items stand in the order of
-positions. Top-level ``complete`` stays unset, so that a broker that knows no segments reads the hot log.
+Every edit is idempotent. The segments of a ledger are kept in the order of positions. ``complete`` of the ledger itself
+is not set, so that a broker without support for segments reads the hot log.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
 
 
 def add_stub(info: ManagedLedgerInfo, *, uuid: UUID, begin: Position, assigned_ms: int) -> None:
-    """Name a segment in the ledger that it begins in. An attempt at an object of the ledger's own is forgotten.
+    """Add an assigned segment to the ledger in which it begins. A failed whole-ledger attempt is cleared.
 
     Raises:
-        OffloadConflict: The ledger is not in the list any more, or has an object of its own by now, or what stood
-            before the segment is in none any more.
+        OffloadConflict: The ledger is not in the ledger list any more, or was offloaded whole meanwhile, or entries
+            before the segment are not covered any more.
     """
     row = _row(info, begin.ledger_id, uuid)
     context = row.offloadContext
     if context.complete:
-        raise OffloadConflict(f"ledger {row.ledgerId} has an object of its own: segment {uuid} cannot begin in it")
+        raise OffloadConflict(f"ledger {row.ledgerId} is offloaded whole: segment {uuid} cannot begin in it")
     if any(get_uuid(item) == uuid for item in context.offloadSegment):
         return
-    # With one on its way, possibly from a ledger before, only its record tells where the next begins.
+    # If another segment is assigned, perhaps in an earlier ledger, only its record has the begin of the next one.
     settled = all(item.complete for other in info.ledgerInfo for item in other.offloadContext.offloadSegment)
     covered = max((item.endEntryId + 1 for item in context.offloadSegment), default=0)
     if settled and begin.entry_id != covered:
-        raise OffloadConflict(f"segments hold {covered} entries of ledger {row.ledgerId}: none can begin at {begin}")
+        raise OffloadConflict(
+            f"segments hold {covered} entries of ledger {row.ledgerId}: segment {uuid} cannot begin at {begin}"
+        )
     if not context.offloadSegment:
         context.Clear()
         set_uuid(context, uuid)
@@ -46,10 +48,10 @@ def add_stub(info: ManagedLedgerInfo, *, uuid: UUID, begin: Position, assigned_m
 
 
 def replace_stub(info: ManagedLedgerInfo, *, old: UUID, new: UUID, begin: Position) -> None:
-    """Let another UUID take the place of one whose upload was lost.
+    """Replace the UUID of an assigned segment whose upload was lost.
 
     Raises:
-        OffloadConflict: The old one is not named, or is complete.
+        OffloadConflict: The old UUID is not in the ledger list, or the segment is complete.
     """
     context = _row(info, begin.ledger_id, old).offloadContext
     named = {get_uuid(item): item for item in context.offloadSegment}
@@ -65,10 +67,10 @@ def replace_stub(info: ManagedLedgerInfo, *, old: UUID, new: UUID, begin: Positi
 def commit_segment(
     info: ManagedLedgerInfo, *, uuid: UUID, covered: Sequence[Coverage], assigned_ms: int, offloaded_ms: int
 ) -> None:
-    """Say that a segment is complete, in every ledger that it touches.
+    """Mark a segment as complete, in every ledger of which it has entries.
 
     Raises:
-        OffloadConflict: It is not assigned any more, or one of its ledgers has left the list.
+        OffloadConflict: It is not assigned any more, or one of its ledgers is not in the ledger list any more.
     """
     if all(get_uuid(item) != uuid for item in _row(info, covered[0].ledger_id, uuid).offloadContext.offloadSegment):
         raise OffloadConflict(f"segment {uuid} is not assigned any more")
@@ -77,19 +79,18 @@ def commit_segment(
         items = [item for item in context.offloadSegment if get_uuid(item) != uuid]
         before = sum(item.complete and item.endEntryId < held.first for item in items)
         known = next((item for item in context.offloadSegment if get_uuid(item) == uuid and item.complete), None)
-        made = known or OffloadSegment(
+        segment = known or OffloadSegment(
             complete=True, assignedTimestamp=assigned_ms, offloadedTimestamp=offloaded_ms, endEntryId=held.last
         )
-        set_uuid(made, uuid)
-        _replace(context, (*items[:before], made, *items[before:]))
-        if (
-            first := get_uuid(context.offloadSegment[0])
-        ) is not None:  # one that began later may have been named before it
+        set_uuid(segment, uuid)
+        _replace(context, (*items[:before], segment, *items[before:]))
+        # A segment that begins later may have been added before this one.
+        if (first := get_uuid(context.offloadSegment[0])) is not None:
             set_uuid(context, first)
 
 
-def forget_segment(info: ManagedLedgerInfo, *, uuid: UUID) -> None:
-    """Take a segment off the list: it was given up, or its object is to be deleted."""
+def remove_segment(info: ManagedLedgerInfo, *, uuid: UUID) -> None:
+    """Remove a segment from the ledger list: it was given up, or its object is to be deleted."""
     for row in info.ledgerInfo:
         context = row.offloadContext
         kept = [item for item in context.offloadSegment if get_uuid(item) != uuid]
@@ -104,7 +105,8 @@ def forget_segment(info: ManagedLedgerInfo, *, uuid: UUID) -> None:
 
 
 def _replace(context: OffloadContext, items: Sequence[OffloadSegment]) -> None:
-    copies = [OffloadSegment.FromString(item.SerializeToString()) for item in items]  # they die with what holds them
+    # Copies: the items are views into the field that is cleared.
+    copies = [OffloadSegment.FromString(item.SerializeToString()) for item in items]
     del context.offloadSegment[:]
     context.offloadSegment.extend(copies)
 
@@ -112,5 +114,5 @@ def _replace(context: OffloadContext, items: Sequence[OffloadSegment]) -> None:
 def _row(info: ManagedLedgerInfo, ledger_id: int, uuid: UUID) -> ManagedLedgerInfo.LedgerInfo:
     row = next((row for row in info.ledgerInfo if row.ledgerId == ledger_id), None)
     if row is None:
-        raise OffloadConflict(f"ledger {ledger_id} has left the list: segment {uuid} cannot be in it")
+        raise OffloadConflict(f"ledger {ledger_id} is not in the ledger list any more: it cannot have segment {uuid}")
     return row

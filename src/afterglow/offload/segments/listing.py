@@ -1,4 +1,4 @@
-"""Listing of a topic's segments: offloaded, assigned, or failing."""
+"""Listing of a topic's segments: assigned, offloaded or failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SegmentStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """One segment."""
+    """One segment of a listing."""
 
     id: str
     """Its UUID."""
@@ -40,22 +40,22 @@ class SegmentView:
     """Last entry, inclusive; None while it is live."""
     assigned_ms: int
     offloaded_ms: int | None
-    """When it was complete, epoch milliseconds; None before."""
+    """Time of its completion, epoch milliseconds; None before."""
     entries: int
-    """Uploaded so far."""
+    """Number of uploaded entries."""
     bytes: int
-    """Uploaded so far."""
+    """Number of uploaded bytes."""
     planned_bytes: int
-    """Uploaded or being uploaded."""
+    """Number of bytes that are uploaded or being uploaded."""
     driver: str
     bucket: str
     key: str
     error: str | None
-    """Why the last attempt failed; None where it did not."""
+    """Error of the last attempt; None if it did not fail."""
     first_ms: int | None = None
-    """When its first entry was written, epoch milliseconds; None where that is not known."""
+    """Time of its first entry, epoch milliseconds; None if it is not known."""
     last_ms: int | None = None
-    """When its last entry was written; None where that is not known, or while it is on its way."""
+    """Time of its last entry; None if it is not known, or before the segment is offloaded."""
 
 
 def list_segments(
@@ -67,21 +67,21 @@ def list_segments(
     """The segments of a topic in the order of positions. Waits for metadata.
 
     Args:
-        metadata: Where records are.
-        paths: Where in it.
+        metadata: Holds the records.
+        paths: Paths of the records.
         name: The managed-ledger name.
-        outage_of: Says of a tier since when it is unavailable; None where it is not. What goes there is failing.
+        outage_of: Describes the outage of a tier, which makes its assigned segments fail; None if it is available.
 
     Raises:
-        CorruptMetadata: A record does not parse.
+        CorruptMetadata: A record cannot be parsed.
         MetadataUnavailable: The store cannot be reached.
     """
     found = {
-        record.uuid: _on_its_way(record, outage_of(location_of_record(record.location)))
+        record.uuid: _assigned(record, outage_of(location_of_record(record.location)))
         for record in list_uploads(metadata, paths, name)
     }
     for record in list_records(metadata, paths, name):
-        # with an upload record beside it the commit is still to come
+        # A segment that has an upload record too is not committed yet.
         found.setdefault(record.uuid, _offloaded(record))
     return tuple(sorted(found.values(), key=lambda view: view.begin))
 
@@ -90,7 +90,7 @@ def list_records(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> I
     """The records of segments whose objects are complete, in no order. Waits for metadata.
 
     Raises:
-        CorruptMetadata: A record does not parse.
+        CorruptMetadata: A record cannot be parsed.
         MetadataUnavailable: The store cannot be reached.
     """
     node = paths.segments(name)
@@ -111,17 +111,17 @@ def _offloaded(record: SegmentRecord) -> SegmentView:
         record.entries,
         record.bytes,
         record.bytes,
-        *_where(record.location),
+        *_object_of(record.location),
         None,
-        *_written(record),
+        *_entry_times(record),
     )
 
 
 def list_uploads(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> tuple[UploadRecord, ...]:
-    """The records of segments on their way, in the order of positions. Waits for metadata.
+    """The records of assigned segments, in the order of positions. Waits for metadata.
 
     Raises:
-        CorruptMetadata: A record does not parse.
+        CorruptMetadata: A record cannot be parsed.
         MetadataUnavailable: The store cannot be reached.
     """
     node = paths.uploads(name)
@@ -133,7 +133,7 @@ def list_uploads(metadata: MetadataStore, paths: AfterglowPaths, name: str) -> t
     return tuple(sorted(found, key=lambda record: records.position_of(record.begin)))
 
 
-def _on_its_way(record: UploadRecord, outage: str | None) -> SegmentView:
+def _assigned(record: UploadRecord, outage: str | None) -> SegmentView:
     error = "; ".join(filter(None, (outage, record.last_error))) or None
     return SegmentView(
         record.uuid,
@@ -142,25 +142,21 @@ def _on_its_way(record: UploadRecord, outage: str | None) -> SegmentView:
         records.end_of(record),
         record.assigned_ms,
         None,
-        _entries(record),
+        sum(sum(ledger_part.statistics.entries) for part in record.done for ledger_part in part.ledgers),
         sum(part.bytes for part in record.done),
         records.planned_bytes(record),
-        *_where(record.location),
+        *_object_of(record.location),
         error,
         record.first_entry_ms or None,
     )
 
 
-def _entries(record: UploadRecord) -> int:
-    return sum(sum(ledger_part.statistics.entries) for part in record.done for ledger_part in part.ledgers)
-
-
-def _written(record: SegmentRecord) -> tuple[int | None, int | None]:
-    """When its entries were written: by broker time, else as producers say."""
+def _entry_times(record: SegmentRecord) -> tuple[int | None, int | None]:
+    """Times of its first and last entry: broker times, or else publish times."""
     if record.HasField("min_broker_time"):
         return record.min_broker_time, record.max_broker_time
     return (record.min_publish_time, record.max_publish_time) if record.HasField("min_publish_time") else (None, None)
 
 
-def _where(location: ObjectLocation) -> tuple[str, str, str]:
+def _object_of(location: ObjectLocation) -> tuple[str, str, str]:
     return location.driver, location.bucket, location.key

@@ -1,4 +1,4 @@
-"""Planner of segments: their length, and the blocks and parts that they are cut into, from the offsets of frames.
+"""Planner of segments: their ends, blocks and parts, derived from the offsets of frames. Pure functions.
 
 A part is planned once and recorded, so that any worker that uploads it, now or after a crash, writes the same bytes.
 """
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
     from afterglow.offload.segments.uncovered import EntryRange, PositionRange
 
     Offsets: TypeAlias = Callable[[int, int, int], NDArray[np.int64]]
-    """From a hot ledger's id, first and last entry to the offset of each frame, and behind the last; raises
-    ``HotLogError``."""
+    """Returns the offset of each frame of a hot ledger, given its id, first and last entry, and the end of the last
+    frame; raises ``HotLogError``."""
 
-MOST_PARTS: Final = 1_000
-"""Of one segment: the record of its upload holds a line for each, and stores take 10,000."""
+MAX_PARTS: Final = 1_000
+"""Parts of one segment: its upload record has an item for each, and stores allow 10,000."""
 
-MOST_BLOCKS: Final = 8_192
-"""Of one segment: at some 50 bytes each in the record of its upload, less than half of what a node may hold."""
+MAX_BLOCKS: Final = 8_192
+"""Blocks of one segment: at some 50 bytes each in its upload record, less than half of the size limit of a node."""
 
 
 ONE_PART_BYTES: Final = 1 << 62
-"""That no segment reaches."""
+"""A part size that no segment reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How a segment is cut. Fixed when it is assigned."""
+    """Sizes of a segment's blocks and parts. Fixed when it is assigned."""
 
     block_bytes: int
-    """That no block passes unless a single entry does."""
+    """Maximum length of a block, which only a single larger entry exceeds."""
     part_bytes: int
-    """That every part but the last reaches."""
+    """Minimum length of a part, except for the last."""
 
     @classmethod
     def of(cls, max_segment_bytes: int, block_bytes: int, part_bytes: int) -> Sizes:
-        """The configured sizes, raised where a segment would have too many blocks or parts.
+        """The configured sizes, raised if a segment would have too many blocks or parts.
 
         Args:
-            max_segment_bytes: At which a segment closes.
-            block_bytes: As configured.
-            part_bytes: As configured.
+            max_segment_bytes: Size at which a segment closes.
+            block_bytes: Configured size of blocks.
+            part_bytes: Configured size of parts.
         """
-        # A block is at least half full where no entry is larger than half of it, hence twice the bytes per block.
-        block_bytes = max(block_bytes, -(-2 * max_segment_bytes // MOST_BLOCKS))
-        return cls(block_bytes, max(part_bytes, block_bytes, -(-max_segment_bytes // MOST_PARTS)))
+        # A block is at least half full if no entry is larger than half of it, hence twice the bytes per block.
+        block_bytes = max(block_bytes, -(-2 * max_segment_bytes // MAX_BLOCKS))
+        return cls(block_bytes, max(part_bytes, block_bytes, -(-max_segment_bytes // MAX_PARTS)))
 
     @classmethod
     def of_policy(cls, policy: BrokerConfig) -> Sizes:
-        """The sizes that a policy configures."""
+        """The sizes of a policy."""
         return cls.of(
             policy.max_offload_segment_size_in_bytes,
             policy.streaming_offload_block_size_in_bytes,
@@ -70,7 +70,7 @@ class Sizes:
         )
 
     def in_one_part(self) -> Sizes:
-        """The same blocks, all of them in one part, which is planned when the segment ends."""
+        """The same size of blocks, with all blocks in one part, which is planned when the segment ends."""
         return Sizes(self.block_bytes, ONE_PART_BYTES)
 
 
@@ -81,7 +81,7 @@ class PlannedPart:
     number: int
     """From 1, without gaps."""
     ledgers: tuple[LedgerPart, ...]
-    """Its blocks; offsets count from the object's first byte."""
+    """Its blocks, with offsets in the object."""
 
     @property
     def begin(self) -> Position:
@@ -109,8 +109,8 @@ class PlannedPart:
 def cut_by_size(entries: PositionRange, offsets: Offsets, max_bytes: int) -> Position | None:
     """The last entry of a segment that begins with the range and whose frames fill ``max_bytes``; at least one entry.
 
-    None where the range is not that long yet. By binary search, so that a ledger of millions of entries costs some
-    dozen small reads.
+    None if the range is shorter. By binary search, so that a ledger of millions of entries takes some dozen small
+    reads.
 
     Raises:
         HotLogError: A ledger cannot be read.
@@ -139,15 +139,15 @@ def cut_by_size(entries: PositionRange, offsets: Offsets, max_bytes: int) -> Pos
 def plan_parts(
     entries: PositionRange, offsets: Offsets, sizes: Sizes, *, number: int, offset: int, closing: bool
 ) -> tuple[PlannedPart, ...]:
-    """The parts that a range of entries makes.
+    """Plan the parts of a range of entries.
 
     Args:
-        entries: What follows the parts that are planned already.
-        offsets: Where its frames stand.
-        sizes: Of blocks and parts.
-        number: Of the first part.
-        offset: Where that part begins in the object.
-        closing: Whether the segment ends with the range. If not, what does not fill a part is left for later.
+        entries: Entries after the parts that are planned already.
+        offsets: Offsets of frames.
+        sizes: Sizes of blocks and parts.
+        number: Number of the first part.
+        offset: Offset of that part in the object.
+        closing: Whether the segment ends with the range. If not, entries that do not fill a part are left for later.
 
     Raises:
         HotLogError: A ledger cannot be read.
@@ -159,7 +159,7 @@ def plan_parts(
         ends = offsets(entry_range.ledger_id, entry_range.first, entry_range.last)
         plans = plan_v2(ends, entry_range.ledger_id, entry_range.first, block_bytes=sizes.block_bytes, offset=offset)
         if not closing and not entry_range.closed:
-            plans = plans[:-1]  # it may take further entries
+            plans = plans[:-1]  # further entries may follow in the last block
         mine: list[BlockPlan] = []
         for plan in plans:
             mine.append(plan)
@@ -182,17 +182,17 @@ def plan_parts(
 def restore_part(
     number: int, entries: PositionRange, block_bytes: Sequence[int], offsets: Offsets, offset: int
 ) -> PlannedPart:
-    """A part as it was planned, from what is recorded of it.
+    """Restore a planned part from its record.
 
     Args:
-        number: Of the part.
+        number: Number of the part.
         entries: Its entries.
-        block_bytes: The length of each of its blocks.
-        offsets: Where its frames stand.
-        offset: Where it begins in the object.
+        block_bytes: Length of each of its blocks.
+        offsets: Offsets of frames.
+        offset: Offset of the part in the object.
 
     Raises:
-        CorruptMetadata: The lengths are not those of blocks of these entries.
+        CorruptMetadata: The lengths do not match blocks of these entries.
         HotLogError: A ledger cannot be read.
     """
     left = list(reversed(block_bytes))
@@ -213,7 +213,7 @@ def restore_part(
             at = stop
         ledgers.append(LedgerPart(entry_range.ledger_id, tuple(plans)))
     if left:
-        raise CorruptMetadata(f"part {number} has {len(left)} blocks more than its entries make")
+        raise CorruptMetadata(f"part {number} has {len(left)} blocks more than its entries")
     return PlannedPart(number, tuple(ledgers))
 
 

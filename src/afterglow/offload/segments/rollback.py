@@ -143,7 +143,7 @@ def roll_back(
             if row.offloadContext.bookkeeperDeleted and row.offloadContext.offloadSegment and row.ledgerId not in lost:
                 raise OffloadInProgress(f"the hot copy of ledger {row.ledgerId} was deleted meanwhile: ask again")
         for uuid in named:
-            edits.forget_segment(info, uuid=uuid)
+            edits.remove_segment(info, uuid=uuid)
 
     if lost:
         ledger.trimmer.discard(lost, edit)

@@ -533,7 +533,7 @@ class TopicStream:
                 upload.give_up("no list names it")
         for uuid in assigned - {upload.uuid for upload in found}:
             _log.error("the record of segment %s of %s is gone; it begins anew", uuid, env.ledger.topic)
-            env.ledger.update(partial(edits.forget_segment, uuid=uuid))
+            env.ledger.update(partial(edits.remove_segment, uuid=uuid))
         known, self._known = self._known, {}
         self._uploads = sorted((known.get(upload.uuid, upload) for upload in found), key=lambda upload: upload.begin)
         return self._uploads
