@@ -180,9 +180,7 @@ class ZipHandle(OffloadHandle):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise HandleClosed(
-                f"segment {self._uuid} accepts no more entries: it has ended, or was aborted"
-            )
+            raise HandleClosed(f"segment {self._uuid} accepts no more entries: it has ended, or was aborted")
 
     def _take(self, first: Position, frames: Buffer, count: int) -> None:
         self._check_open()
