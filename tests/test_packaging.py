@@ -80,7 +80,7 @@ def test_no_message_names_an_extra_that_is_not_there() -> None:
 def test_a_message_gives_the_command_that_brings_what_an_extra_asks_for(extra: str) -> None:
     said = str(MissingDependency.of_extra("it is not installed", extra))
     command = " ".join(f"'{name}'" for name in EXTRAS[extra])
-    assert said == f"it is not installed; install what {DISTRIBUTION}[{extra}] asks for: pip install {command}"
+    assert said == f"it is not installed; install the requirements of {DISTRIBUTION}[{extra}]: pip install {command}"
 
 
 def test_without_metadata_a_message_still_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_without_metadata_a_message_still_names_the_extra(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "requires", absent)
     said = str(MissingDependency.of_extra("it is not installed", "s3"))
-    assert said == f"it is not installed; install {DISTRIBUTION}[s3], from its wheel or a clone"
+    assert said == f"it is not installed; install {DISTRIBUTION}[s3] from its wheel or a clone"
 
 
 def test_the_page_names_every_extra() -> None:

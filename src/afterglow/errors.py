@@ -2,23 +2,24 @@
 
 Every error raised on purpose is an :class:`AfterglowError`. A message names the object, the setting and the cure.
 
-A class also inherits a built-in where that only helps callers: ``ValueError``, ``OSError``, or one of the fitting ones
-below it (``ConnectionError``, ``FileNotFoundError``, ``FileExistsError``, ``PermissionError``). No class inherits a
-built-in that some caller takes for something else than a failure:
+A class also inherits ``ValueError``, ``OSError`` or a subclass of ``OSError`` (``ConnectionError``,
+``FileNotFoundError``, ``FileExistsError``, ``PermissionError``) where that helps callers. No class inherits a built-in
+exception that some caller interprets as something other than a failure:
 
-- ``NotImplementedError``: PySpark takes it from ``partitions()`` for a source without partitions, and reads nothing.
-- ``ImportError``: "an optional module is absent"; ``try: import …`` goes on without it.
-- ``LookupError``, ``KeyError``, ``IndexError``: "the default applies", "the sequence ends here".
-- ``TimeoutError``: "the wait has ended", to whoever uses ``asyncio.timeout`` or ``Future.result(timeout)``.
+- ``NotImplementedError``: raised from ``partitions()``, PySpark takes it for a source without partitions and reads
+  nothing.
+- ``ImportError``: an optional module is missing; ``try: import …`` continues without it.
+- ``LookupError``, ``KeyError``, ``IndexError``: the default applies, or the sequence has ended.
+- ``TimeoutError``: the wait of ``asyncio.timeout`` or ``Future.result(timeout)`` has ended.
 - ``StopIteration``, ``EOFError``, ``AttributeError``, ``TypeError``, ``RuntimeError``, ``BrokenPipeError`` and others.
 
-``tests/test_errors.py`` enforces it. asyncio treats even ``OSError`` as a lost connection, which it does not log, where
-a callback of a protocol raises it: such callbacks let no error out.
+``tests/test_errors.py`` enforces it. asyncio treats an ``OSError`` from a protocol callback as a lost connection and
+does not log it, so protocol callbacks must catch every error.
 
-Errors travel from Spark's workers and between processes: every class can be pickled, whatever arguments it takes.
+Errors travel from Spark workers and between processes: every class can be pickled, whatever arguments it takes.
 
-Two pairs must never be confused: *failed* means that the effect did not happen and may be tried again; *unknown* means
-that it may have happened. Code that meets an unknown outcome re-reads and decides; it never deletes.
+*Failed* and *unknown* must never be confused. *Failed*: the effect did not happen, and the call may be retried.
+*Unknown*: the effect may have happened; the caller re-reads and then decides, and never deletes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _restored(kind: type[AfterglowError], args: tuple[object, ...], state: dict[
     return error
 
 
-# --- what the caller gave us ---------------------------------------------------------------------------------------
+# --- invalid input -------------------------------------------------------------------------------------------------
 
 
 class ConfigError(AfterglowError, ValueError):
@@ -57,7 +58,7 @@ class InvalidName(AfterglowError, ValueError):
 
 
 class TierNotAllowed(AfterglowError):
-    """An offload policy names a tier that the role which sets it may not name."""
+    """An offload policy names a tier that the caller's role is not allowed to use."""
 
 
 class MissingDependency(AfterglowError):
@@ -65,28 +66,28 @@ class MissingDependency(AfterglowError):
 
     @classmethod
     def of_extra(cls, problem: str, extra: str) -> Self:
-        """Make the error for a package that an extra of this distribution brings.
+        """Make the error for a package that an extra of this distribution installs.
 
-        The command installs what the extra asks for, by the metadata of the installed package. It works wherever
-        Afterglow itself came from: an index, a wheel or a clone.
+        The command in the message lists the requirements of the extra, taken from the metadata of the installed
+        distribution. It works whether Afterglow was installed from an index, a wheel or a clone.
 
         Args:
-            problem: What is missing, or what fails without it.
+            problem: The missing package, or the operation that needs it.
             extra: Name of the extra in ``pyproject.toml``.
         """
-        from importlib import metadata  # noqa: PLC0415 - takes longer to import than all else here
+        from importlib import metadata  # noqa: PLC0415 - slower to import than the rest of this module
 
         try:
             lines = metadata.requires(DISTRIBUTION) or []
-        except metadata.PackageNotFoundError:  # run from its sources
+        except metadata.PackageNotFoundError:  # running from a source tree
             lines = []
-        asked = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-        wanted = [line.partition(";")[0].strip() for line in lines if asked.search(line)]
-        named = f"{DISTRIBUTION}[{extra}]"
-        if not wanted:
-            return cls(f"{problem}; install {named}, from its wheel or a clone")
-        command = " ".join(f"'{name}'" for name in wanted)
-        return cls(f"{problem}; install what {named} asks for: pip install {command}")
+        marker = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+        requirements = [line.partition(";")[0].strip() for line in lines if marker.search(line)]
+        target = f"{DISTRIBUTION}[{extra}]"
+        if not requirements:
+            return cls(f"{problem}; install {target} from its wheel or a clone")
+        command = " ".join(f"'{requirement}'" for requirement in requirements)
+        return cls(f"{problem}; install the requirements of {target}: pip install {command}")
 
 
 class NotSupported(AfterglowError):
@@ -97,19 +98,19 @@ class NotSupported(AfterglowError):
 
 
 class FormatError(AfterglowError, ValueError):
-    """Bytes do not have the form they claim."""
+    """Bytes do not have the expected format."""
 
 
 class CorruptEntry(FormatError):
-    """An entry's envelope, metadata, batch or payload is damaged."""
+    """An entry's envelope, metadata, batch or payload is corrupt."""
 
 
 class IncompleteMessage(CorruptEntry):
-    """A message came in chunks of which not all are in the topic: its producer gave up, or they were trimmed."""
+    """Chunks of a message are missing from the topic: the producer stopped early, or they were trimmed."""
 
 
 class CorruptBlock(FormatError):
-    """A data block's header, framing, padding or checksum is damaged."""
+    """A data block's header, framing, padding or checksum is corrupt."""
 
 
 class DamagedPiece(CorruptBlock):
@@ -126,11 +127,11 @@ class DamagedPiece(CorruptBlock):
 
 
 class WrongLength(FormatError):
-    """A data object is not as long as its index says: truncated, or another object."""
+    """The length of a data object differs from the one in its index: it was truncated or replaced."""
 
 
 class CorruptIndex(FormatError):
-    """An index object is damaged or contradicts its data object."""
+    """An index object is corrupt or contradicts its data object."""
 
 
 class CorruptMetadata(FormatError):
@@ -138,34 +139,34 @@ class CorruptMetadata(FormatError):
 
 
 class WrongVersion(FormatError):
-    """An object carries a format version that this release cannot read."""
+    """An object has a format version that this release does not read."""
 
 
 class InvalidFrame(FormatError):
-    """A peer sent bytes that are no frame; nothing behind them can be understood."""
+    """A peer sent bytes that are not a valid frame; the rest of its stream cannot be parsed."""
 
 
 class EntryTooLarge(FormatError):
-    """An entry cannot be placed in a block of the configured size."""
+    """An entry does not fit in a block of the configured size."""
 
 
 # --- object storage ------------------------------------------------------------------------------------------------
 
 
 class StorageError(AfterglowError, OSError):
-    """An object store refused or failed an operation; nothing was changed unless a subclass says otherwise."""
+    """An object store rejected or failed a request; nothing was changed unless a subclass says otherwise."""
 
 
 class ObjectMissing(StorageError, FileNotFoundError):
-    """No object has that key."""
+    """No object found under the key."""
 
 
 class IndexMissing(ObjectMissing):
-    """A data object has no index beside it."""
+    """The index object of a data object is missing."""
 
 
 class ObjectExists(StorageError, FileExistsError):
-    """A put-if-absent met an object that is already there."""
+    """A put-if-absent found an existing object."""
 
 
 class UploadMissing(StorageError, FileNotFoundError):
@@ -173,7 +174,7 @@ class UploadMissing(StorageError, FileNotFoundError):
 
 
 class PartMismatch(StorageError):
-    """The store's parts are not the ones that were recorded."""
+    """The parts in the store differ from the recorded ones."""
 
 
 class BucketMissing(StorageError, FileNotFoundError):
@@ -181,7 +182,7 @@ class BucketMissing(StorageError, FileNotFoundError):
 
 
 class AccessDenied(StorageError, PermissionError):
-    """The store knows us and says no, or does not accept the credentials."""
+    """The store rejected the credentials, or they do not permit the request."""
 
 
 class RangeInvalid(StorageError, ValueError):
@@ -189,57 +190,57 @@ class RangeInvalid(StorageError, ValueError):
 
 
 class StoreUnavailable(StorageError, ConnectionError):
-    """The store could not be reached or failed inside; worth trying again."""
+    """The store could not be reached or had an internal error; retry."""
 
 
 class StoreThrottled(StoreUnavailable):
-    """The store asks to be called less often; worth trying again later."""
+    """The store throttled the request; retry later."""
 
 
 class StoreTimeout(StoreUnavailable):
-    """A call or a series of retries passed its deadline; the effect is unknown."""
+    """A request or its retries exceeded the deadline; the effect is unknown."""
 
 
 class ChecksumMismatch(StorageError):
-    """Bytes that arrived are not the bytes that were sent."""
+    """Received bytes differ from the bytes that were sent."""
 
 
 # --- the hot log ----------------------------------------------------------------------------------------------------
 
 
 class HotLogError(AfterglowError, OSError):
-    """A hot log refused or failed an operation."""
+    """A hot log rejected or failed an operation."""
 
 
 class LedgerClosed(HotLogError):
-    """A ledger takes no more entries: it was closed, or fenced after a failure. Go on in a new one."""
+    """A ledger accepts no more entries: it was closed, or fenced after a failure. Append to a new one."""
 
 
 class LedgerMissing(HotLogError, FileNotFoundError):
-    """No ledger has that id: it was never there, or was deleted."""
+    """No ledger found with that id: it never existed, or was deleted."""
 
 
 class EntriesMissing(HotLogError):
-    """Entries that should be in the log are not: trimmed, deleted with their topic, or never written."""
+    """Entries are missing from the log: trimmed, deleted with their topic, or never written."""
 
 
 class DiskFull(HotLogError):
-    """The disk has no room; appends work again once it has."""
+    """The disk is full; appends succeed again once space is freed."""
 
 
 class HotLogUnavailable(HotLogError, ConnectionError):
-    """Whoever serves the log could not be reached, or does not serve it now; worth trying again."""
+    """The server of the log could not be reached, or does not serve it now; retry."""
 
 
 class HotLogTimeout(HotLogUnavailable):
-    """A call or a series of retries passed its deadline."""
+    """A call or its retries exceeded the deadline."""
 
 
 # --- metadata ------------------------------------------------------------------------------------------------------
 
 
 class MetadataError(AfterglowError):
-    """A metadata store refused or failed an operation."""
+    """A metadata store rejected or failed an operation."""
 
 
 class MetadataUnavailable(MetadataError, ConnectionError):
@@ -247,7 +248,7 @@ class MetadataUnavailable(MetadataError, ConnectionError):
 
 
 class ValueTooLarge(MetadataError, ValueError):
-    """A value passes the store's ``max_value_bytes``."""
+    """A value exceeds the store's ``max_value_bytes``."""
 
 
 class CommitFailed(MetadataError):
@@ -255,11 +256,11 @@ class CommitFailed(MetadataError):
 
 
 class VersionConflict(CommitFailed):
-    """A compare-and-set met another version: re-read, decide, try again."""
+    """A compare-and-set found another version: re-read, decide, retry."""
 
 
 class Fenced(CommitFailed):
-    """Another owner with a newer epoch has taken over; stop."""
+    """An owner with a newer epoch has taken over; stop."""
 
 
 class CommitUnknown(MetadataError):
@@ -270,22 +271,22 @@ class CommitUnknown(MetadataError):
 
 
 class NotFound(AfterglowError):
-    """No tenant, namespace, topic or subscription has that name."""
+    """No tenant, namespace, topic or subscription found with that name."""
 
 
 class AlreadyExists(AfterglowError, FileExistsError):
-    """Something of that name exists already."""
+    """A tenant, namespace, topic or subscription of that name exists already."""
 
 
 class NotEmpty(AfterglowError):
-    """It still holds others, which must go first."""
+    """A tenant, namespace or topic still has children; delete them first."""
 
 
 # --- topics and cursors ---------------------------------------------------------------------------------------------
 
 
 class TopicMissing(NotFound):
-    """No topic has that name, or it is being deleted."""
+    """No topic found with that name, or it is being deleted."""
 
 
 class TopicClosed(AfterglowError):
@@ -293,43 +294,43 @@ class TopicClosed(AfterglowError):
 
 
 class TopicTerminated(AfterglowError):
-    """The topic was ended for good and takes no more entries; reading goes on."""
+    """The topic was terminated and accepts no more entries; it remains readable."""
 
 
 class TopicChanged(AfterglowError):
-    """What was pinned of a topic is in no copy any more: trimmed, moved or deleted since. Read it again."""
+    """A pinned range of a topic is in neither copy any more: trimmed, moved or deleted since. Read it again."""
 
 
 class OutOfReach(AfterglowError):
-    """A message needs entries that stand further away than can be seen from where it is read."""
+    """A message depends on entries outside the range that the reader can access."""
 
 
 class CursorMissing(NotFound):
-    """The topic has no cursor of that name."""
+    """No cursor found with that name."""
 
 
 class InvalidPosition(AfterglowError, ValueError):
-    """A position does not lie where the operation needs it."""
+    """A position lies outside the range that the operation accepts."""
 
 
 # --- offload --------------------------------------------------------------------------------------------------------
 
 
 class OffloadInProgress(AfterglowError):
-    """An offload still runs on that topic that is in the way of what was asked for; wait for it to end."""
+    """A running offload of the topic conflicts with the request; wait for it to end."""
 
 
 class WouldLoseData(AfterglowError):
-    """What was asked for would lose entries, and nobody said that they may be lost."""
+    """The request would lose entries, and the caller has not permitted that."""
 
 
 class OffloadConflict(AfterglowError):
-    """The list of ledgers does not name this attempt any more, or has no room for it: what it wrote is to go."""
+    """The ledger list no longer names this attempt, or cannot hold it: its objects must be deleted."""
 
 
 class HandleClosed(AfterglowError, ValueError):
-    """The segment takes no more entries: its result was asked for, it was given up, or it failed."""
+    """The segment accepts no more entries: its result was requested, it was abandoned, or it failed."""
 
 
 class UploadLost(AfterglowError):
-    """The store has forgotten an unfinished upload: the segment starts again from its begin, under another name."""
+    """The store lost an unfinished upload: the segment starts again from its first entry, under a new key."""

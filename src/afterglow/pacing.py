@@ -1,4 +1,4 @@
-"""Waits between attempts (backoff), and token buckets that limit rates."""
+"""Backoff between attempts, and token buckets that limit rates. No other module computes waits between retries."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from afterglow.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_DOUBLINGS: Final = 40
-"""Beyond this every sensible maximum is passed; the power must not overflow."""
+_MAX_DOUBLINGS: Final = 40
+"""Keeps the power finite; every sensible maximum is reached before."""
 
 _RANDOM: Final = random.Random()  # noqa: S311 - spreads load, guards nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits after failures in a row: the first, doubled at each further failure, up to the longest.
+    """Exponential backoff: the first delay doubles with each consecutive failure, up to the longest.
 
-    Any unit of time will do; what comes back is in the same one.
+    Delays have the unit of time of ``first`` and ``longest``.
     """
 
     first: float
     longest: float
 
     def delay(self, failures: int) -> float:
-        """How long to wait after so many failures in a row; 0 after none."""
-        return min(self.first * 2 ** min(failures - 1, _MOST_DOUBLINGS), self.longest) if failures > 0 else 0
+        """Return the delay after so many consecutive failures; 0 after none."""
+        return min(self.first * 2 ** min(failures - 1, _MAX_DOUBLINGS), self.longest) if failures > 0 else 0
 
     def jittered(self, failures: int, rng: random.Random = _RANDOM) -> float:
-        """A wait drawn evenly from 0 to :meth:`delay` (full jitter), so that many clients do not retry at once."""
+        """Return a delay drawn uniformly from 0 to :meth:`delay` (full jitter): many clients do not retry at once."""
         return rng.uniform(0, self.delay(failures))
 
 
 class TokenBucket:
-    """Earns ``rate`` tokens a second, and saves up at most one second's worth.
+    """A token bucket that refills at ``rate`` tokens per second and holds at most one second's worth.
 
-    A bucket may run into debt: a charge larger than a second's worth is accepted, and later ones wait until the debt
-    is paid. So the rate holds over time for charges of any size, and nothing can starve.
+    The balance may become negative: a charge larger than a second's worth is accepted, and later charges wait until
+    the balance is positive again. So the rate holds over time for charges of any size, and no caller starves.
 
     Args:
         rate: Tokens per second, above 0.
-        clock: Seconds from any origin, never going back.
+        clock: Monotonic clock, in seconds.
 
     Raises:
         ConfigError: The rate is not positive.
@@ -54,7 +54,7 @@ class TokenBucket:
 
     def __init__(self, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         if rate <= 0:
-            raise ConfigError(f"a rate of {rate}/s lets nothing through; it must be above 0")
+            raise ConfigError(f"invalid rate {rate}/s; it must be above 0")
         self._rate = rate
         self._clock = clock
         self._lock = Lock()
@@ -62,7 +62,7 @@ class TokenBucket:
         self._refilled_at = clock()
 
     def charge(self, tokens: float) -> float:
-        """Take tokens without waiting; returns for how many seconds the bucket is in debt now."""
+        """Take tokens without waiting; returns the seconds until the balance is positive again."""
         with self._lock:
             now = self._clock()
             self._tokens = min(self._rate, self._tokens + (now - self._refilled_at) * self._rate) - tokens

@@ -16,7 +16,7 @@ def test_a_library_that_is_absent_is_named_with_the_command_that_brings_it(libra
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    asked = f"the admin API needs {library}; install what pulsar-afterglow[serve] asks for: pip install "
+    asked = f"the admin API needs {library}; install the requirements of pulsar-afterglow[serve]: pip install "
     (command,) = [line.partition(asked)[2] for line in ended.stderr.splitlines() if asked in line]
     assert f"'{library.replace('_', '-')}>=" in command
 

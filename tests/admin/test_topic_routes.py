@@ -55,7 +55,7 @@ def test_names_are_decoded_once(admin: Admin, name: str) -> None:
 
 def test_names_that_are_none_are_refused(admin: Admin) -> None:
     before = admin.state()
-    assert "may not contain '/'" in admin.refused(412, "PUT", f"{NAMESPACE}/a%2Fb")
+    assert "must not contain '/'" in admin.refused(412, "PUT", f"{NAMESPACE}/a%2Fb")
     admin.refused(412, "PUT", f"{NAMESPACE}/100%")
     admin.refused(412, "PUT", f"{NAMESPACE}/%FF")
     admin.refused(412, "PUT", "persistent/public/a*b/t")

@@ -178,7 +178,7 @@ def test_without_kazoo_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.delitem(sys.modules, "afterglow.metadata.zookeeper")
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
-    with pytest.raises(MissingDependency, match=r"pulsar-afterglow\[zookeeper\] asks for: pip install 'kazoo"):
+    with pytest.raises(MissingDependency, match=r"pulsar-afterglow\[zookeeper\]: pip install 'kazoo"):
         importlib.import_module("afterglow.metadata.zookeeper")
 
 

@@ -20,7 +20,7 @@ def test_without_maven_the_reason_is_given(tmp_path: Path, monkeypatch: pytest.M
 
 def test_without_pyspark_the_pip_command_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingDependency, match=r"pulsar-afterglow\[spark\] asks for: pip install 'pyspark"):
+    with pytest.raises(MissingDependency, match=r"pulsar-afterglow\[spark\]: pip install 'pyspark"):
         zookeeper.spark_jars()
 
 

@@ -47,7 +47,7 @@ def test_a_driver_without_an_entry_point_is_refused_with_the_supported_ones(driv
 def test_a_role_that_no_store_assumes_is_refused() -> None:
     given = {"managed_ledger_offload_driver": "aws-s3", "managed_ledger_offload_bucket": "b"}
     given["s3_managed_ledger_offload_role"] = "arn:aws:iam::1:role/r"
-    with pytest.raises(ConfigError, match="s3ManagedLedgerOffloadRole is not assumed"):
+    with pytest.raises(ConfigError, match="s3ManagedLedgerOffloadRole is not supported"):
         check(policy(**given))
     keys = {
         "s3_managed_ledger_offload_credential_id": "id",

@@ -158,6 +158,6 @@ def test_a_missing_topic_is_told_with_near_names(source: Source) -> None:
 def test_a_source_that_does_not_answer_is_told_with_the_cure() -> None:
     with (
         afterglow.connect(f"http://127.0.0.1:{free_port()}") as source,
-        pytest.raises(MetadataUnavailable, match=r"does not answer: .*zk://HOST:2181"),
+        pytest.raises(MetadataUnavailable, match=r"does not respond: .*zk://HOST:2181"),
     ):
         source.topics()

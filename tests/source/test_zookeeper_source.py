@@ -214,6 +214,6 @@ def test_what_is_damaged_is_told_with_its_path(cluster: Cluster) -> None:
     cluster.put("/admin/partitioned-topics/public/default/persistent/odd", b"no json")
     with (
         afterglow.connect(cluster.address) as source,
-        pytest.raises(CorruptMetadata, match="persistent/odd is no JSON"),
+        pytest.raises(CorruptMetadata, match="persistent/odd is not valid JSON"),
     ):
         source.topic("odd")

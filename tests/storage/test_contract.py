@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.faults import STORE_OPERATIONS, Fault, FaultRule, FaultyStore
 from tests.support.stores import ObjectStoreContract
 
 from afterglow.errors import StoreTimeout
 from afterglow.storage import CountingStore, LocalStore, MemoryStore, PrefixedStore, RetryingStore, RetryPolicy
-from afterglow.storage.wrapper import OPERATIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +82,7 @@ class TestRetryingStoreOverFaults(ObjectStoreContract):
 
     @pytest.fixture
     def store(self) -> ObjectStore:
-        known = OPERATIONS - {"create_upload"}  # its unknown outcome is the caller's to decide
+        known = STORE_OPERATIONS - {"create_upload"}  # its unknown outcome is the caller's to decide
         rules = [
             FaultRule(Fault.ERROR_BEFORE, known, probability=0.2, times=None),
             FaultRule(Fault.ERROR_AFTER, known, probability=0.2, times=None),

@@ -241,7 +241,7 @@ def test_a_probe_without_an_answer_has_failed_and_another_is_made() -> None:
     assert watch.outage() == Outage(
         TIER,
         START_MS + 1500,
-        "a probe got no answer within 2.5 s",
+        "a probe got no response within 2.5 s",
         "check endpoint and network; if the store is slow, raise read_timeout_s",
     )
     watch.clock.advance(2)
@@ -249,7 +249,7 @@ def test_a_probe_without_an_answer_has_failed_and_another_is_made() -> None:
     assert len(watch.probes) == 2
     watch.break_down()
     watch.probes.run_one()
-    assert watch.outage().error == "a probe got no answer within 2.5 s"  # the one that is lost does not count
+    assert watch.outage().error == "a probe got no response within 2.5 s"  # the one that is lost does not count
     watch.repair()
     watch.probes.run_one()
     assert not watch.is_out()
@@ -383,6 +383,6 @@ def test_a_required_tier_that_never_answers_is_unavailable_after_fifteen_seconds
     assert not watch.is_out()
     watch.clock.advance(1)
     watch.health.tick()
-    assert watch.outage().error == "a probe got no answer within 15 s"
+    assert watch.outage().error == "a probe got no response within 15 s"
     watch.probes.run_all()
     assert not watch.is_out()

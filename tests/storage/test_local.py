@@ -90,7 +90,7 @@ def test_a_key_through_or_above_another_object_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_name_longer_than_the_file_system_takes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidName, match="cannot hold"):
+    with pytest.raises(InvalidName, match="cannot store"):
         LocalStore(tmp_path).put("a" * 300, b"")
 
 
@@ -98,7 +98,7 @@ def test_a_missing_root_is_made_only_when_asked(tmp_path: Path) -> None:
     root = tmp_path / "not" / "there"
     store = LocalStore(root)
     for call in (lambda: store.get("a"), lambda: store.head("a"), lambda: list(store.list()), store.list_uploads):
-        with pytest.raises(BucketMissing, match="make it"):
+        with pytest.raises(BucketMissing, match="create it"):
             call()
     with pytest.raises(BucketMissing, match="create=true"):
         store.put("a", b"")
@@ -117,7 +117,7 @@ def test_a_missing_root_is_made_only_when_asked(tmp_path: Path) -> None:
 def test_a_directory_without_rights_is_access_denied(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(AccessDenied, match="right to the directory"):
+        with pytest.raises(AccessDenied, match="access to the directory"):
             LocalStore(tmp_path).put("a", b"")
     finally:
         tmp_path.chmod(0o700)

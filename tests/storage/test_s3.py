@@ -33,7 +33,7 @@ from afterglow.errors import (
 )
 from afterglow.storage import RetryingStore, RetryPolicy, S3Options, open_store, s3
 from afterglow.storage.s3 import S3Store
-from afterglow.storage.s3_client import Refusal, body_of, error_for
+from afterglow.storage.s3_client import ErrorResponse, body_of, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,7 +170,7 @@ def test_a_store_without_checksums_is_noticed_once_and_then_spared_them(proxy: _
     proxy.rule = old
     store.put("a", _BODY)
     store.put("b", memoryview(_BODY)[1:])
-    assert len(proxy.seen) == 3  # one refusal
+    assert len(proxy.seen) == 3  # one response
     upload = store.create_upload("c")
     store.complete_upload(upload, [store.upload_part(upload, 1, _BODY)])
     assert len(proxy.seen) == 6  # none
@@ -288,7 +288,7 @@ def test_a_store_without_bulk_delete_is_noticed_once(proxy: _Proxy, store: S3Sto
     ],
 )
 def test_each_answer_has_its_error(code: str, status: int, kind: type[AfterglowError], named: str) -> None:
-    error = error_for(Refusal(code, status, "message"), "s3://bucket: put of 'a'", writes=True)
+    error = error_for(ErrorResponse(code, status, "message"), "s3://bucket: put of 'a'", writes=True)
     assert type(error) is kind
     assert "s3://bucket: put of 'a'" in str(error)
     assert named in str(error)
@@ -296,9 +296,9 @@ def test_each_answer_has_its_error(code: str, status: int, kind: type[AfterglowE
 
 @pytest.mark.parametrize("status", [500, 502, 504])
 def test_a_store_that_failed_inside_leaves_a_write_unknown_and_a_read_to_be_tried_again(status: int) -> None:
-    refusal = Refusal("InternalError", status, "message")
-    assert type(error_for(refusal, "put", writes=True)) is StoreTimeout
-    assert type(error_for(refusal, "get", writes=False)) is StoreUnavailable
+    response = ErrorResponse("InternalError", status, "message")
+    assert type(error_for(response, "put", writes=True)) is StoreTimeout
+    assert type(error_for(response, "get", writes=False)) is StoreUnavailable
 
 
 def test_throttling_is_told_by_either_client(proxy: _Proxy, store: S3Store) -> None:

@@ -19,11 +19,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.support.faults import Fault, FaultRule, FaultyStore
+from tests.support.faults import STORE_OPERATIONS, Fault, FaultRule, FaultyStore
 
 from afterglow.errors import ObjectExists, ObjectMissing, PartMismatch, RangeInvalid, UploadMissing
 from afterglow.storage import LocalStore, MemoryStore, PrefixedStore, RetryingStore, RetryPolicy
-from afterglow.storage.wrapper import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +178,7 @@ def test_a_bucket_of_a_real_server_is_a_dictionary(versitygw_bucket: S3Store) ->
 
 
 def test_retries_over_faults_are_a_dictionary() -> None:
-    known = OPERATIONS - {"create_upload"}
+    known = STORE_OPERATIONS - {"create_upload"}
     rules = [FaultRule(fault, known, probability=0.15, times=None) for fault in (Fault.ERROR_BEFORE, Fault.ERROR_AFTER)]
     policy = RetryPolicy(600.0, 1e-6, 1e-6)
     _run(lambda: RetryingStore(FaultyStore(MemoryStore(), rules), policy), examples=40)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from threading import Lock
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast, get_args
 
 from afterglow.errors import (
     CommitUnknown,
@@ -24,7 +24,7 @@ from afterglow.errors import (
     UploadMissing,
     VersionConflict,
 )
-from afterglow.storage.wrapper import OPERATIONS, StoreWrapper
+from afterglow.storage.wrapper import Operation, StoreWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from afterglow.storage.wrapper import StoreRequest
 
 T = TypeVar("T")
+
+STORE_OPERATIONS: Final[frozenset[str]] = frozenset(get_args(Operation))
+"""Operations of object stores."""
 
 CHANGES: Final = frozenset({"put", "delete"})
 """Operations that change metadata."""
@@ -63,7 +66,7 @@ class Fault(enum.Enum):
 
 
 _OF_UPLOADS: Final = frozenset({"upload_part", "list_parts", "complete_upload"})
-_ALL: Final = OPERATIONS | CHANGES | {"get", "children"}
+_ALL: Final = STORE_OPERATIONS | CHANGES | {"get", "children"}
 _APPLIES: Final = {
     Fault.SHORT_READ: frozenset({"get"}),
     Fault.FLIPPED_BIT: frozenset({"get"}),

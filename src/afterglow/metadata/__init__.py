@@ -1,5 +1,7 @@
 """Versioned metadata: stores behind one protocol, names, and paths.
 
-``store`` is the protocol, and ``address`` opens one of ``memory``, ``sqlite`` and ``zookeeper``; ``names`` and
-``paths`` define what things are called and where they lie. The meaning of values is not known here.
+Entry points: :class:`~afterglow.metadata.store.MetadataStore` is the protocol,
+:func:`~afterglow.metadata.address.open_metadata` opens a memory, SQLite or ZooKeeper store, ``names`` and ``paths``
+define names of topics and paths of nodes. ``pulsar_cluster`` and ``admin_client`` read the metadata of a Pulsar cluster
+from its ZooKeeper and from its admin API. Values are opaque here.
 """

@@ -1,4 +1,4 @@
-"""The SQLite file itself: made, opened, its schema, and what its errors mean."""
+"""The SQLite file of a metadata store: creation, connections, schema, and mapping of errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 1
 
-# A node is found, and the children of a node are listed in order, by the same index. `changed` and `children_changed`
-# hold the store-wide change number of the last put and of the last gain or loss of a child: a watch compares them, and
-# they are never reused, unlike versions.
+# One index serves lookups of a node and ordered listings of its children. `changed` and `children_changed` hold the
+# store-wide change number of the last put and of the last creation or deletion of a child. Watches compare them; unlike
+# versions they are never reused.
 _SCHEMA: Final = (
     "CREATE TABLE store (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     """CREATE TABLE nodes (
@@ -38,35 +38,35 @@ _SCHEMA: Final = (
 _TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _SCHEMA_VERSION: Final = "SELECT value FROM store WHERE key = 'schema_version'"
 
-_FEW: Final = 100  # a process can open and close the file so often in a row only on purpose
+_MAX_ATTEMPTS: Final = 100  # other processes would have to open and close the file this often during one read
 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA})
 _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; -1 where the error is Python's own."""
+    """Return SQLite's primary result code; -1 for an error of the Python module."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return -1 if code is None else code & 0xFF
 
 
 def explain(error: sqlite3.Error, path: Path, what: str) -> AfterglowError:
-    """Return our error for one that struck while nothing was being committed."""
+    """Return Afterglow's error for one of SQLite outside a commit."""
     code = primary_code(error)
     if code in _DAMAGE:
-        return CorruptMetadata(f"{what}: {path} is no intact metadata database: {error}; restore it from a copy")
+        return CorruptMetadata(f"{what}: metadata database {path} is corrupt: {error}; restore it from a backup")
     if code in _LOCKED:
         return MetadataUnavailable(
-            f"{what}: another process keeps {path} locked; end it, or raise metadataStoreOperationTimeoutSeconds"
+            f"{what}: another process keeps {path} locked; stop it, or raise metadataStoreOperationTimeoutSeconds"
         )
-    return MetadataUnavailable(f"{what}: {path} cannot be used: {error}; check that it exists and its permissions")
+    return MetadataUnavailable(f"{what}: {path} cannot be used: {error}; check that it exists, and its permissions")
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file that only its owner may read, durably; SQLite gives its log the same permissions.
+    """Create an empty file that only its owner may read, durably; SQLite gives its log the same permissions.
 
     Raises:
-        MetadataUnavailable: The directory is missing or may not be written.
+        MetadataUnavailable: The directory is missing or not writable.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -79,18 +79,18 @@ def create_file(path: Path) -> None:
         return
     except OSError as error:
         raise MetadataUnavailable(
-            f"the metadata file {path} cannot be made: {error}; create its directory, or name another (sqlite:PATH)"
+            f"metadata file {path} cannot be created: {error}; create its directory, or choose another (sqlite:PATH)"
         ) from error
 
 
 def connect(path: Path, busy_timeout_s: float, *, read_only: bool, at_rest: bool = False) -> sqlite3.Connection:
-    """Open a connection in autocommit mode; whoever shares it among threads holds a lock.
+    """Open a connection in autocommit mode; threads that share it need a lock.
 
     Args:
-        path: Of the file.
-        busy_timeout_s: How long a statement waits for other connections.
-        read_only: Refuse to change the file. Its log is made beside it all the same if it is not there.
-        at_rest: Look at the file alone, as if nobody could change it; for reading only.
+        path: Path of the file.
+        busy_timeout_s: Longest wait of a statement for other connections.
+        read_only: Do not change the file. SQLite still creates a missing log beside it.
+        at_rest: Read the file without its log, as immutable; for reading only.
 
     Raises:
         MetadataUnavailable: The file cannot be opened.
@@ -116,17 +116,17 @@ def connect(path: Path, busy_timeout_s: float, *, read_only: bool, at_rest: bool
 
 
 def query_unseen(path: Path, busy_timeout_s: float, query: str, arguments: tuple[str, ...] = ()) -> list[Any]:
-    """Run one query and leave no trace.
+    """Run one query without creating files.
 
-    SQLite makes a log and a table of locks beside a file that it opens, and a connection that may only read leaves
-    them there. So they are joined where another process has made them. Where there are none the file is at rest and is
-    read by itself; if that turns out to have ended meanwhile, what was read may be torn, and is read again.
+    SQLite creates a log and a lock table beside a file that it opens, and a read-only connection leaves them there. So
+    this function uses them only if another process has created them. Otherwise the file is at rest and is read as
+    immutable; if another process opened it in the meantime, the result may be torn, and the query is repeated.
 
     Raises:
         MetadataUnavailable: The file cannot be opened, or stays locked.
         CorruptMetadata: The file is damaged.
     """
-    for _ in range(_FEW):
+    for _ in range(_MAX_ATTEMPTS):
         before = _rest(path)
         try:
             with closing(connect(path, busy_timeout_s, read_only=True, at_rest=before is not None)) as db:
@@ -137,22 +137,22 @@ def query_unseen(path: Path, busy_timeout_s: float, query: str, arguments: tuple
             continue
         if before is None or before == _rest(path):
             return rows
-    raise MetadataUnavailable(f"read: {path} is opened and closed by others all the time; try again")
+    raise MetadataUnavailable(f"read: other processes keep opening and closing {path}; retry")
 
 
 def _rest(path: Path) -> tuple[int, ...] | None:
-    """What would tell that a file at rest was changed since; None while others have it open."""
+    """Return a fingerprint of a file at rest; None while another process has it open."""
     if path.with_name(f"{path.name}-wal").exists():
         return None
     try:
         found = path.stat()
     except OSError as error:
-        raise MetadataUnavailable(f"the metadata file {path} cannot be read: {error.strerror}") from error
+        raise MetadataUnavailable(f"metadata file {path} cannot be read: {error.strerror}") from error
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def install_schema(db: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
-    """Switch a new file to the write-ahead log and make its tables in one transaction.
+    """Switch a new file to the write-ahead log and create its tables in one transaction.
 
     On any error the caller closes the connection, which rolls an open transaction back.
 
@@ -164,7 +164,7 @@ def install_schema(db: sqlite3.Connection, path: Path, busy_timeout_s: float) ->
         if not db.execute(_TABLES).fetchone():
             _enter_wal(db, busy_timeout_s)
             db.execute("BEGIN IMMEDIATE")
-            if not db.execute(_TABLES).fetchone():  # another process may have been faster
+            if not db.execute(_TABLES).fetchone():  # another process may have created them first
                 for statement in _SCHEMA:
                     db.execute(statement)
                 db.execute("INSERT INTO store VALUES ('schema_version', ?), ('change', 0)", (SCHEMA_VERSION,))
@@ -174,23 +174,23 @@ def install_schema(db: sqlite3.Connection, path: Path, busy_timeout_s: float) ->
 
 
 def check_schema(path: Path, busy_timeout_s: float) -> None:
-    """Insist that a file is a metadata database of this release.
+    """Check that a file is a metadata database of this release.
 
     Raises:
         MetadataUnavailable: The file cannot be opened, or stays locked.
-        CorruptMetadata: The file holds something else.
-        WrongVersion: A newer release made it.
+        CorruptMetadata: The file has other contents.
+        WrongVersion: A newer release created it.
     """
     tables = {name for (name,) in query_unseen(path, busy_timeout_s, _TABLES)}
     if not {"store", "nodes"} <= tables:
-        raise CorruptMetadata(f"{path} is no metadata database of Afterglow: name another file (sqlite:PATH)")
+        raise CorruptMetadata(f"{path} is not a metadata database of Afterglow; choose another file (sqlite:PATH)")
     ((version,),) = query_unseen(path, busy_timeout_s, _SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        raise WrongVersion(f"{path} has schema version {version}, this release knows {SCHEMA_VERSION}: upgrade it")
+        raise WrongVersion(f"{path} has schema version {version}, this release supports {SCHEMA_VERSION}; upgrade it")
 
 
 def _enter_wal(db: sqlite3.Connection, busy_timeout_s: float) -> None:
-    """Switch to the write-ahead log. SQLite does not wait for the lock that this takes, so the loop does."""
+    """Switch to the write-ahead log. SQLite's busy timeout does not apply to this statement, hence the loop."""
     deadline = time.monotonic() + busy_timeout_s
     while True:
         try:

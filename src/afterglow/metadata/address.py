@@ -1,4 +1,4 @@
-"""Opens the metadata store that an address names: the one table of schemes."""
+"""Opening of the metadata store that an address names, by its scheme."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def open_metadata(address: str, config: BrokerConfig | None = None, **options: A
     """Open the metadata store at ``address``; the caller closes it.
 
     Args:
-        address: ``memory://NAME`` (shared within the process; without a name, a store of its own), ``sqlite:PATH``, or
-            ``zk://HOST:PORT[,HOST2:PORT][/CHROOT]`` (Pulsar's own spelling ``zk:HOST:PORT`` will do).
+        address: ``memory://NAME`` (shared within the process; without a name, a private store), ``sqlite:PATH``, or
+            ``zk://HOST:PORT[,HOST2:PORT][/CHROOT]`` (Pulsar's own form ``zk:HOST:PORT`` is accepted).
         config: Settings with the timeouts of the store; None: the store's own defaults.
-        options: Keyword arguments of the store's class; they win over ``config``.
+        options: Keyword arguments of the store's class; they override ``config``.
 
     Raises:
         ConfigError: The scheme or an option is unknown, or the address is malformed.
@@ -39,12 +39,12 @@ def open_metadata(address: str, config: BrokerConfig | None = None, **options: A
     opener = _OPENERS.get(scheme)
     if not colon or opener is None:
         near = get_close_matches(scheme, _OPENERS, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"metadata address {address!r} has no known scheme; did you mean {near!r}? Forms: {_FORMS}")
+        raise ConfigError(f"unknown scheme in metadata address {address!r}; did you mean {near!r}? Forms: {_FORMS}")
     return opener(address, rest, _timeouts(scheme, config) | options)
 
 
 def _timeouts(scheme: str, config: BrokerConfig | None) -> dict[str, Any]:
-    """The options of a store that settings decide."""
+    """Return the options of a store that come from settings."""
     if config is None or scheme == "memory":
         return {}
     operation_s = float(config.metadata_store_operation_timeout_seconds)
@@ -56,14 +56,14 @@ def _timeouts(scheme: str, config: BrokerConfig | None) -> dict[str, Any]:
 
 def _open_memory(address: str, rest: str, options: dict[str, Any]) -> MetadataStore:
     if not rest.startswith("//"):
-        raise ConfigError(f"metadata address {address!r} is malformed: write memory://NAME")
+        raise ConfigError(f"invalid metadata address {address!r}; write memory://NAME")
     _check_options(address, MemoryMetadataStore, options)
     return MemoryMetadataStore(rest[2:] or None, **options)
 
 
 def _open_sqlite(address: str, rest: str, options: dict[str, Any]) -> MetadataStore:
     if not rest or (rest.startswith("//") and not rest.startswith("///")):
-        raise ConfigError(f"metadata address {address!r} names no file: write sqlite:PATH")
+        raise ConfigError(f"invalid metadata address {address!r}; write sqlite:PATH")
     _check_options(address, SqliteMetadataStore, options)
     return SqliteMetadataStore(rest, **options)
 
@@ -80,7 +80,7 @@ def _open_zookeeper(address: str, rest: str, options: dict[str, Any]) -> Metadat
 def _with_port(address: str, host: str) -> str:
     match = re.fullmatch(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::(?P<port>[0-9]{1,5}))?", host)
     if match is None:
-        raise ConfigError(f"metadata address {address!r} has the malformed host {host!r}: write HOST:PORT")
+        raise ConfigError(f"invalid host {host!r} in metadata address {address!r}; write HOST:PORT")
     return f"{match['name']}:{match['port'] or _ZOOKEEPER_PORT}"
 
 

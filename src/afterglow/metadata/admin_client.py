@@ -1,8 +1,8 @@
-"""Client of an admin API, Afterglow's or Pulsar's: single calls, and a read-only view of a cluster's topics.
+"""Client of an admin API, Afterglow's or Pulsar's: HTTP requests, and a read-only view of a cluster's topics.
 
-A call is made once, over the standard library and on a connection of its own: what fails may have happened, and the
-caller decides whether to retry. Answers are given as they come, as JSON that was checked for its outline alone; their
-meaning is in :mod:`afterglow.metadata.admin_responses`.
+A request is sent once, on a connection of its own: after a failure it may have taken effect, and the caller decides
+whether to retry. Responses are returned as JSON of which only the outer type is checked;
+:mod:`afterglow.metadata.admin_responses` converts them to records.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 
 _REDIRECTS: Final = (307, 308)
-_MOST_REDIRECTS: Final = 5
+_MAX_REDIRECTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back."""
+class AdminResponse:
+    """A complete HTTP response."""
 
     status: int
     content: bytes
-    call: str
-    """What was asked, and of whom, for messages."""
+    request: str
+    """Method and URL of the request, for messages."""
     headers: Message
-    """By names in any case."""
+    """Header names are case-insensitive."""
 
 
 def parse_admin_url(url: str) -> SplitResult:
-    """The parts of an admin API's address.
+    """Split the address of an admin API.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a valid address.
     """
     parts = urlsplit(url.rstrip("/"))
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
@@ -58,14 +58,14 @@ def parse_admin_url(url: str) -> SplitResult:
 
 
 class AdminHttp:
-    """Calls to one admin API. Thread-safe.
+    """HTTP requests to one admin API. Thread-safe.
 
     Args:
-        base: Its address.
+        base: Address of the API.
         credentials: Token and trusted certificate authorities.
 
     Raises:
-        ConfigError: The authorities to trust cannot be read.
+        ConfigError: The certificate authorities cannot be read.
     """
 
     def __init__(self, base: SplitResult, credentials: ClusterCredentials) -> None:
@@ -73,31 +73,31 @@ class AdminHttp:
         self._token = credentials.token
         self._tls = _context(credentials.ca_file) if base.scheme == "https" else None
 
-    def exchange(self, method: str, target: str, data: bytes | None, timeout_s: float) -> Answer:
-        """Make a call, wherever the cluster sends it on to, and read the whole answer.
+    def exchange(self, method: str, target: str, data: bytes | None, timeout_s: float) -> AdminResponse:
+        """Send a request, follow redirects within the cluster, and read the whole response.
 
         Args:
-            method: Of HTTP.
-            target: Path and query, behind the path of the base.
-            data: JSON to be sent; None sends no body.
-            timeout_s: Longest silence.
+            method: HTTP method.
+            target: Path and query, relative to the path of the base.
+            data: JSON body; None sends no body.
+            timeout_s: Longest wait for the next bytes.
 
         Raises:
-            OSError: It cannot be reached; ``ssl.SSLError`` where it is not trusted.
-            HTTPException: What it says is no HTTP.
-            MetadataUnavailable: It sends the call in circles, or to where it would not be protected.
+            OSError: It cannot be reached; ``ssl.SSLError`` if its certificate is not trusted.
+            HTTPException: The response is not valid HTTP.
+            MetadataUnavailable: Too many redirects, or a redirect from HTTPS to HTTP.
         """
-        with self.open(method, target, data, timeout_s) as (answer, call):
-            return Answer(answer.status, answer.read(), call, answer.headers)
+        with self.open(method, target, data, timeout_s) as (response, request):
+            return AdminResponse(response.status, response.read(), request, response.headers)
 
     @contextmanager
     def open(
         self, method: str, target: str, data: bytes | None, timeout_s: float
     ) -> Iterator[tuple[http.client.HTTPResponse, str]]:
-        """Make a call as :meth:`exchange` does; the answer is read inside the context, which closes the connection.
+        """Send a request as :meth:`exchange` does; read the response inside the context, which closes the connection.
 
         Returns:
-            The answer, and the call for messages.
+            The response, and the request for messages.
 
         Raises:
             OSError: As :meth:`exchange`.
@@ -105,27 +105,27 @@ class AdminHttp:
             MetadataUnavailable: As :meth:`exchange`.
         """
         at, target = self._base, f"{self._base.path}{target}"
-        for _ in range(_MOST_REDIRECTS):
-            link = self._connection(at, timeout_s)
+        for _ in range(_MAX_REDIRECTS):
+            connection = self._connection(at, timeout_s)
             try:
-                link.request(method, target, data, self._headers())
-                # An answer that ends with the connection owns the socket, which closing the connection leaves open.
-                with link.getresponse() as answer:
-                    location = answer.headers["Location"]
-                    if answer.status not in _REDIRECTS or location is None:
-                        yield answer, f"{method} {at.scheme}://{at.netloc}{target}"
+                connection.request(method, target, data, self._headers())
+                # A response that ends with the connection owns the socket, so that it must be closed as well.
+                with connection.getresponse() as response:
+                    location = response.headers["Location"]
+                    if response.status not in _REDIRECTS or location is None:
+                        yield response, f"{method} {at.scheme}://{at.netloc}{target}"
                         return
             finally:
-                link.close()
-            # Another broker of the cluster has the topic.
+                connection.close()
+            # Another broker of the cluster serves the topic.
             try:
                 moved = parse_admin_url(location)
             except ValueError as error:
-                raise MetadataUnavailable(f"{at.netloc} sends the call on to {location!r}, which is no URL") from error
+                raise MetadataUnavailable(f"{at.netloc} redirects to {location!r}, which is not a valid URL") from error
             if at.scheme == "https" and moved.scheme != "https":
-                raise MetadataUnavailable(f"{at.netloc} sends the call on to {location}, which is not protected by TLS")
+                raise MetadataUnavailable(f"{at.netloc} redirects to {location}, which is not protected by TLS")
             at, target = moved, f"{moved.path}?{moved.query}" if moved.query else moved.path
-        raise MetadataUnavailable(f"{self._base.netloc} and others send the call from one to another")
+        raise MetadataUnavailable(f"too many redirects from {self._base.netloc}")
 
     def _connection(self, at: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
         assert at.hostname is not None
@@ -145,65 +145,66 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise ConfigError(f"--ca-file {ca_file!r} holds no certificates that can be read: {error}") from error
+        raise ConfigError(f"--ca-file {ca_file!r} has no readable certificates: {error}") from error
 
 
 _TIMEOUT_S: Final = 60.0
-"""A broker may have to load the topic first, which takes it some seconds."""
-_LONGEST_TEXT: Final = 300
+"""Includes the time in which a broker loads the topic."""
+_MAX_QUOTED_CHARS: Final = 300
+"""Characters of a response that are quoted in a message."""
 
 
 class AdminClient:
     """One admin API. Thread-safe.
 
-    Every method raises ``MetadataUnavailable`` where it does not answer or is not trusted, ``AccessDenied`` where it
-    does not let us in, and ``CorruptMetadata`` where its answer makes no sense.
+    Every method raises ``MetadataUnavailable`` if the API does not respond or is not trusted, ``AccessDenied`` if it
+    rejects the credentials, and ``CorruptMetadata`` if its response is invalid.
 
     Args:
-        url: Its address, ``http://host:8080``.
+        url: Address of the API, ``http://host:8080``.
         credentials: Token and trusted certificate authorities.
 
     Raises:
-        ConfigError: The address is none, or the authorities to trust cannot be read.
+        ConfigError: The address is invalid, or the certificate authorities cannot be read.
     """
 
     def __init__(self, url: str, credentials: ClusterCredentials) -> None:
         try:
             base = parse_admin_url(url)
         except ValueError as error:
-            raise ConfigError(f"source {url!r} is no address of an admin API: write http://HOST:PORT") from error
+            raise ConfigError(f"invalid admin API address {url!r}; write http://HOST:PORT") from error
         self.url = url.rstrip("/")
-        """Its address."""
+        """Address of the API."""
         self.secure = base.scheme == "https"
-        """Whether it is reached by TLS."""
-        self._link = AdminHttp(base, credentials)
+        """Whether it uses TLS."""
+        self._http = AdminHttp(base, credentials)
 
     # --- names ---
 
     def clusters(self) -> tuple[str, ...]:
-        """Names of the clusters that it knows."""
+        """Return the names of all clusters."""
         return self._names("clusters")
 
     def tenants(self) -> tuple[str, ...]:
-        """Names of all tenants."""
+        """Return the names of all tenants."""
         return self._names("tenants")
 
     def namespaces(self, tenant: str) -> tuple[NamespaceName, ...]:
-        """The namespaces of a tenant."""
+        """Return the namespaces of a tenant."""
         return tuple(NamespaceName.parse(name) for name in self._names(f"namespaces/{tenant}"))
 
     def topics(self, namespace: NamespaceName) -> tuple[str, ...]:
-        """Full names of the persistent topics of a namespace, each partition by itself."""
+        """Return the full names of the persistent topics of a namespace; each partition is a topic."""
         return self._names(f"persistent/{namespace}")
 
     def partitioned_topics(self, namespace: NamespaceName) -> tuple[str, ...]:
-        """Full names of the partitioned topics of a namespace."""
+        """Return the full names of the partitioned topics of a namespace."""
         return self._names(f"persistent/{namespace}/partitioned")
 
     # --- one topic ---
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0 where it is not partitioned, or not there. Nothing comes into being."""
+        """Return the number of partitions of a topic; 0 if it is not partitioned or missing. Creates no topic."""
         found = self._topic(topic, "partitions", checkAllowAutoCreation="false")
         count = 0 if found is None else found.get("partitions", 0)
         if not isinstance(count, int):
@@ -211,35 +212,35 @@ class AdminClient:
         return count
 
     def internal_info(self, topic: TopicName) -> Json | None:
-        """The list of a topic's ledgers; None where there is no such topic. One of ours adds what readers need."""
+        """Return a topic's ledger list; None if the topic is missing. An Afterglow server adds fields for readers."""
         return self._topic(topic, "internal-info", afterglow="true")
 
     def internal_stats(self, topic: TopicName) -> Json | None:
-        """A topic's ledgers and how far they are written; None where there is no such topic."""
+        """Return a topic's ledgers and last confirmed entry; None if the topic is missing."""
         return self._topic(topic, "internalStats", metadata="false")
 
     def offload_policies(self, topic: TopicName) -> Json | None:
-        """The offload policies that hold for a topic, the broker's own included; None where it does not tell."""
+        """Return the effective offload policies of a topic; None if the API does not return them."""
         return self._topic(topic, "offloadPolicies", applied="true")
 
     def namespace_policies(self, namespace: NamespaceName) -> Json | None:
-        """All policies of a namespace; None where there is no such namespace."""
+        """Return all policies of a namespace; None if it is missing."""
         return self._object(f"namespaces/{namespace}")
 
     def runtime_configuration(self) -> Json | None:
-        """The settings that a broker runs with; None where it does not show them."""
+        """Return the runtime configuration of a broker; None if the API does not return it."""
         return self._object("brokers/configuration/runtime")
 
     def schemas(self, topic: TopicName) -> Json | None:
-        """Every version of a topic's schema; None where it has none."""
+        """Return every version of a topic's schema; None if it has none."""
         return self._object(f"schemas/{topic.namespace}/{encode_name(topic.local_name)}/schemas")
 
     def lookup(self, topic: TopicName) -> Json | None:
-        """The addresses of the broker that serves a topic; None where none does."""
+        """Return the addresses of the broker that serves a topic; None if no broker does."""
         name = f"{topic.namespace}/{encode_name(topic.local_name)}"
         return self._checked(f"/lookup/v2/topic/{topic.domain.value}/{name}")
 
-    # --- inside ---
+    # --- internals ---
 
     def _topic(self, topic: TopicName, what: str, **query: str) -> Json | None:
         path = f"{topic.domain.value}/{topic.namespace}/{encode_name(topic.local_name)}/{what}"
@@ -264,12 +265,14 @@ class AdminClient:
         return tuple(found)
 
     def _unexpected(self, what: str, found: object) -> CorruptMetadata:
-        said = repr(found)[:_LONGEST_TEXT]
-        return CorruptMetadata(f"source {self.url}: {what} is {said}: is it the admin API of a Pulsar cluster?")
+        quoted = repr(found)[:_MAX_QUOTED_CHARS]
+        return CorruptMetadata(
+            f"source {self.url}: unexpected response for {what}: {quoted}; check that it is a Pulsar admin API"
+        )
 
     def _get(self, target: str) -> Any:
         try:
-            answer = self._link.exchange("GET", target, None, _TIMEOUT_S)
+            response = self._http.exchange("GET", target, None, _TIMEOUT_S)
         except ssl.SSLError as error:
             raise MetadataUnavailable(
                 f"source {self.url} is not trusted: {error}; set ca_file (AFTERGLOW_CA_FILE) to the authority that "
@@ -279,19 +282,17 @@ class AdminClient:
             raise
         except (OSError, http.client.HTTPException) as error:
             raise MetadataUnavailable(
-                f"source {self.url} does not answer: {error or type(error).__name__}; check the address and that a "
-                "broker runs, or read by way of its ZooKeeper, zk://HOST:2181"
+                f"source {self.url} does not respond: {error or type(error).__name__}; check the address and that a "
+                "broker runs, or use its ZooKeeper as the source, zk://HOST:2181"
             ) from error
-        text = answer.content.decode("utf-8", "replace").strip()
-        if answer.status in {401, 403}:
-            raise AccessDenied(
-                f"{answer.call} was refused with status {answer.status}: {_reason(text)}; set token (AFTERGLOW_TOKEN) "
-                "to one whose role may administer the tenant"
-            )
-        if answer.status == 404:
-            raise NotFound(f"{answer.call}: {_reason(text)}")
-        if answer.status >= 300:
-            raise MetadataUnavailable(f"{answer.call} was answered with status {answer.status}: {_reason(text)}")
+        text = response.content.decode("utf-8", "replace").strip()
+        failure = f"{response.request} failed with status {response.status}: {_reason(text)}"
+        if response.status in {401, 403}:
+            raise AccessDenied(f"{failure}; set token (AFTERGLOW_TOKEN) to one whose role may administer the tenant")
+        if response.status == 404:
+            raise NotFound(f"{response.request}: {_reason(text)}")
+        if response.status >= 300:
+            raise MetadataUnavailable(failure)
         if not text:
             return None
         try:
@@ -301,9 +302,9 @@ class AdminClient:
 
 
 def _reason(text: str) -> str:
-    """What an answer that is a refusal gives as its reason."""
+    """Return the reason in an error response."""
     try:
-        told = json.loads(text)["reason"]
+        reason = json.loads(text)["reason"]
     except (ValueError, KeyError, TypeError):
-        told = text
-    return str(told)[:_LONGEST_TEXT] or "no reason was given"
+        reason = text
+    return str(reason)[:_MAX_QUOTED_CHARS] or "no reason given"

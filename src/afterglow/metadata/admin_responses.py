@@ -1,8 +1,9 @@
-"""Answers of Apache Pulsar's admin API about a topic, as the records that its metadata holds. Pure functions.
+"""Conversion of Apache Pulsar's admin API responses to metadata records. Pure functions.
 
-Two answers make one list: ``internal-info`` has the metadata but for the offload's state, since its ``isOffloaded``
-says only that an offload was begun; ``internalStats`` has that, and how far the open ledger is written. The statistics
-are to be asked for first: what they call offloaded has its final UUID in a list that is read later.
+A ledger list needs two responses: ``internal-info`` has the metadata except the state of offloads, since its
+``isOffloaded`` is already true when an offload begins; ``internalStats`` has that state, and the last confirmed entry.
+Request the statistics first: a ledger that they report as offloaded has its final UUID in an ``internal-info`` read
+later.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _KEY_VALUE: Final = "KEY_VALUE"
 
 
 def ledger_list(internal_info: Json, internal_stats: Json, topic: str) -> ManagedLedgerInfo:
-    """A topic's list of ledgers. Where they were offloaded to is not in it, nor which have left BookKeeper.
+    """Return a topic's ledger list, without tier locations and without ``bookkeeperDeleted``.
 
     Args:
-        internal_info: Of the topic.
-        internal_stats: Of the topic, a moment before.
-        topic: For messages.
+        internal_info: Response to ``internal-info``.
+        internal_stats: Response to ``internalStats``, requested before.
+        topic: Name of the topic, for messages.
 
     Raises:
-        CorruptMetadata: An answer makes no sense.
+        CorruptMetadata: A response is invalid.
     """
     info = ManagedLedgerInfo()
     try:
@@ -55,27 +56,27 @@ def ledger_list(internal_info: Json, internal_stats: Json, topic: str) -> Manage
         for key, value in (internal_info.get("properties") or {}).items():
             info.properties.add(key=key, value=value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptMetadata(f"{topic}: what the admin API tells of its ledgers makes no sense: {error!r}") from error
+        raise CorruptMetadata(f"{topic}: invalid ledger list in the admin API's response: {error!r}") from error
     return info
 
 
 def last_confirmed(internal_stats: Json, topic: str) -> Position:
-    """The last entry of a topic that may be read; an entry of -1 where its last ledger has none.
+    """Return the last confirmed entry of a topic; its entry id is -1 if the last ledger is empty.
 
     Raises:
-        CorruptMetadata: The answer makes no sense.
+        CorruptMetadata: The response is invalid.
     """
     try:
         return parse_position(internal_stats["lastConfirmedEntry"])[0]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptMetadata(f"{topic}: what the admin API tells of its end makes no sense: {error!r}") from error
+        raise CorruptMetadata(f"{topic}: invalid lastConfirmedEntry in the admin API's response: {error!r}") from error
 
 
 def schema_versions(answer: Json, topic: str) -> tuple[SchemaVersion, ...]:
-    """Every version of a topic's schema, oldest first.
+    """Return every version of a topic's schema, oldest first.
 
     Raises:
-        CorruptMetadata: The answer makes no sense.
+        CorruptMetadata: The response is invalid.
     """
     try:
         found = [
@@ -88,12 +89,12 @@ def schema_versions(answer: Json, topic: str) -> tuple[SchemaVersion, ...]:
             for row in answer["getSchemaResponses"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CorruptMetadata(f"{topic}: what the admin API tells of its schemas makes no sense: {error!r}") from error
+        raise CorruptMetadata(f"{topic}: invalid schemas in the admin API's response: {error!r}") from error
     return tuple(sorted(found, key=lambda schema: schema.version))
 
 
 def _joined(definition: str) -> bytes:
-    """A key's and a value's definition as producers send them: each behind its length."""
+    """Encode the definitions of key and value as producers send them: each with its length before it."""
     both = json.loads(definition)
     data = bytearray()
     for part in ("key", "value"):

@@ -1,6 +1,6 @@
-"""Credentials for a cluster, and the authorities to trust there.
+"""Credentials for a Pulsar cluster, and the certificate authorities to trust.
 
-Apart from the client, whose imports would slow down ``afterglow --help``.
+Separate from ``admin_client``, whose imports would slow down ``afterglow --help``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from afterglow.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ClusterCredentials:
-    """Credentials for the admin API and the brokers of one cluster, and the authorities to trust there."""
+    """Credentials for the admin API and the brokers of one cluster, and the certificate authorities to trust."""
 
     token: str | None = field(default=None, repr=False)
-    """Proves a role; None where nothing is asked."""
+    """Token of a role; None without authentication."""
     ca_file: str | None = None
-    """A PEM file of the authorities to trust; None: those that the system trusts."""
+    """PEM file of the certificate authorities to trust; None: those of the system."""
 
     @classmethod
     def of(cls, token: str | None = None, ca_file: str | None = None) -> Self:
-        """What was given, else what the environment says: ``AFTERGLOW_TOKEN`` and ``AFTERGLOW_CA_FILE``.
+        """Take the given values, by default those of ``AFTERGLOW_TOKEN`` and ``AFTERGLOW_CA_FILE``.
 
         Raises:
             ConfigError: The token's file cannot be read.
@@ -36,10 +36,10 @@ class ClusterCredentials:
 
 
 def read_token(given: str | None) -> str | None:
-    """A token in any of Pulsar's spellings: as it is, after ``token:``, or the content of ``file:///path``.
+    """Return a token given in any of Pulsar's forms: the token itself, ``token:TOKEN``, or ``file:///path``.
 
     Raises:
-        ConfigError: Its file cannot be read.
+        ConfigError: The file cannot be read.
     """
     if given is None or not given.startswith("file:"):
         return given if given is None else given.removeprefix("token:")

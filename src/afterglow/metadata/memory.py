@@ -1,7 +1,6 @@
-"""Metadata in this process's memory: for tests, simulations, and as the plainest statement of the contract.
+"""Metadata store in the memory of this process: for tests and simulations, and the reference implementation.
 
-Stores opened on the same name share one tree, so that a test can close one and open another. Nothing outlives the
-process.
+Stores of the same name share one tree, so that a test can close one and open another.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Tree:
-    """Nodes that several stores may share; whoever touches them holds the lock."""
+    """Nodes, shared by the stores of a name and guarded by the lock."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     nodes: dict[str, Versioned] = field(default_factory=dict)
@@ -56,9 +55,9 @@ class MemoryMetadataStore:
     """A :class:`~afterglow.metadata.store.MetadataStore` over a dictionary.
 
     Args:
-        name: Of the tree to share with other stores of this process; None for a tree of its own.
-        max_value_bytes: The longest value taken.
-        now_ms: The clock that stamps nodes.
+        name: Name of the tree to share with other stores of this process; None for a private tree.
+        max_value_bytes: Largest value accepted.
+        now_ms: Clock for the times of nodes.
     """
 
     def __init__(
@@ -78,11 +77,11 @@ class MemoryMetadataStore:
 
     @property
     def max_value_bytes(self) -> int:
-        """The longest value that ``put`` takes."""
+        """Largest value that ``put`` accepts."""
         return self._max_value_bytes
 
     def get(self, path: str) -> Versioned | None:
-        """Return the node at ``path``, or None where there is none."""
+        """Return the node at ``path``, or None if it does not exist."""
         check_path(path)
         with self._tree.lock:
             self._check_open()
@@ -155,4 +154,4 @@ class MemoryMetadataStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise MetadataUnavailable("this memory metadata store is closed: open another")
+            raise MetadataUnavailable("this memory metadata store is closed; open it again")

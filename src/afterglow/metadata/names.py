@@ -1,13 +1,13 @@
 """Names of topics and namespaces, as Pulsar spells and stores them.
 
-A topic has three spellings for people (``persistent://tenant/namespace/name``, ``tenant/namespace/name``, and ``name``
-for ``public/default/name``), a legacy one with a cluster (``persistent://tenant/cluster/namespace/name``), and one for
-metadata, its managed-ledger name. Only a legacy topic's own name may hold slashes: with any other, Pulsar would read
-the longer spelling as a legacy one.
+A topic name has three forms for users (``persistent://tenant/namespace/name``, ``tenant/namespace/name``, and ``name``
+for ``public/default/name``), a legacy form with a cluster (``persistent://tenant/cluster/namespace/name``), and the
+managed-ledger name in metadata. Only the local name of a legacy topic may contain slashes: Pulsar would parse any other
+name with more slashes as a legacy one.
 
-As a path component a name has the encoding of Java's ``URLEncoder`` in UTF-8, which Pulsar uses for topics and cursors.
-Kept as they are: ASCII letters and digits, and ``.``, ``-``, ``*``, ``_``. A space becomes ``+``. Of everything else
-each byte becomes ``%XX`` in upper case.
+In paths, names have the encoding of Java's ``URLEncoder`` in UTF-8, which Pulsar uses for topics and cursors: ASCII
+letters, digits, ``.``, ``-``, ``*`` and ``_`` are unchanged, a space becomes ``+``, and every other byte ``%XX`` in
+upper case.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ def encode_name(name: str) -> str:
     """Encode a topic's local name or a subscription name.
 
     Raises:
-        InvalidName: The name is no Unicode text (a lone surrogate), is empty, or is ``.`` or ``..``, which the encoding
-            keeps and no path can hold.
+        InvalidName: The name is not valid Unicode text (a lone surrogate), is empty, or is ``.`` or ``..``, which the
+            encoding does not change and a path cannot contain.
     """
     if name in {"", ".", ".."}:
-        raise InvalidName(f"the name {name!r} cannot be stored: choose another")
+        raise InvalidName(f"invalid name {name!r}; choose another")
     try:
         # Python keeps '~', Java does not; Java keeps '*', Python does not.
         return quote_plus(name, safe="*").replace("~", "%7E")
     except UnicodeEncodeError as error:
-        raise InvalidName(f"the name {name!r} is no Unicode text: {error.reason}") from error
+        raise InvalidName(f"name {name!r} is not valid Unicode text: {error.reason}") from error
 
 
 def decode_name(encoded: str) -> str:
-    """Decode what :func:`encode_name` made, or any other valid URL encoding of a name.
+    """Decode a name encoded by :func:`encode_name` or any other valid URL encoding.
 
     Raises:
         InvalidName: A ``%`` is not followed by two hexadecimal digits, or the bytes are not UTF-8.
     """
     if _ENCODED.fullmatch(encoded) is None:
-        raise InvalidName(f"the encoded name {encoded!r} has a '%' without two hexadecimal digits")
+        raise InvalidName(f"encoded name {encoded!r} has a '%' without two hexadecimal digits")
     try:
         return unquote_plus(encoded, errors="strict")
     except UnicodeDecodeError as error:
-        raise InvalidName(f"the encoded name {encoded!r} is not UTF-8: {error.reason}") from error
+        raise InvalidName(f"encoded name {encoded!r} is not UTF-8: {error.reason}") from error
 
 
 DEFAULT_TENANT: Final = "public"
@@ -65,7 +65,7 @@ _FORMS: Final = "persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME or NA
 
 
 class Domain(StrEnum):
-    """What stands before ``://`` in a topic's name."""
+    """Domain of a topic: the part of its name before ``://``."""
 
     PERSISTENT = "persistent"
     NON_PERSISTENT = "non-persistent"
@@ -75,10 +75,10 @@ def check_entity(kind: str, name: str) -> str:
     """Return the name of a tenant, cluster or namespace if it is well-formed.
 
     Raises:
-        InvalidName: It is empty, a dot component, or has a character besides letters, digits and ``-=:._``.
+        InvalidName: It is empty, a dot component, or has a character other than letters, digits and ``-=:._``.
     """
     if name in {".", ".."} or _ENTITY.fullmatch(name) is None:
-        raise InvalidName(f"the {kind} {name!r} is not well-formed: use letters, digits and any of '-=:._'")
+        raise InvalidName(f"invalid {kind} {name!r}; use letters, digits and any of '-=:._'")
     return name
 
 
@@ -90,7 +90,7 @@ class NamespaceName:
     namespace: str
     """The local part."""
     cluster: str | None = None
-    """Of a legacy name; None otherwise."""
+    """Cluster of a legacy name; None otherwise."""
 
     def __post_init__(self) -> None:
         check_entity("tenant", self.tenant)
@@ -100,7 +100,7 @@ class NamespaceName:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
-        """Read ``tenant/namespace`` or ``tenant/cluster/namespace``.
+        """Parse ``tenant/namespace`` or ``tenant/cluster/namespace``.
 
         Raises:
             InvalidName: The text has another form.
@@ -110,7 +110,7 @@ class NamespaceName:
                 return cls(tenant, namespace)
             case [tenant, cluster, namespace]:
                 return cls(tenant, namespace, cluster)
-        raise InvalidName(f"the namespace {text!r} is not well-formed: write TENANT/NAMESPACE")
+        raise InvalidName(f"invalid namespace {text!r}; write TENANT/NAMESPACE")
 
     def __str__(self) -> str:
         parts = (self.tenant, self.cluster, self.namespace)
@@ -133,14 +133,14 @@ class TopicName:
     def __post_init__(self) -> None:
         encode_name(self.local_name)
         if "/" in self.local_name and self.namespace.cluster is None:
-            raise InvalidName(f"the topic name {self.local_name!r} in {self.namespace} may not contain '/'")
+            raise InvalidName(f"topic name {self.local_name!r} in {self.namespace} must not contain '/'")
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """Read any spelling of a topic's name.
+        """Parse any form of a topic's name.
 
         Raises:
-            InvalidName: The text is none.
+            InvalidName: The text is not a valid topic name.
         """
         head, separator, rest = text.partition("://")
         if not separator:
@@ -149,36 +149,36 @@ class TopicName:
                     return cls(NamespaceName(DEFAULT_TENANT, DEFAULT_NAMESPACE), name)
                 case [tenant, namespace, name]:
                     return cls(NamespaceName(tenant, namespace), name)
-            raise InvalidName(f"the topic {text!r} is not well-formed: write {_FORMS}")
+            raise InvalidName(f"invalid topic {text!r}; write {_FORMS}")
         domain = _domain(head, text)
         match rest.split("/", 3):
             case [tenant, namespace, name]:
                 return cls(NamespaceName(tenant, namespace), name, domain)
             case [tenant, cluster, namespace, name]:
                 return cls(NamespaceName(tenant, namespace, cluster), name, domain)
-        raise InvalidName(f"the topic {text!r} is not well-formed: write {_FORMS}")
+        raise InvalidName(f"invalid topic {text!r}; write {_FORMS}")
 
     @classmethod
-    @lru_cache(maxsize=4096)  # asked for with every look at a topic
+    @lru_cache(maxsize=4096)  # called in every pass over a topic
     def from_managed_ledger_name(cls, name: str) -> TopicName:
-        """Return the topic whose :attr:`managed_ledger_name` that is.
+        """Return the topic of a :attr:`managed_ledger_name`.
 
         Raises:
-            InvalidName: It is no managed-ledger name of a persistent topic.
+            InvalidName: It is not the managed-ledger name of a persistent topic.
         """
         match name.split("/"):
             case [tenant, namespace, Domain.PERSISTENT.value, local_name]:
                 return cls(NamespaceName(tenant, namespace), decode_name(local_name))
             case [tenant, cluster, namespace, Domain.PERSISTENT.value, local_name]:
                 return cls(NamespaceName(tenant, namespace, cluster), decode_name(local_name))
-        raise InvalidName(f"{name!r} is no managed-ledger name of the form TENANT/NAMESPACE/persistent/NAME")
+        raise InvalidName(f"invalid managed-ledger name {name!r}; the form is TENANT/NAMESPACE/persistent/NAME")
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.namespace}/{self.local_name}"
 
     @property
     def is_persistent(self) -> bool:
-        """Whether the topic is stored at all; a non-persistent one has no managed ledger."""
+        """Whether the topic is persistent; a non-persistent one has no managed ledger."""
         return self.domain is Domain.PERSISTENT
 
     @property
@@ -189,12 +189,12 @@ class TopicName:
             InvalidName: The topic is not persistent.
         """
         if not self.is_persistent:
-            raise InvalidName(f"{self} has no managed ledger: only persistent:// topics are stored")
+            raise InvalidName(f"{self} has no managed ledger; only persistent:// topics are stored")
         return f"{self.namespace}/{self.domain}/{encode_name(self.local_name)}"
 
     @property
     def partition_index(self) -> int | None:
-        """The index of this partition from 0; None where the name is no partition's."""
+        """The index of this partition from 0; None if the name is not that of a partition."""
         match = _PARTITION.fullmatch(self.local_name)
         if match is None or int(match["index"]) > _MAX_PARTITION:
             return None
@@ -202,7 +202,7 @@ class TopicName:
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic that this partition belongs to; the topic itself where it is no partition."""
+        """The partitioned topic of this partition; the topic itself if it is not a partition."""
         if self.partition_index is None:
             return self
         return replace(self, local_name=self.local_name.rpartition("-partition-")[0])
@@ -214,9 +214,9 @@ class TopicName:
             InvalidName: The index is out of range, or this is a partition already.
         """
         if self.partition_index is not None:
-            raise InvalidName(f"{self} is a partition already: take the partition of its base")
+            raise InvalidName(f"{self} is already a partition; use its partitioned topic")
         if not 0 <= index <= _MAX_PARTITION:
-            raise InvalidName(f"{self} cannot have the partition {index}: give an index from 0")
+            raise InvalidName(f"invalid partition {index} of {self}; give an index from 0")
         return replace(self, local_name=f"{self.local_name}-partition-{index}")
 
 
@@ -225,4 +225,4 @@ def _domain(head: str, text: str) -> Domain:
         return Domain(head)
     except ValueError as error:
         known = " or ".join(f"{domain}://" for domain in Domain)
-        raise InvalidName(f"the topic {text!r} has the unknown domain {head!r}: write {known}") from error
+        raise InvalidName(f"topic {text!r} has the unknown domain {head!r}; write {known}") from error

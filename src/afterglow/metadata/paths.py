@@ -1,6 +1,6 @@
-"""Paths in the metadata store: Pulsar's own, and ours under ``/afterglow/<cluster>/``.
+"""Paths in the metadata store: Pulsar's own, and Afterglow's under ``/afterglow/<cluster>/``.
 
-Pure functions over names. A managed-ledger name contains slashes, so below it stands a node for each of its parts.
+Pure functions over names. A managed-ledger name contains slashes, so each of its components is a node.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import NamespaceName
 
 MANAGED_LEDGERS: Final = "/managed-ledgers"
-"""Pulsar's root of all managed ledgers; embedded, ours too."""
+"""Pulsar's root of all managed ledgers; the embedded server uses it too."""
 
 STANDALONE: Final = "standalone"
 """The cluster name of an embedded server."""
 
 
 def managed_ledger_path(ledger_name: str) -> str:
-    """Return where Pulsar keeps a topic's ``ManagedLedgerInfo``."""
+    """Return the path of a topic's ``ManagedLedgerInfo`` in Pulsar."""
     return f"{MANAGED_LEDGERS}/{ledger_name}"
 
 
@@ -34,24 +34,24 @@ def topics_path(namespace: NamespaceName) -> str:
 
 
 def cursor_path(ledger_name: str, subscription: str) -> str:
-    """Return where Pulsar keeps a subscription's ``ManagedCursorInfo``."""
+    """Return the path of a subscription's ``ManagedCursorInfo`` in Pulsar."""
     return f"{managed_ledger_path(ledger_name)}/{encode_name(subscription)}"
 
 
 def topic_of(path: str) -> TopicName:
-    """Return the topic of a path that :func:`managed_ledger_path` made.
+    """Return the topic of a path of :func:`managed_ledger_path`.
 
     Raises:
         InvalidName: It is not such a path.
     """
     if not path.startswith(f"{MANAGED_LEDGERS}/"):
-        raise InvalidName(f"the metadata path {path!r} is not below {MANAGED_LEDGERS}")
+        raise InvalidName(f"metadata path {path!r} is not below {MANAGED_LEDGERS}")
     return TopicName.from_managed_ledger_name(path.removeprefix(f"{MANAGED_LEDGERS}/"))
 
 
 @dataclass(frozen=True, slots=True)
 class AfterglowPaths:
-    """Our paths for one cluster; nothing of ours lies outside :attr:`root`."""
+    """Afterglow's paths for one cluster, all below :attr:`root`."""
 
     cluster: str = STANDALONE
     """The Pulsar cluster that Afterglow is attached to, or ``standalone``."""
@@ -61,11 +61,11 @@ class AfterglowPaths:
 
     @property
     def root(self) -> str:
-        """The node above all of ours."""
+        """The common parent of these paths."""
         return f"/afterglow/{self.cluster}"
 
     def managed_ledger(self, ledger_name: str) -> str:
-        """Return where our copy of a foreign cluster's ``ManagedLedgerInfo`` is; embedded, Pulsar's path is used."""
+        """Return the path of the copy of a Pulsar cluster's ``ManagedLedgerInfo``; a server uses Pulsar's path."""
         return f"{self.root}/managed-ledgers/{ledger_name}"
 
     def segments(self, ledger_name: str) -> str:
@@ -73,7 +73,7 @@ class AfterglowPaths:
         return f"{self.root}/segments/{ledger_name}"
 
     def segment(self, ledger_name: str, segment_id: UUID) -> str:
-        """Return where a segment's record is."""
+        """Return the path of a segment's record."""
         return f"{self.segments(ledger_name)}/{segment_id}"
 
     def uploads(self, ledger_name: str) -> str:
@@ -81,21 +81,21 @@ class AfterglowPaths:
         return f"{self.root}/uploads/{ledger_name}"
 
     def upload(self, ledger_name: str, segment_id: UUID) -> str:
-        """Return where the record of a segment's unfinished upload is."""
+        """Return the path of the record of a segment's unfinished upload."""
         return f"{self.uploads(ledger_name)}/{segment_id}"
 
     def deletes(self, ledger_name: str) -> str:
-        """Return the node whose children are the topic's intents to delete, by the UUID of what is to go."""
+        """Return the node whose children are the topic's pending deletes, by the UUID of the object."""
         return f"{self.root}/deletes/{ledger_name}"
 
     def delete(self, ledger_name: str, object_id: UUID) -> str:
-        """Return where the intent to delete an object, or to abort its upload, is."""
+        """Return the path of the pending delete of an object, or of the abort of its upload."""
         return f"{self.deletes(ledger_name)}/{object_id}"
 
     def schemas(self, ledger_name: str) -> str:
-        """Return where the versions of a topic's schema are; a partitioned topic has one for all its partitions."""
+        """Return the path of the versions of a topic's schema; the partitions of a topic share one."""
         return f"{self.root}/schemas/{ledger_name}"
 
     def topic_policies(self, ledger_name: str) -> str:
-        """Return where a topic's own policies are; a partitioned topic has one for all its partitions."""
+        """Return the path of a topic's own policies; the partitions of a topic share one."""
         return f"{self.root}/topic-policies/{ledger_name}"

@@ -20,29 +20,29 @@ _CONFIGURATION: Final = "/admin/configuration"
 _CLUSTERS: Final = "/admin/clusters"
 _BROKERS: Final = "/loadbalance/brokers"
 _GLOBAL: Final = "global"
-"""Stands among the clusters, and is none."""
+"""Listed among the clusters, but not a cluster."""
 
 
 class MetadataReader(Protocol):
-    """The reading half of a metadata store."""
+    """The read methods of a metadata store."""
 
     def get(self, path: str) -> Versioned | None:
-        """A node; None where there is none."""
+        """Return the node at ``path``, or None if it does not exist."""
         ...
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Names of the nodes below a node."""
+        """Return the names of the nodes directly below ``path``."""
         ...
 
 
 class PulsarCluster:
     """The metadata of one cluster. Thread-safe.
 
-    Policies and the numbers of partitions may be in a store of their own, that of the configuration: then this one
-    does not have them, and the names of topics tell what they can.
+    Policies and numbers of partitions may be in a separate configuration store, which is not read: the number of
+    partitions then follows from the names of topics.
 
     Args:
-        store: Where it is; closed by whoever opened it.
+        store: The cluster's metadata store; the caller closes it.
     """
 
     def __init__(self, store: MetadataReader) -> None:
@@ -51,37 +51,37 @@ class PulsarCluster:
     # --- names ---
 
     def clusters(self) -> tuple[str, ...]:
-        """Names of the clusters that it knows, itself among them."""
+        """Return the names of all known clusters, including this one."""
         return tuple(name for name in self._store.children(_CLUSTERS) if name != _GLOBAL)
 
     def namespaces(self) -> tuple[NamespaceName, ...]:
-        """Every namespace that has topics."""
+        """Return every namespace that has topics."""
         found = []
         for tenant in self._store.children(MANAGED_LEDGERS):
             for name in self._store.children(f"{MANAGED_LEDGERS}/{tenant}"):
                 try:
                     found.append(NamespaceName(tenant, name))
                 except InvalidName:
-                    continue  # what is no name of Pulsar's is somebody else's
+                    continue  # not a namespace of Pulsar
         return tuple(found)
 
     def topics(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
-        """The persistent topics of a namespace, each partition by itself."""
+        """Return the persistent topics of a namespace; each partition is a topic."""
         names = self._store.children(topics_path(namespace))
         return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in sorted(names))
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0 where it is not partitioned.
+        """Return the number of partitions of a topic; 0 if it is not partitioned.
 
         Raises:
-            CorruptMetadata: What is stored of it makes no sense.
+            CorruptMetadata: The stored value is invalid.
         """
         path = f"{_PARTITIONED}/{topic.namespace}/{topic.domain}/{encode_name(topic.local_name)}"
         stored = self._object(path)
         if stored is not None:
             count = stored.get("partitions", 0)
             if not isinstance(count, int):
-                raise CorruptMetadata(f"the number of partitions at {path} is {count!r}")
+                raise CorruptMetadata(f"invalid number of partitions at {path}: {count!r}")
             return count
         if self._store.get(_PARTITIONED) is not None or self.managed_ledger(topic) is not None:
             return 0
@@ -91,31 +91,31 @@ class PulsarCluster:
     # --- what is stored ---
 
     def managed_ledger(self, topic: TopicName) -> bytes | None:
-        """A topic's list of ledgers as it is stored, by the topic's own name; None where there is no such topic."""
+        """Return a topic's ledger list as stored; None if the topic does not exist."""
         stored = self._store.get(managed_ledger_path(topic.managed_ledger_name))
         return None if stored is None or not stored.value else stored.value
 
     def namespace_policies(self, namespace: NamespaceName) -> Json:
-        """All policies of a namespace; empty where none are here.
+        """Return all policies of a namespace; empty if this store has none.
 
         Raises:
-            CorruptMetadata: They are no JSON object.
+            CorruptMetadata: The stored value is not a JSON object.
         """
         return self._object(f"{_POLICIES}/{namespace}") or {}
 
     def dynamic_configuration(self) -> Json:
-        """The brokers' settings that were changed while they ran.
+        """Return the dynamic configuration of the brokers.
 
         Raises:
-            CorruptMetadata: They are no JSON object.
+            CorruptMetadata: The stored value is not a JSON object.
         """
         return self._object(_CONFIGURATION) or {}
 
     def brokers(self) -> tuple[Json, ...]:
-        """What each broker that runs has said of itself.
+        """Return the load balancer's record of each running broker.
 
         Raises:
-            CorruptMetadata: It is no JSON object.
+            CorruptMetadata: A stored value is not a JSON object.
         """
         found = (self._object(f"{_BROKERS}/{name}") for name in self._store.children(_BROKERS))
         return tuple(broker for broker in found if broker)
@@ -127,7 +127,7 @@ class PulsarCluster:
         try:
             parsed = json.loads(stored.value)
         except ValueError as error:
-            raise CorruptMetadata(f"what is stored at {path} is no JSON: {error}") from error
+            raise CorruptMetadata(f"the value at {path} is not valid JSON: {error}") from error
         if not isinstance(parsed, dict):
-            raise CorruptMetadata(f"what is stored at {path} is no JSON object")
+            raise CorruptMetadata(f"the value at {path} is not a JSON object")
         return parsed

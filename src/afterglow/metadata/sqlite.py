@@ -1,13 +1,13 @@
-"""Metadata in one SQLite file: the store of an embedded server.
+"""Metadata store in one SQLite file, for embedded servers.
 
-Promises durable compare-and-set among any number of threads and processes of one machine: a put that returned survives
-a crash of the process and of the machine (write-ahead log, synced at every commit). One process may read while another
-writes. Watches see the changes of other processes within ``poll_interval_s``.
+Guarantees durable compare-and-set among any number of threads and processes of one machine: a completed put survives a
+crash of the process and of the machine (write-ahead log, synced at every commit). One process may read while another
+writes. Watches report changes by other processes within ``poll_interval_s``.
 
-Does not promise anything on network file systems, where SQLite's write-ahead log does not work, nor for a store carried
-through ``fork``: open one in the child.
+Not supported: network file systems, where SQLite's write-ahead log does not work, and use after ``fork``: open a new
+store in the child.
 
-One thread finds changes by other processes: it asks SQLite every interval whether another connection has committed
+A thread detects changes by other processes: every interval it asks SQLite whether another connection has committed
 (``PRAGMA data_version``, which reads one word of shared memory), and only then compares the watched nodes. A commit of
 this process wakes it at once.
 """
@@ -76,18 +76,18 @@ class SqliteMetadataStore:
     """A :class:`~afterglow.metadata.store.MetadataStore` over one SQLite file.
 
     Args:
-        path: Of the database file; made, readable by its owner only, unless it exists. Its directory must exist.
-        read_only: Open an existing file, and refuse to change it; without watches, nothing is made beside it either.
-        busy_timeout_s: How long a call waits for other threads and processes before it fails
+        path: Path of the database file; created, readable by its owner only, if missing. Its directory must exist.
+        read_only: Open an existing file for reading only; without watches, no file is created beside it either.
+        busy_timeout_s: Longest wait of a call for other threads and processes
             (``metadataStoreOperationTimeoutSeconds``).
-        poll_interval_s: How often changes by other processes are looked for while there are watches.
-        max_value_bytes: The longest value taken.
-        now_ms: The clock that stamps nodes.
+        poll_interval_s: Interval between polls for changes by other processes, while watches exist.
+        max_value_bytes: Largest value accepted.
+        now_ms: Clock for the times of nodes.
 
     Raises:
-        MetadataUnavailable: The file cannot be opened or made, or stays locked.
-        CorruptMetadata: The file is no metadata database of Afterglow.
-        WrongVersion: A newer release made it.
+        MetadataUnavailable: The file cannot be opened or created, or stays locked.
+        CorruptMetadata: The file is not a metadata database of Afterglow.
+        WrongVersion: A newer release created it.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class SqliteMetadataStore:
 
     @property
     def max_value_bytes(self) -> int:
-        """The longest value that ``put`` takes."""
+        """Largest value that ``put`` accepts."""
         return self._max_value_bytes
 
     def get(self, path: str) -> Versioned | None:
-        """Return the node at ``path``, or None where there is none."""
+        """Return the node at ``path``, or None if it does not exist."""
         check_path(path)
         rows = self._read(_NODE, _split(path))
         return Versioned(*rows[0]) if rows else None
@@ -185,7 +185,7 @@ class SqliteMetadataStore:
             if self._reader is not None:
                 self._reader.close()
             if self._writer is not None:
-                self._writer.close()  # last: the last connection to close folds the log into the file
+                self._writer.close()  # last: the last connection to close checkpoints the log into the file
 
     def _create(self, db: sqlite3.Connection, path: str, value: bytes, change: int) -> None:
         now_ms = self._now_ms()
@@ -222,11 +222,11 @@ class SqliteMetadataStore:
     def _transaction(self, what: str) -> Iterator[sqlite3.Connection]:
         """Run one compare-and-set.
 
-        1. Take the write lock of the file: nothing is changed until it is held. Crash: nothing happened.
-        2. The caller compares and changes. Crash, or an error: rolled back, nothing happened.
+        1. Take the write lock of the file. Crash: nothing changed.
+        2. The caller compares and changes. Crash, or an error: rolled back, nothing changed.
         3. COMMIT writes the pages and, last, a commit mark to the log, then syncs it. Crash: applied iff the mark is
-           whole on disk. Full disk: the mark was not written, so the change failed. Any other error may have struck
-           after the mark, which a later recovery would honour: unknown, until `_settle` has overwritten it.
+           complete on disk. Full disk: the mark was not written, so the change failed. Any other error may have come
+           after the mark, which a later recovery would apply: unknown, until `_settle` has overwritten it.
         """
         if self._read_only:
             raise NotSupported(f"{what}: the metadata store {self._path} was opened read-only")
@@ -242,7 +242,7 @@ class SqliteMetadataStore:
                 yield db
             except sqlite3.Error as error:
                 _roll_back(db)
-                raise CommitFailed(f"{what} in {self._path} was not made: {error}") from error
+                raise CommitFailed(f"{what} in {self._path} failed: {error}") from error
             except BaseException:
                 _roll_back(db)
                 raise
@@ -251,26 +251,26 @@ class SqliteMetadataStore:
             except sqlite3.Error as error:
                 rolled_back = _roll_back(db)
                 if rolled_back and primary_code(error) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}:
-                    raise CommitFailed(f"{what} in {self._path} was not made: {error}") from error
+                    raise CommitFailed(f"{what} in {self._path} failed: {error}") from error
                 self._unsettled = True
-                raise CommitUnknown(f"{what} in {self._path} may or may not have been made: {error}") from error
+                raise CommitUnknown(f"{what} in {self._path} may or may not have been applied: {error}") from error
 
     def _settle(self) -> None:
-        """Commit something harmless: it overwrites in the log what a failed commit may have left there."""
+        """Commit a new change number: it overwrites a commit mark that a failed commit may have left in the log."""
         with self._transaction("settling an unknown commit") as db:
             _next_change(db)
         self._unsettled = False
 
     def _check_open(self) -> None:
         if self._closed:
-            raise MetadataUnavailable(f"the metadata store {self._path} is closed: open another")
+            raise MetadataUnavailable(f"the metadata store {self._path} is closed; open it again")
 
     @contextmanager
     def _held(self, lock: threading.Lock, what: str) -> Iterator[None]:
         if not lock.acquire(timeout=self._timeout_s):
             raise MetadataUnavailable(
-                f"{what} in {self._path}: other threads held the store for {self._timeout_s:g} s "
-                "(metadataStoreOperationTimeoutSeconds)"
+                f"{what} in {self._path}: other threads locked the store for {self._timeout_s:g} s; retry, or raise "
+                "metadataStoreOperationTimeoutSeconds"
             )
         try:
             yield
@@ -290,7 +290,7 @@ def _next_change(db: sqlite3.Connection) -> int:
 
 
 def _roll_back(db: sqlite3.Connection) -> bool:
-    """Roll back, unless SQLite has done so itself, and say whether no transaction is open any more."""
+    """Roll back, unless SQLite has done so itself; returns whether the transaction has ended."""
     if db.in_transaction:
         try:
             db.execute("ROLLBACK")
@@ -300,7 +300,7 @@ def _roll_back(db: sqlite3.Connection) -> bool:
 
 
 _State = tuple[int, int] | None
-"""The change numbers of a node and of its list of children; None where there is no node."""
+"""The change numbers of a node and of its list of children; None if the node does not exist."""
 
 _STATE: Final = "SELECT changed, children_changed FROM nodes WHERE parent = ? AND name = ?"
 
@@ -320,9 +320,9 @@ class ChangePoller:
         self._thread: threading.Thread | None = None
 
     def add(self, db: sqlite3.Connection, path: str, callback: WatchCallback) -> Watch:
-        """Watch ``path`` for changes to what ``db`` shows now."""
+        """Watch ``path`` for changes after the state that ``db`` shows now."""
         with self._lock:
-            # Kept if known: an older state can only cause a call too many.
+            # Keep a known state: an older one can only cause an extra call.
             self._known.setdefault(path, _state(db, path))
             watch = self._notifier.add(path, callback)
             if self._thread is None and not self._closed:
@@ -331,7 +331,7 @@ class ChangePoller:
         return watch
 
     def wake(self) -> None:
-        """Look for changes now: this process has made some."""
+        """Poll now: this process has committed a change."""
         self._woken.set()
 
     def close(self) -> None:
@@ -346,7 +346,7 @@ class ChangePoller:
 
     def _run(self) -> None:
         db: sqlite3.Connection | None = None
-        seen = -1  # no data version, so that the first round compares: a change may have preceded this thread
+        seen = -1  # not a data version, so that the first round compares: a change may have preceded this thread
         while not self._closed:
             try:
                 if db is None:
@@ -356,7 +356,7 @@ class ChangePoller:
                     self._compare(db)
                     seen = current
             except (sqlite3.Error, AfterglowError) as error:
-                _log.warning("looking for changes in %s failed, trying again: %s", self._path, error)
+                _log.warning("polling %s for changes failed and is retried: %s", self._path, error)
             self._woken.wait(self._interval_s)
             self._woken.clear()
         if db is not None:

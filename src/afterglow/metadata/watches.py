@@ -1,8 +1,7 @@
 """Watches, and the thread that runs their callbacks.
 
-Promises that a path told to :meth:`Notifier.changed` reaches each of its watches at least once afterwards, that
-callbacks never run two at a time, and that one that raises is logged and stops nothing. Changes that arrive while a
-callback is due are told once.
+After :meth:`Notifier.changed` each watch of a path is called at least once. Callbacks run one at a time; one that
+raises is logged, and the others still run. Several changes of a path before its callback runs are coalesced.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 WatchCallback = Callable[[str], None]
-"""Called with the watched path, never with what changed: the receiver reads what it needs."""
+"""Receives the watched path, not the change: the callback reads what it needs."""
 
-# A store that cannot be reached is asked again this often, until it answers or the notifier is closed.
+# Fixed interval: a watch that cannot be set is retried until it succeeds or the notifier is closed.
 _RETRY_S: Final = 0.5
 
 
@@ -37,14 +36,14 @@ class Watch:
         self._callback = callback
 
     def cancel(self) -> None:
-        """End the watch. No call begins after this returns; one that is running may still finish."""
+        """End the watch. No call starts after this returns; a running one may still finish."""
         self._notifier.remove(self)
 
     def fire(self) -> None:
         """Run the callback; for the notifier."""
         try:
             self._callback(self.path)
-        except Exception:  # noqa: BLE001  a callback is foreign code, and the other watches must go on
+        except Exception:  # noqa: BLE001  a failing callback must not stop the other watches
             _log.exception("the watch callback of %s failed", self.path)
 
 
@@ -52,9 +51,9 @@ class Notifier:
     """The watches of one store, and the one thread that runs them; it starts with the first watch.
 
     Args:
-        name: Of the thread.
-        prepare: Called with the path, on that thread, before its callbacks: where a store arms its watch anew, so that
-            what changes after the arming is told again. A ``MetadataError`` from it puts the path off.
+        name: Name of the thread.
+        prepare: Called with the path, on that thread, before its callbacks: a store sets its one-time watch again, so
+            that later changes notify again. After a ``MetadataError`` from it the path is retried later.
     """
 
     def __init__(self, name: str, prepare: Callable[[str], None] | None = None) -> None:
@@ -67,7 +66,7 @@ class Notifier:
         self._thread: threading.Thread | None = None
 
     def add(self, path: str, callback: WatchCallback) -> Watch:
-        """Register a callback for changes that are told from now on."""
+        """Register a callback for changes from now on."""
         watch = Watch(self, path, callback)
         with self._state:
             self._watches.setdefault(path, []).append(watch)
@@ -77,7 +76,7 @@ class Notifier:
         return watch
 
     def remove(self, watch: Watch) -> None:
-        """Forget a watch; one that is not known is no error."""
+        """Remove a watch; an unknown one is ignored."""
         with self._state:
             remaining = [known for known in self._watches.get(watch.path, ()) if known is not watch]
             if remaining:
@@ -113,7 +112,7 @@ class Notifier:
                 try:
                     self._prepare(path)
                 except MetadataError as error:
-                    _log.debug("the watch of %s is armed later: %s", path, error)
+                    _log.debug("the watch of %s could not be set and is retried: %s", path, error)
                     self._put_off(path)
                     continue
             with self._state:

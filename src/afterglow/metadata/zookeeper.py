@@ -1,12 +1,12 @@
-"""Metadata in ZooKeeper: what a cluster uses, Pulsar's own included.
+"""Metadata store in ZooKeeper, Pulsar's own included.
 
-Promises what :mod:`afterglow.metadata.store` does, with ZooKeeper's own versions. Each call has a deadline. A change is
-sent once and never repeated by this module: an answer that does not come is ``CommitUnknown``, because the request may
-have been applied or may still be on its way. The session is restored, or made anew, in the background, and watches are
-armed again by themselves.
+Gives the guarantees of :mod:`afterglow.metadata.store`, with ZooKeeper's own versions. Each call has a deadline. A
+change is sent once and never retried by this module: a missing response is ``CommitUnknown``, because the request may
+have been applied or may still be in transit. The session is restored, or replaced, in the background, and its watches
+are set again.
 
-Does not promise one atomic step for implicit parents: they are created before the node, and stay if its creation fails.
-Importing this module needs kazoo.
+Implicit parents are not created atomically: they are created before the node, and stay if its creation fails. Importing
+this module requires kazoo.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Whatever kazoo raises for a request: RuntimeError where it cannot make sense of the answer.
+# All errors that kazoo raises for a request; RuntimeError if it cannot parse the response.
 _ERRORS: Final = (KazooException, KazooTimeoutError, RuntimeError)
 
-# ZooKeeper's codes from here down are refusals of a server; those above are failures of which the effect is not known.
+# ZooKeeper's codes from here down mean that a server rejected the request; after those above the effect is unknown.
 _FIRST_REFUSAL: Final = -100
 
-# Their codes are refusals, but kazoo raises them also for requests whose answer was lost with the session.
+# Their codes are rejections, but kazoo raises them also for requests whose response was lost with the session.
 _SESSION_LOST: Final = (AuthFailedError, SessionExpiredError, SessionMovedError)
 
-# Between attempts to connect: 0.1 s, doubling to 2 s, for ever. The deadline of each call bounds what a caller waits.
+# Kazoo's own backoff between attempts to connect: 0.1 s, doubling to 2 s, without end. Each call has its own deadline.
 _CONNECTION_RETRY: Final = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 
 
@@ -82,17 +82,17 @@ class ZooKeeperMetadataStore:
 
     Args:
         hosts: ``host:port`` of one or several servers, separated by commas.
-        chroot: The path under which all paths lie, such as ``/pulsar``; made with the first put.
-        operation_timeout_s: Deadline of each call, waiting for a connection included, and of the first connection
+        chroot: Parent of all paths, such as ``/pulsar``; created with the first put.
+        operation_timeout_s: Deadline of each call, including the wait for a connection, and of the first connection
             (``metadataStoreOperationTimeoutSeconds``).
-        session_timeout_s: ZooKeeper ends the session after this long without contact
+        session_timeout_s: Time without contact after which ZooKeeper ends the session
             (``metadataStoreSessionTimeoutMillis``).
-        max_value_bytes: The longest value taken; raise it only with ``jute.maxbuffer`` of every server.
+        max_value_bytes: Largest value accepted; raise it only together with ``jute.maxbuffer`` of every server.
         auth: Pairs of scheme and credential, such as ``("digest", "user:password")``.
-        client_options: More arguments for ``kazoo.client.KazooClient``: TLS, SASL, default access list.
+        client_options: Further arguments of ``kazoo.client.KazooClient``: TLS, SASL, default access list.
 
     Raises:
-        MetadataUnavailable: No server answered within ``operation_timeout_s``.
+        MetadataUnavailable: No server responded within ``operation_timeout_s``.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class ZooKeeperMetadataStore:
         self._connected = threading.Event()
         self._lock = threading.Lock()
         self._unknowns = 0
-        """How often an outcome was not heard."""
+        """Number of changes with an unknown outcome."""
         self._settled = 0
-        """How many of these a later sync has settled."""
+        """Number of these that a later sync has settled."""
         self._notifier = Notifier("afterglow-metadata-zookeeper", prepare=self._arm)
         self._client = KazooClient(
             hosts=hosts,
@@ -130,23 +130,23 @@ class ZooKeeperMetadataStore:
             self._client.start(timeout=operation_timeout_s)
         except KazooTimeoutError as error:
             raise MetadataUnavailable(
-                f"no ZooKeeper server answered at {hosts} within {operation_timeout_s:g} s; check the address and that "
+                f"no response from ZooKeeper at {hosts} within {operation_timeout_s:g} s; check the address and that "
                 "the server runs, or raise metadataStoreOperationTimeoutSeconds"
             ) from error
 
     @property
     def max_value_bytes(self) -> int:
-        """The longest value that ``put`` takes."""
+        """Largest value that ``put`` accepts."""
         return self._max_value_bytes
 
     def get(self, path: str) -> Versioned | None:
-        """Return the node at ``path``, or None where there is none."""
+        """Return the node at ``path``, or None if it does not exist."""
         node = self._node(check_path(path))
         try:
             value, stat = self._read(f"get of {path}", node, partial(self._client.get_async, node))
         except NoNodeError:
             return None
-        # A client in Java may store no data at all, which kazoo shows as None.
+        # A Java client may store null, which kazoo returns as None.
         return Versioned(value or b"", stat.version, stat.ctime, stat.mtime)
 
     def children(self, path: str) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class ZooKeeperMetadataStore:
             names = self._read(f"children of {path}", node, partial(self._client.get_children_async, node))
         except NoNodeError:
             return ()
-        # ZooKeeper's own node is no metadata.
+        # /zookeeper is ZooKeeper's own node.
         return tuple(sorted(name for name in names if node != "/" or name != "zookeeper"))
 
     def put(self, path: str, value: bytes, expected_version: int) -> int:
@@ -201,15 +201,15 @@ class ZooKeeperMetadataStore:
         return watch
 
     def close(self) -> None:
-        """End the session and the watches; bounded by the session time-out if the server does not answer."""
+        """End the session and the watches; takes at most the session timeout if the server does not respond."""
         if self._closed:
             return
         self._closed = True
-        self._connected.set()  # whoever waits for a connection looks again, and finds the store closed
+        self._connected.set()  # wakes threads that wait for a connection: they find the store closed
         try:
             self._client.stop()
             self._client.close()
-        except Exception:  # noqa: BLE001  kazoo raises bare Exception here, and a close has nothing left to lose
+        except Exception:  # noqa: BLE001  kazoo raises bare Exception here, and close() must not fail
             _log.warning("the ZooKeeper session at %s did not end cleanly", self._hosts, exc_info=True)
         self._notifier.close()
 
@@ -222,46 +222,47 @@ class ZooKeeperMetadataStore:
         return time.monotonic() + self._timeout_s
 
     def _create_parents(self, node: str, deadline: float) -> None:
-        """Create the missing nodes above ``node``; a failure here leaves the put itself certainly undone."""
+        """Create the missing parents of ``node``; after a failure here the put itself was certainly not applied."""
         for parent in reversed(ancestors_of(node)):
             what = f"creation of the parent {parent}"
             try:
                 self._call(what, partial(self._client.create_async, parent), deadline)
             except (NodeExistsError, NoNodeError):
-                continue  # one that vanished again meanwhile: the caller tries anew until its deadline
+                continue  # NoNodeError: deleted again in the meantime; the caller retries until its deadline
             except NoAuthError as error:
                 raise CommitFailed(_denied(what)) from error
             except _ERRORS as error:
                 raise MetadataUnavailable(f"{what} at {self._hosts} was not confirmed: {error!r}") from error
 
     def _write(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
-        """Send a change once; ``NoNodeError`` and ``NotEmptyError`` are left to the caller."""
+        """Send a change once; the caller handles ``NoNodeError`` and ``NotEmptyError``."""
         try:
             return self._call(what, request, deadline)
         except (NoNodeError, NotEmptyError):
             raise
         except (NodeExistsError, BadVersionError) as error:
-            raise VersionConflict(f"{what} met another version than it expected: read it again") from error
+            raise VersionConflict(f"{what} found another version than expected; read it again") from error
         except NoAuthError as error:
             raise CommitFailed(_denied(what)) from error
         except _ERRORS as error:
             if _is_refusal(error):
-                raise CommitFailed(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
+                raise CommitFailed(f"{what} was rejected by ZooKeeper at {self._hosts}: {error!r}") from error
             with self._lock:
                 self._unknowns += 1
             raise CommitUnknown(
-                f"{what} was sent to ZooKeeper at {self._hosts} and not answered ({error!r}): read it again"
+                f"{what} was sent to ZooKeeper at {self._hosts} and got no response ({error!r}); read it again"
             ) from error
 
     def _read(self, what: str, node: str, request: Callable[[], Any]) -> Any:
-        """Ask; ``NoNodeError`` is left to the caller."""
+        """Send a read; the caller handles ``NoNodeError``."""
         deadline = self._deadline()
         try:
             if (unknowns := self._unknowns) != self._settled:
-                # After an unknown outcome we may be talking to a server that lags behind the one that took the change.
-                # Sync runs through the leader, behind whatever of ours has reached it, and waits for our server. What
-                # has not reached it by then never counts: on one connection requests keep their order, and what is
-                # left of an older connection is refused, since its session has moved here or has ended.
+                # After an unknown outcome this client may be connected to a server that lags behind the one that
+                # received the change. Sync passes through the leader, after all requests of this client that have
+                # reached it, and waits for this server to catch up. Requests that have not reached the leader by then
+                # are never applied: on one connection requests keep their order, and those of an older connection are
+                # rejected, since its session has moved to this connection or has ended.
                 self._call(what, partial(self._client.sync_async, node), deadline)
                 self._settled = unknowns
             return self._call(what, request, deadline)
@@ -271,21 +272,21 @@ class ZooKeeperMetadataStore:
             raise MetadataError(_denied(what)) from error
         except _ERRORS as error:
             if _is_refusal(error):
-                raise MetadataError(f"{what} was refused by ZooKeeper at {self._hosts}: {error!r}") from error
-            raise MetadataUnavailable(f"{what}: ZooKeeper at {self._hosts} did not answer ({error!r})") from error
+                raise MetadataError(f"{what} was rejected by ZooKeeper at {self._hosts}: {error!r}") from error
+            raise MetadataUnavailable(f"{what}: no response from ZooKeeper at {self._hosts} ({error!r})") from error
 
     def _call(self, what: str, request: Callable[[], Any], deadline: float) -> Any:
-        """Send a request, once there is a connection, and wait for its answer.
+        """Wait for a connection, send a request, and wait for its response.
 
         Raises:
-            MetadataUnavailable: There was no connection, so nothing was sent.
-            KazooException: The server refused, or the connection broke.
-            KazooTimeoutError: The deadline passed after the sending.
-            RuntimeError: The answer was not understood.
+            MetadataUnavailable: No connection, so nothing was sent.
+            KazooException: The server rejected the request, or the connection was lost.
+            KazooTimeoutError: The deadline passed after the request was sent.
+            RuntimeError: The response could not be parsed.
         """
         connected = self._connected.wait(max(0.0, deadline - time.monotonic()))
         if self._closed:
-            raise MetadataUnavailable(f"{what}: the metadata store at {self._hosts} is closed: open another")
+            raise MetadataUnavailable(f"{what}: the metadata store at {self._hosts} is closed; open it again")
         if not connected or time.monotonic() >= deadline:
             raise MetadataUnavailable(
                 f"{what}: no connection to ZooKeeper at {self._hosts} within {self._timeout_s:g} s; check that it "
@@ -294,18 +295,18 @@ class ZooKeeperMetadataStore:
         return request().get(timeout=max(0.001, deadline - time.monotonic()))
 
     def _arm(self, path: str) -> None:
-        """Ask ZooKeeper to tell the next change of the node, and of its list of children where it exists."""
+        """Set ZooKeeper's one-time watches of the node and, if it exists, of its list of children."""
         node = self._node(path)
         stat = self._read(f"watch of {path}", node, partial(self._client.exists_async, node, watch=self._on_event))
         if stat is not None:
             children = partial(self._client.get_children_async, node, watch=self._on_event)
-            # Deleted in between: the first watch has told so, and the arming that follows finds out.
+            # Deleted in between: the first watch has fired, and the watches are then set again.
             with suppress(NoNodeError):
                 self._read(f"watch of {path}", node, children)
 
     def _on_event(self, event: Any) -> None:
-        # Bound methods of one object are equal, so kazoo keeps this watcher once per node however often it is armed.
-        # An event without a path says that all watches are lost with the connection.
+        # Bound methods of one object are equal, so kazoo keeps this watcher once per node however often it is set.
+        # An event without a path means that all watches were lost with the connection.
         lost = event.path is None
         self._notifier.changed(self._notifier.paths() if lost else (event.path.removeprefix(self._chroot),))
 

@@ -1,4 +1,10 @@
-"""Object stores, and wrappers that count and retry their requests."""
+"""Object stores, and wrappers that count and retry their requests.
+
+Entry points: :class:`~afterglow.storage.store.ObjectStore` is the protocol;
+:func:`~afterglow.storage.address.open_store` opens the store of an address;
+:class:`~afterglow.storage.health.TierHealth` monitors availability, and
+:func:`~afterglow.storage.doctor.check_store` tests a store.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Opens the store that a tier's address names.
+"""Opening of the store that a tier address names.
 
 ============================  =========================================================
 ``file:///path``              a directory
-``s3://bucket[/prefix]``      a bucket of S3 or of anything that speaks its protocol
+``s3://bucket[/prefix]``      a bucket of S3 or of an S3-compatible service
 ``memory://name[/prefix]``    memory of this process; the same name, the same objects
 ``az://``, ``gs://``          reserved
 ============================  =========================================================
 
-Options come as keywords; strings are converted, so that they may come from a command line or from Spark. ``None`` means
-not given. Stores behind a network repeat failed requests for ``retry_deadline_s``; what ``wrap`` puts around a store
-sees each try.
+Options are keywords; strings are converted, since options come from command lines and from Spark. ``None`` means not
+given. Network stores retry failed requests for ``retry_deadline_s``; the wrapper ``wrap`` sees each attempt.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ class _RetryOptions:
 
 
 def open_store(url: str, wrap: Wrap | None = None, /, **options: str | float | None) -> ObjectStore:
-    """Open the store that an address names. Nothing is asked of it yet.
+    """Open the store that an address names. No request is sent yet.
 
     Args:
         url: The address.
-        wrap: Put around the store itself, inside of what repeats its requests.
+        wrap: Wraps the store itself, inside the retries.
         **options: ``create`` for a directory; those of :class:`~afterglow.storage.s3_client.S3Options` and
-            ``retry_deadline_s`` (seconds, 0 for none) for a bucket.
+            ``retry_deadline_s`` (seconds, 0 for no retries) for a bucket.
 
     Raises:
         ConfigError: The address is malformed, its scheme or an option unknown, or options contradict each other.
@@ -73,17 +72,14 @@ def open_store(url: str, wrap: Wrap | None = None, /, **options: str | float | N
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
         raise ConfigError(_unknown("tier address", url, scheme, _OPENERS, "://"))
-    return opener(rest, {name: value for name, value in options.items() if value is not None}, wrap or _plain)
-
-
-def _plain(store: ObjectStore) -> ObjectStore:
-    return store
+    given = {name: value for name, value in options.items() if value is not None}
+    return opener(rest, given, wrap or (lambda store: store))
 
 
 def _open_local(rest: str, options: Mapping[str, Any], wrap: Wrap) -> ObjectStore:
     path = unquote(rest)  # only here: a bucket's prefix may hold a percent sign as it is
     if not rest.startswith("/"):
-        raise ConfigError(f"tier address file://{rest} names no absolute path; write file:///path")
+        raise ConfigError(f"tier address file://{rest} is not an absolute path; write file:///path")
     return wrap(LocalStore(path, create=_parse(_LocalOptions, options).create))
 
 
@@ -121,15 +117,15 @@ _OPENERS: dict[str, Callable[[str, Mapping[str, Any], Wrap], ObjectStore]] = {
 def _split(scheme: str, rest: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if not bucket or set(bucket) & set("?#@:"):
-        raise ConfigError(f"tier address {scheme}://{bucket} names no bucket; write {scheme}://bucket[/prefix]")
+        raise ConfigError(f"tier address {scheme}://{bucket} has no valid bucket; write {scheme}://bucket[/prefix]")
     return bucket, prefix.strip("/")
 
 
 def _parse(kind: type[Any], options: Mapping[str, Any], known: tuple[str, ...] = ()) -> Any:
-    """Build a record of options from loosely typed values.
+    """Build an options record from loosely typed values.
 
     Raises:
-        ConfigError: An option is unknown, or a value is not of its type.
+        ConfigError: An option is unknown, or a value has another type.
     """
     hints = get_type_hints(kind)
     for name in options:
@@ -164,4 +160,4 @@ def _unknown(what: str, given: str, word: str, known: Mapping[str, Any] | list[s
         hint = f"use one of {', '.join(name + suffix for name in known)}"
     else:
         hint = "this tier has no options"
-    return f"{what} {given!r} is unknown; {hint}"
+    return f"unknown {what} {given!r}; {hint}"

@@ -1,7 +1,7 @@
-"""Steps on a file system that survive a crash, from which the local store is built.
+"""File system operations that survive a crash, for the local store.
 
 A file is durable after its own ``fsync``; its *name* is durable only after the ``fsync`` of the directory that holds
-it. Every function here does exactly what its name says, so that the order of steps stays visible at the caller.
+it. Each function performs a single step, so that the order of steps stays visible at the caller.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
 _COPY_BYTES = 1 << 20
 _ONE_READ_BYTES = 1 << 30  # Linux reads at most 2 GiB - 4 KiB at once
 
-# What copy_file_range answers where kernel or file system cannot do it; the bytes then go through this process.
+# Errors of copy_file_range if the kernel or file system does not support it; the bytes are then copied by this process.
 _NO_KERNEL_COPY = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 
 
 def status(path: Path) -> os.stat_result | None:
-    """Tell a file's status, or None where there is none."""
+    """Return a file's status; None if it does not exist."""
     try:
         return os.stat(path)  # noqa: PTH116 - crash tests step through the calls of os
     except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +54,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path, root: Path) -> None:
-    """Make a directory and its missing parents below an existing root, durably."""
+    """Create a directory and its missing parents below an existing root, durably."""
     missing = []
     while path != root and not path.is_dir():
         missing.append(path)
@@ -64,12 +64,12 @@ def make_directories(path: Path, root: Path) -> None:
         sync_directory(directory.parent)
 
 
-def write_file(path: Path, pieces: Iterable[Data], *, modified_ns: int | None = None) -> None:
+def write_file(path: Path, buffers: Iterable[Data], *, modified_ns: int | None = None) -> None:
     """Write a new file and sync its bytes; its name is not durable yet."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        for piece in pieces:
-            _write_all(descriptor, memoryview(piece))
+        for buffer in buffers:
+            _write_all(descriptor, memoryview(buffer))
         if modified_ns is not None:
             os.utime(descriptor, ns=(modified_ns, modified_ns))
         os.fsync(descriptor)
@@ -78,7 +78,7 @@ def write_file(path: Path, pieces: Iterable[Data], *, modified_ns: int | None = 
 
 
 def read_range(descriptor: int, start: int, end: int) -> memoryview:
-    """Read ``[start, end)`` into one fresh buffer.
+    """Read ``[start, end)`` into one new buffer.
 
     Raises:
         EOFError: The file is shorter than ``end``.
@@ -92,7 +92,7 @@ def read_range(descriptor: int, start: int, end: int) -> memoryview:
     while done < buffer.nbytes:
         count = os.preadv(descriptor, [buffer[done:]], start + done)
         if count == 0:
-            raise EOFError(f"file ends at {start + done}, {end} was asked")
+            raise EOFError(f"the file ends at {start + done}, before {end}")
         done += count
     return buffer.toreadonly()
 
@@ -116,15 +116,15 @@ def append_range(source: int, target: int, count: int) -> None:
                 break
             done += copied
     while done < count:
-        piece = os.pread(source, min(_COPY_BYTES, count - done), done)
-        if not piece:
-            raise EOFError(f"file ends at {done}, {count} bytes were to be copied")
-        _write_all(target, memoryview(piece))
-        done += len(piece)
+        data = os.pread(source, min(_COPY_BYTES, count - done), done)
+        if not data:
+            raise EOFError(f"the file ends at {done}, before {count}")
+        _write_all(target, memoryview(data))
+        done += len(data)
 
 
 def remove(path: Path) -> bool:
-    """Unlink a file; tell whether it was there."""
+    """Unlink a file; returns whether it existed."""
     try:
         os.unlink(path)  # noqa: PTH108 - crash tests step through the calls of os
     except (FileNotFoundError, NotADirectoryError):
@@ -134,7 +134,7 @@ def remove(path: Path) -> bool:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file against every thread and process of this machine; the system releases it when we die."""
+    """Hold a lock file against every thread and process of this machine; the kernel releases it after a crash."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

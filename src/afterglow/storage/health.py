@@ -1,14 +1,14 @@
-"""Availability of tiers: which one fails, since when, and when it answers again.
+"""Availability of tiers: which tier is unavailable, since when, and when it recovers.
 
-Requests of this process are seen one try at a time, inside the loop that repeats them, so that a failure counts when it
-happens and not when all repetitions are over. Tasks of other processes are known by their begin and their result.
+Each attempt of a request of this process is observed, inside the retry loop, so that a failure counts when it happens
+and not when all retries are over. Of tasks in other processes only their start and their result are known.
 
-A tier is *suspect* from the first failed request on. It is *unavailable* when a probe fails too, or when nothing has
-succeeded for a moment: one request that fails in passing is no outage. A probe is one read of a key that does not
-exist. It is made only while a tier is suspect or unavailable, or while something that was asked of it takes long and
-nothing else has been answered: tasks repeat their requests where nobody here can see it. Any answer ends an outage.
+A tier is *suspect* after its first failed request. It becomes *unavailable* when a probe fails as well, or when no
+request succeeds for ``_CONFIRM_S``: a single transient failure is not an outage. A probe reads a key that does not
+exist. Probes run only while a tier is suspect or unavailable, or while a request or task takes long and the tier has
+answered nothing else: retries inside tasks are not visible to this process. Any response ends an outage.
 
-A tier that is *required* is also probed once at the start, before anything is asked of it, and for as long as it fails.
+A *required* tier is also probed once at the start, before its first request, and for as long as it fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from afterglow.storage.wrapper import StoreRequest
 
     Spawn: TypeAlias = Callable[[Callable[[], None]], None]
-    """Runs a probe on a thread that may wait."""
+    """Runs a probe on a thread that may block."""
 
 __all__ = ["FAILURES", "MonitoredStore", "Outage", "TierHealth", "spawn_thread"]
 
@@ -41,92 +41,93 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FAILURES: Final = (StoreUnavailable, BucketMissing, AccessDenied)
-"""Errors after which a tier may be of no use at all. Every other error of a store is an answer."""
+"""Errors that count as failures of the tier. Every other error of a store is a response of an available tier."""
 
 _PROBE_KEY: Final = "afterglow-probe"
-"""No object has it."""
+"""Key that no object has."""
 _CONFIRM_S: Final = 1.0
-"""Without a success for so long after a failure, the tier is unavailable."""
-_LONG_S: Final = 1.0
-"""A request that takes longer makes a probe worth its price."""
-_SILENCE_S: Final = 2.5
-"""A probe without an answer for so long has failed."""
-_FIRST_SILENCE_S: Final = 15.0
+"""Time without a success after which a failing tier is unavailable."""
+_SLOW_REQUEST_S: Final = 1.0
+"""Duration of a request from which on the tier is probed."""
+_PROBE_TIMEOUT_S: Final = 2.5
+"""Time without a response after which a probe has failed."""
+_FIRST_PROBE_TIMEOUT_S: Final = 15.0
 """The same for the first probe of a required tier, which imports an SDK."""
-_LOST_S: Final = 5.0
-"""A probe without an answer for so long is not waited for: on another connection there may be one."""
-_EVERY_S: Final = 1.0
-"""Between two probes of a tier that fails."""
-_IDLE_EVERY_S: Final = 30.0
-"""The same, where nothing has been asked of it for long."""
-_RIGHTS: Final = "s3:GetObject and s3:ListBucket"
-"""That a probe needs: without the second, S3 denies access to a key that does not exist."""
+_PROBE_ABANDONED_S: Final = 5.0
+"""Time without a response after which another probe starts: a new connection may get one."""
+_PROBE_INTERVAL_S: Final = 1.0
+"""Interval between probes of a failing tier."""
+_IDLE_PROBE_INTERVAL_S: Final = 30.0
+"""The same for an idle tier."""
+_PERMISSIONS: Final = "s3:GetObject and s3:ListBucket"
+"""Permissions of a probe: without the second, S3 denies access to a missing key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A tier that is unavailable."""
+    """An unavailable tier."""
 
     location: str
-    """Where it is."""
+    """Location of the tier."""
     since_ms: int
-    """When the first request failed, epoch milliseconds."""
+    """Time of the first failed request, epoch milliseconds."""
     error: str
-    """Of the last request that failed, probes apart; one line."""
+    """Error of the last failed request that was not a probe; one line."""
     cure: str
-    """What to change."""
+    """How to fix it."""
 
     def sentence(self, now_ms: int) -> str:
-        """Which tier fails, and since when."""
+        """Describe the outage: tier, start and duration."""
         seconds = max(now_ms - self.since_ms, 0) / 1000
         return f"The tier {self.location} has been unavailable since {_at(self.since_ms)}, for {seconds:.0f} s"
 
 
 def spawn_thread(probe: Callable[[], None]) -> None:
-    """Run a probe on a thread of its own, which does not keep the process from ending."""
+    """Run a probe on a daemon thread of its own."""
     threading.Thread(target=probe, name="afterglow-probe", daemon=True).start()
 
 
 @dataclass(slots=True)
-class _Tier:
-    """What is known of one tier. Guarded by the lock of :class:`TierHealth`; times of the clock that only passes."""
+class _TierState:
+    """State of one tier. Guarded by the lock of :class:`TierHealth`; ``_s`` are times of the monotonic clock."""
 
     used_s: float
-    """When something was last asked of it, probes apart."""
+    """Start of the last request or task, probes excluded."""
     answered_s: float
-    """When it last answered, or became known."""
+    """Time of the last response, or of the registration."""
     has_answered: bool = False
-    """Whether it ever has. Before, silence means nothing: the first request imports an SDK, which may take seconds."""
+    """Whether it ever responded. Before, a missing response means nothing: the first request imports an SDK, which may
+    take seconds."""
     store: ObjectStore | None = None
-    """For probes."""
+    """Store for probes."""
     outstanding: dict[object, float] = field(default_factory=dict)
-    """Requests and tasks that have not ended, and when they began."""
+    """Running requests and tasks, with their start."""
     failed_s: float | None = None
-    """When the first request failed after the last answer."""
+    """Time of the first failure after the last response."""
     failed_ms: int = 0
     """The same, epoch milliseconds."""
     error: str = ""
     cure: str = ""
     required: bool = False
-    """Whether failures are never forgotten."""
+    """Whether failures are reported even while the tier is idle."""
     unavailable: bool = False
-    forgotten: bool = False
-    """Whether it failed, and nobody has asked it for anything since."""
+    dropped: bool = False
+    """Whether it failed and has been idle since: it is not reported."""
     probe: int = 0
     """Number of the last probe."""
     probing: bool = False
     probed_s: float = float("-inf")
-    """When the last probe began."""
+    """Start of the last probe."""
 
 
 class TierHealth:
     """Health of all tiers that a process uses. Thread-safe; never waits for a tier.
 
     Args:
-        now_ms: The time, epoch milliseconds.
-        monotonic: Seconds from any origin, never going back.
-        spawn: Runs probes; None: none are made.
-        idle_s: A failing tier that nobody has asked for anything for so long is not of interest any more.
+        now_ms: Wall clock, epoch milliseconds.
+        monotonic: Monotonic clock, in seconds.
+        spawn: Runs probes; None disables them.
+        idle_s: Time without requests after which a failing tier is no longer reported.
     """
 
     def __init__(
@@ -142,13 +143,13 @@ class TierHealth:
         self._spawn = spawn
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._tiers: dict[str, _Tier] = {}
+        self._tiers: dict[str, _TierState] = {}
         self._recovered: list[str] = []
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------------
 
     def outage(self, location: str) -> Outage | None:
-        """The outage of a tier; None where it is available, as far as is known."""
+        """Return the outage of a tier; None if no outage is known."""
         with self._lock:
             known = self._tiers.get(location)
             if known is None or not known.unavailable:
@@ -156,21 +157,21 @@ class TierHealth:
             return Outage(location, known.failed_ms, known.error, known.cure)
 
     def all(self) -> dict[str, Outage | None]:
-        """All tiers that are in use, with their outages."""
+        """Return all tiers in use, with their outages."""
         with self._lock:
-            names = sorted(name for name, tier in self._tiers.items() if not tier.forgotten)
+            names = sorted(name for name, tier in self._tiers.items() if not tier.dropped)
         return {name: self.outage(name) for name in names}
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def monitored(self, location: str, store: ObjectStore) -> MonitoredStore:
-        """A store whose requests are seen here; a probe of the tier goes to the last one that was given."""
+        """Wrap a store so that its requests are observed; probes of the tier use the last store wrapped."""
         with self._lock:
             self._known(location).store = store
         return MonitoredStore(store, location, self)
 
     def require(self, location: str) -> None:
-        """Probe a tier now, whose store must have been given, and for as long as it fails. Does not wait for it."""
+        """Probe a tier now and for as long as it fails, without waiting; :meth:`monitored` must have its store."""
         if self._spawn is None:
             return
         with self._lock:
@@ -179,19 +180,19 @@ class TierHealth:
         self._spawn(probe)
 
     def began(self, location: str, request: object) -> None:
-        """Something was asked of a tier: a request, or a task."""
+        """Record the start of a request or task."""
         with self._lock:
             known = self._known(location)
             known.used_s = known.outstanding[request] = self._monotonic()
-            known.forgotten = False
+            known.dropped = False
 
     def ended(self, location: str, request: object) -> None:
-        """It is over, with whatever result."""
+        """Record the end of a request or task, successful or not."""
         with self._lock:
             self._known(location).outstanding.pop(request, None)
 
     def answered(self, location: str) -> None:
-        """The tier has answered."""
+        """Record a response of a tier."""
         with self._lock:
             known = self._known(location)
             since_s, unavailable = known.failed_s, known.unavailable
@@ -203,18 +204,21 @@ class TierHealth:
             _log.warning("the tier %s is available again after %.1f s", location, self._monotonic() - since_s)
 
     def failed(self, location: str, error: StorageError) -> None:
-        """A request failed, with one of :data:`FAILURES`."""
+        """Record a failed request; the error is one of :data:`FAILURES`."""
         with self._lock:
             begins = self._fail(self._known(location), error, is_probe=False)
         if begins:
             self._log_begin(location)
 
     def tick(self) -> tuple[str, ...]:
-        """Probe where that is due, to be called every second or so; returns tiers that answer again since the last."""
+        """Start the probes that are due; returns the tiers that have recovered since the last call.
+
+        The caller calls it about once per second.
+        """
         with self._lock:
             now_s = self._monotonic()
-            self._forget_idle(now_s)
-            begun = [name for name, tier in self._tiers.items() if self._fail_silent(tier, now_s)]
+            self._drop_idle(now_s)
+            begun = [name for name, tier in self._tiers.items() if self._fail_timed_out(tier, now_s)]
             due = [name for name, tier in self._tiers.items() if self._is_probe_due(tier, now_s)]
             probes = [self._begin_probe(name, now_s) for name in due]
             recovered, self._recovered = tuple(self._recovered), []
@@ -225,22 +229,23 @@ class TierHealth:
                 self._spawn(probe)
         return recovered
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
-    def _known(self, name: str) -> _Tier:
+    def _known(self, name: str) -> _TierState:
         known = self._tiers.get(name)
         if known is None:
             now_s = self._monotonic()
-            known = self._tiers[name] = _Tier(now_s, now_s)
+            known = self._tiers[name] = _TierState(now_s, now_s)
         return known
 
-    def _fail(self, tier: _Tier, error: Exception, *, is_probe: bool, ago_s: float = 0.0) -> bool:
-        """Take note of a failure; returns whether an outage begins with it. The lock must be held."""
+    def _fail(self, tier: _TierState, error: Exception, *, is_probe: bool, ago_s: float = 0.0) -> bool:
+        """Record a failure; returns whether an outage begins with it. The lock must be held."""
         now_s = self._monotonic()
-        if tier.failed_s is None or not is_probe:  # what was asked for says more than a probe
-            words = str(error) if isinstance(error, StorageError) else repr(error)  # of an SDK: its kind says most
-            tier.error = (words.splitlines() or [""])[0]
-            tier.cure = cure_for(error, _RIGHTS)
+        if tier.failed_s is None or not is_probe:  # the error of a request says more than that of a probe
+            # For an error of an SDK the class says more than its text.
+            text = str(error) if isinstance(error, StorageError) else repr(error)
+            tier.error = (text.splitlines() or [""])[0]
+            tier.cure = cure_for(error, _PERMISSIONS)
         if tier.failed_s is None:
             tier.failed_s, tier.failed_ms = now_s - ago_s, self._now_ms() - round(1000 * ago_s)
         begins = not tier.unavailable and (is_probe or now_s - tier.failed_s >= _CONFIRM_S)
@@ -252,25 +257,26 @@ class TierHealth:
             at = _at(outage.since_ms)
             _log.warning("the tier %s has been unavailable since %s: %s; %s", name, at, outage.error, outage.cure)
 
-    def _fail_silent(self, tier: _Tier, now_s: float) -> bool:
-        """Take note of a probe without an answer; returns whether an outage begins with it."""
-        limit_s = _SILENCE_S if tier.has_answered else _FIRST_SILENCE_S
-        known_to_answer = tier.has_answered or tier.required
-        if not (tier.probing and known_to_answer and now_s - tier.probed_s >= limit_s):
+    def _fail_timed_out(self, tier: _TierState, now_s: float) -> bool:
+        """Record the timeout of a running probe; returns whether an outage begins with it."""
+        timeout_s = _PROBE_TIMEOUT_S if tier.has_answered else _FIRST_PROBE_TIMEOUT_S
+        should_answer = tier.has_answered or tier.required
+        if not (tier.probing and should_answer and now_s - tier.probed_s >= timeout_s):
             return False
-        silence = StoreTimeout(f"a probe got no answer within {limit_s:g} s")
-        return self._fail(tier, silence, is_probe=True, ago_s=limit_s)
+        error = StoreTimeout(f"a probe got no response within {timeout_s:g} s")
+        return self._fail(tier, error, is_probe=True, ago_s=timeout_s)
 
-    def _is_probe_due(self, tier: _Tier, now_s: float) -> bool:
+    def _is_probe_due(self, tier: _TierState, now_s: float) -> bool:
         if self._spawn is None or tier.store is None:
             return False
         since_s = now_s - tier.probed_s
         if tier.probing:
-            return tier.has_answered and since_s >= _LOST_S
+            return tier.has_answered and since_s >= _PROBE_ABANDONED_S
         if tier.failed_s is not None:
-            return since_s >= (_IDLE_EVERY_S if now_s - tier.used_s >= self._idle_s else _EVERY_S)
+            is_idle = now_s - tier.used_s >= self._idle_s
+            return since_s >= (_IDLE_PROBE_INTERVAL_S if is_idle else _PROBE_INTERVAL_S)
         oldest_s = min(tier.outstanding.values(), default=now_s)
-        return now_s - max(oldest_s, tier.answered_s) >= _LONG_S
+        return now_s - max(oldest_s, tier.answered_s) >= _SLOW_REQUEST_S
 
     def _begin_probe(self, name: str, now_s: float) -> Callable[[], None]:
         tier = self._tiers[name]
@@ -287,12 +293,12 @@ class TierHealth:
             except FAILURES as raised:
                 error = raised
             except StorageError:
-                pass  # that there is no such object is the answer
-            except Exception as raised:  # noqa: BLE001 - of an SDK; the next probe must not wait for this one
+                pass  # "no such object" is the expected response
+            except Exception as raised:  # noqa: BLE001 - of an SDK; `probing` must be reset in any case
                 error = raised
             begins = False
             with self._lock:
-                if tier.probe == number:  # else it was lost, and another has its place
+                if tier.probe == number:  # else it was abandoned, and a newer probe runs
                     tier.probing = False
                     begins = error is not None and self._fail(tier, error, is_probe=True)
             if error is None:
@@ -302,8 +308,8 @@ class TierHealth:
 
         return probe
 
-    def _forget_idle(self, now_s: float) -> None:
-        """Forget failures of tiers that nobody needs: their policies were changed, or their topics are gone."""
+    def _drop_idle(self, now_s: float) -> None:
+        """Drop failures of idle tiers: their policies were changed, or their topics deleted."""
         for tier in self._tiers.values():
             if (
                 tier.failed_s is not None
@@ -311,16 +317,16 @@ class TierHealth:
                 and not tier.outstanding
                 and now_s - tier.used_s >= self._idle_s
             ):
-                tier.failed_s, tier.unavailable, tier.forgotten = None, False, True
+                tier.failed_s, tier.unavailable, tier.dropped = None, False, True
 
 
 class MonitoredStore(StoreWrapper):
-    """A store whose requests tell how its tier is. A pickled copy is the store alone: it goes to another process.
+    """A store that reports its requests to :class:`TierHealth`. A pickled copy, for another process, does not.
 
     Args:
-        inner: The store; it repeats nothing.
-        location: Of its tier.
-        health: Is told of every request.
+        inner: The store; it must not retry.
+        location: Location of its tier.
+        health: Receives every request and its result.
     """
 
     def __init__(self, inner: ObjectStore, location: str, health: TierHealth) -> None:

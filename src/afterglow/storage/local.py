@@ -1,11 +1,11 @@
-"""Objects in a directory: the tier of the embedded server, and a reader of any directory that holds objects.
+"""Object store in a directory: the tier of the embedded server, and a reader of any directory of objects.
 
 The layout is public: key ``K`` is the file ``K``, its user metadata the file ``K.meta.json``. ``.uploads/`` is reserved
-for unfinished work. Listing shows neither; a directory without any of these files is readable too, and nothing is
-created in it before the first write.
+for unfinished writes. Listings show neither. A directory without any of these files is readable too; the store creates
+nothing before the first write.
 
-Writers may be many, in many processes of one machine; a lock file orders those that replace one key. Directories that
-become empty stay. Symbolic links to files are followed; those to directories are followed by key, but not listed.
+Any number of processes of one machine may write; lock files serialize the replacement of a key. Empty directories are
+not removed. Symbolic links to files are followed; links to directories are followed by key, but not listed.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL_LIMITS", "LocalStore"]
 
-# A key that the file system cannot hold, or that runs through another object's file (EEXIST, ENOTDIR).
-_NO_SUCH_NAME = {errno.EEXIST, errno.EILSEQ, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
-_LOCKS = 64  # as many keys can be replaced at once; a lock file per key would have to be cleaned up
+# A key that the file system cannot store, or that has another object's key as a directory (EEXIST, ENOTDIR).
+_INVALID_NAME = {errno.EEXIST, errno.EILSEQ, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
+_LOCKS = 64  # shared by hash, so that lock files need no clean-up; up to 64 keys can be replaced at once
 
 LOCAL_LIMITS = StoreLimits(
     min_part_bytes=1, max_part_bytes=2**43, max_parts=10_000, max_put_bytes=2**43, max_object_bytes=2**43
@@ -77,7 +77,7 @@ class LocalStore(ObjectStore):
 
     Args:
         root: The directory.
-        create: Make the directory, with its parents, at the first write if it is not there; empty until then.
+        create: Create a missing directory, with its parents, at the first write; the store is empty until then.
     """
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
@@ -102,7 +102,7 @@ class LocalStore(ObjectStore):
 
     @property
     def limits(self) -> StoreLimits:
-        """No bounds but the file system's."""
+        """Limits far above those of file systems."""
         return LOCAL_LIMITS
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
@@ -114,7 +114,7 @@ class LocalStore(ObjectStore):
             self._publish(key, staged, normal, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Read ``[start, end)`` into one fresh buffer."""
+        """Read ``[start, end)`` into one new buffer."""
         with self._reading(key):
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -126,7 +126,7 @@ class LocalStore(ObjectStore):
                 os.close(descriptor)
 
     def head(self, key: str) -> ObjectInfo:
-        """Tell about an object."""
+        """Return size, etag, modification time and user metadata of an object."""
         with self._reading(key):
             found, metadata = read_metadata(self._path(key), self._aside_path(key))
             if stat.S_ISDIR(found.st_mode):
@@ -145,7 +145,7 @@ class LocalStore(ObjectStore):
                 yield from walk(self._root, prefix, start_after)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects: first the object, then its metadata, which nobody sees without it."""
+        """Delete objects: first the object, then its metadata, which is not visible without it."""
         targets = [(key, self._path(key)) for key in keys]
         touched = set()
         with self._writing("*"):
@@ -174,7 +174,7 @@ class LocalStore(ObjectStore):
             return self._uploads.put_part(upload, number, data)
 
     def list_parts(self, upload: Upload) -> tuple[Part, ...]:
-        """Tell the parts that have arrived."""
+        """List the stored parts."""
         with self._reading(upload.key):
             return self._uploads.parts(upload)
 
@@ -190,7 +190,7 @@ class LocalStore(ObjectStore):
                 raise UploadMissing(f"{self.url}: upload of {upload.key!r} ended while it was completed") from None
             # 2. Make it the object. Crash: the upload is still there, completing again publishes the same bytes.
             self._publish(upload.key, staged, metadata, if_absent=False)
-            # 3. Forget the upload.
+            # 3. Discard the upload. Crash: it stays listed until it is completed again or aborted.
             self._uploads.discard(upload)
 
     def abort_upload(self, upload: Upload) -> None:
@@ -199,7 +199,7 @@ class LocalStore(ObjectStore):
             self._uploads.discard(upload)
 
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
-        """Tell the unfinished uploads."""
+        """List the unfinished uploads."""
         with self._reading(prefix):
             self._has_root()
             return tuple(upload for upload in self._uploads.all() if upload.key.startswith(prefix))
@@ -211,7 +211,7 @@ class LocalStore(ObjectStore):
         with durable.exclusive(self._lock_path(key)):
             old = durable.status(target)
             if old is not None and stat.S_ISDIR(old.st_mode):
-                raise InvalidName(f"{self.url} cannot hold the object key {key!r}: longer keys lie below it")
+                raise InvalidName(f"{self.url} cannot store object key {key!r}: longer keys exist below it")
             if old is not None and if_absent:
                 raise self._exists(key)
             modified_ns = _distinct_time(staged, old)
@@ -222,19 +222,19 @@ class LocalStore(ObjectStore):
                     _, old_metadata = read_metadata(target, aside)
                     write_metadata(self._new_temporary(), aside, old_metadata, old.st_mtime_ns)
                     durable.sync_directory(aside.parent)
-                # 2. The new metadata. Crash: the old object still finds its own aside; a new one is not there yet.
+                # 2. The new metadata. Crash: an old object still finds its own aside; a new one does not exist yet.
                 write_metadata(self._new_temporary(), beside, metadata, modified_ns)
                 durable.sync_directory(beside.parent)
-            # 3. The object: the step that counts. Crash: the new object is there.
+            # 3. The object: the commit. Crash: the new object exists.
             if if_absent:
                 try:
                     os.link(staged, target)
-                except FileExistsError:  # by a writer that does not know our lock
+                except FileExistsError:  # written by another tool, which does not take the lock
                     raise self._exists(key) from None
             else:
                 os.rename(staged, target)  # noqa: PTH104 - crash tests step through the calls of os
             durable.sync_directory(target.parent)
-            # 4. No longer needed; its time matches nothing any more, so a crash before this does no harm.
+            # 4. Remove the old metadata. Crash: an unused file, since its time matches no object.
             durable.remove(aside)
 
     def _path(self, key: str) -> Path:
@@ -277,9 +277,7 @@ class LocalStore(ObjectStore):
                 self._has_root()
                 raise self._missing(key) from None
             except EOFError as error:
-                raise StoreUnavailable(
-                    f"{self.url}: object {key!r} was cut short while it was read: {error}"
-                ) from error
+                raise StoreUnavailable(f"{self.url}: object {key!r} was truncated during the read: {error}") from error
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
@@ -288,10 +286,10 @@ class LocalStore(ObjectStore):
         except AfterglowError:
             raise
         except PermissionError as error:
-            raise AccessDenied(f"{self.url}: {error}; give this user the right to the directory") from error
+            raise AccessDenied(f"{self.url}: {error}; grant this user access to the directory") from error
         except OSError as error:
-            if error.errno in _NO_SUCH_NAME:
-                raise InvalidName(f"{self.url} cannot hold the object key {key!r}: {error.strerror}") from error
+            if error.errno in _INVALID_NAME:
+                raise InvalidName(f"{self.url} cannot store object key {key!r}: {error.strerror}") from error
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise StorageError(
                     f"{self.url} is full: {error.strerror}; free space or choose another tier"
@@ -305,17 +303,15 @@ class LocalStore(ObjectStore):
         return ObjectExists(f"{self.url} already has an object {key!r}")
 
     def _has_root(self) -> bool:
-        """Tell whether the directory is there; a store that may make it is empty until then.
+        """Return whether the directory exists; a store that may create it is empty until then.
 
         Raises:
-            BucketMissing: It is not there and may not be made.
+            BucketMissing: It does not exist and ``create`` is not set.
         """
         if self._root.is_dir():
             return True
         if not self._create:
-            raise BucketMissing(
-                f"{self._root} is not a directory; make it, correct the address, or open it with create=true"
-            )
+            raise BucketMissing(f"{self._root} is not a directory; create it, correct the address, or set create=true")
         return False
 
 
@@ -324,8 +320,8 @@ def _reopen(root: str, create: bool) -> LocalStore:  # noqa: FBT001 - pickle pas
 
 
 def _distinct_time(staged: Path, old: os.stat_result | None) -> int:
-    """Tell the new object's modification time, made other than the old one's: the kernel's clock ticks every 4 ms."""
-    modified_ns = os.stat(staged).st_mtime_ns  # noqa: PTH116 - nothing else is wanted
+    """Return the new object's modification time, different from the old one's: the kernel's clock ticks every 4 ms."""
+    modified_ns = os.stat(staged).st_mtime_ns  # noqa: PTH116 - crash tests step through the calls of os
     if old is None or modified_ns != old.st_mtime_ns:
         return modified_ns
     modified_ns += 1

@@ -1,12 +1,12 @@
 """Files below the root of a local store: objects, their user metadata, and multipart uploads.
 
 An object's user metadata is the file ``K.meta.json`` beside the file ``K``, a flat JSON object of strings. Two files
-cannot be replaced in one step. So that a crash between the two still shows either the old object or the new one, both
+cannot be replaced atomically. To show either the old object or the new one after a crash between the two steps, both
 files of an object carry the same modification time to the nanosecond, and while an object is being replaced the old
-metadata is kept aside under the time of the old object:
+metadata is kept aside with the time of the old object:
 
 ====================  =========  ================  ==========  ===================
-after the step        ``K``      ``K.meta.json``   kept aside  what a reader sees
+after the step        ``K``      ``K.meta.json``   kept aside  a reader sees
 ====================  =========  ================  ==========  ===================
 0. before             old        old               -           old
 1. old kept aside     old        old               old         old
@@ -15,11 +15,11 @@ after the step        ``K``      ``K.meta.json``   kept aside  what a reader see
 4. aside removed      new        new               -           new
 ====================  =========  ================  ==========  ===================
 
-Files that other tools copied here carry any time; where nothing aside matches, ``K.meta.json`` is believed.
+Files copied by other tools carry arbitrary times; if no metadata kept aside matches, ``K.meta.json`` is used.
 
-A multipart upload is a directory with a file per part. ``upload.json`` names the key and its metadata; an upload exists
-exactly as long as that file does. A part is the file ``NNNNN``: its bytes, then their CRC32C in four bytes, big endian,
-so that bytes and checksum appear in one rename.
+A multipart upload is a directory with a file per part. ``upload.json`` holds the key and its metadata; the upload
+exists exactly as long as that file does. A part is the file ``NNNNN``: its bytes, then their CRC32C in four bytes,
+big-endian, so that bytes and checksum appear in one rename.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ SUFFIX = ".meta.json"
 
 
 def metadata_path(target: Path) -> Path:
-    """Tell where the metadata of an object's file lies."""
+    """Return the path of the metadata of an object's file."""
     return target.with_name(target.name + SUFFIX)
 
 
 def read_metadata(target: Path, aside: Path) -> tuple[os.stat_result, dict[str, str]]:
-    """Tell an object's status and the metadata that belongs to it, while others may be replacing it.
+    """Return an object's status and its metadata, even while another process replaces it.
 
     Raises:
-        FileNotFoundError: There is no such object.
+        FileNotFoundError: The object does not exist.
         StorageError: The metadata file is not a flat JSON object of strings.
     """
     while True:
-        status = os.stat(target)  # noqa: PTH116 - the status handed back
+        status = os.stat(target)  # noqa: PTH116 - crash tests step through the calls of os
         beside = _load(metadata_path(target))
         if beside is None:
             return status, {}
@@ -73,11 +73,11 @@ def read_metadata(target: Path, aside: Path) -> tuple[os.stat_result, dict[str, 
             return status, kept[1]
         if os.stat(target).st_mtime_ns == status.st_mtime_ns:  # noqa: PTH116 - as above
             return status, metadata
-        # The object was replaced between our looks: look again.
+        # The object was replaced between the two calls: read again.
 
 
 def write_metadata(temporary: Path, path: Path, metadata: Mapping[str, str], modified_ns: int) -> None:
-    """Put a metadata file in place under the time of the object it belongs to; its name is not durable yet."""
+    """Write a metadata file with the modification time of its object; its name is not durable yet."""
     text = json.dumps(dict(metadata), indent=1, sort_keys=True) + "\n"
     durable.write_file(temporary, [text.encode()], modified_ns=modified_ns)
     os.rename(temporary, path)  # noqa: PTH104 - crash tests step through the calls of os
@@ -100,18 +100,18 @@ def _load(path: Path) -> tuple[int, dict[str, str]] | None:
 
 
 RESERVED = ".uploads"
-"""The directory of unfinished work, directly below the root."""
+"""Directory of unfinished writes, directly below the root."""
 
 
 def object_path(root: Path, key: str) -> Path:
-    """Tell the file of a key; it lies below the root.
+    """Return the path of a key's file, below the root.
 
     Raises:
         InvalidName: The key is malformed or reserved.
     """
     components = check_key(key).split("/")
     if components[0] == RESERVED or any(component.endswith(SUFFIX) for component in components):
-        raise InvalidName(f"object key {key!r} is reserved: not under {RESERVED}/, no name ending in {SUFFIX}")
+        raise InvalidName(f"object key {key!r} is reserved; choose one outside {RESERVED}/ and without {SUFFIX}")
     return root.joinpath(*components)
 
 
@@ -122,7 +122,7 @@ def info_of(key: str, found: os.stat_result, metadata: Mapping[str, str]) -> Obj
 
 
 def walk(root: Path, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-    """Yield the objects below a root in key order; directories that cannot hold one of them are not opened."""
+    """Yield the objects below a root in key order; directories that cannot contain a match are not opened."""
     yield from _walk(root, root, "", prefix, start_after)
 
 
@@ -142,7 +142,7 @@ def _walk(root: Path, directory: Path, base: str, prefix: str, start_after: str)
                 if wanted and _can_be_key(root, key.removesuffix("/")):
                     found.append(key)
     except FileNotFoundError:
-        return  # removed by another tool meanwhile
+        return  # removed by another tool in the meantime
     for key in sorted(found):
         if key.endswith("/"):
             yield from _walk(root, root / key, key, prefix, start_after)
@@ -164,7 +164,7 @@ _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
 _CHECKSUM_BYTES = 4
 
 _DEBRIS_AGE_S = 24 * 3600
-"""No write takes a day, so what is older was left behind by a crash."""
+"""No write takes a day, so older temporary files are left from crashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,9 @@ class LocalUploads:
     """The unfinished uploads below a store's reserved directory."""
 
     directory: Path
-    """One directory per upload."""
+    """Has one subdirectory per upload."""
     temporary: Path
-    """Where files are written before they are renamed into place; on the same file system."""
+    """Directory of files that are not renamed into place yet; on the same file system."""
 
     def create(self, key: str, metadata: Mapping[str, str]) -> Upload:
         """Begin an upload, durably."""
@@ -182,9 +182,9 @@ class LocalUploads:
         upload = Upload(key, uuid.uuid4().hex, time.time_ns() // 1_000_000)
         home = self.directory / upload.upload_id
         record = {"key": key, "metadata": dict(metadata), "created_ms": upload.created_ms}
-        # 1. A directory without a record is no upload; the sweep takes it after a crash.
+        # 1. Create the directory. Crash: without a record it is not an upload, and the sweep removes it.
         durable.make_directories(home, self.directory)
-        # 2. The record makes it one.
+        # 2. Write the record. Crash: the upload exists.
         self._place(home / _RECORD, [json.dumps(record).encode()])
         return upload
 
@@ -192,7 +192,7 @@ class LocalUploads:
         """Store a part, durably.
 
         Raises:
-            UploadMissing: There is no such upload.
+            UploadMissing: The upload does not exist.
         """
         home = self._home(upload)
         view = as_view(data)
@@ -200,14 +200,14 @@ class LocalUploads:
         try:
             self._place(home / f"{number:05}", [view, checksum.to_bytes(_CHECKSUM_BYTES, "big")])
         except FileNotFoundError:
-            raise _missing(upload) from None  # aborted or completed by another process meanwhile
+            raise _missing(upload) from None  # aborted or completed by another process in the meantime
         return _part(number, view.nbytes, checksum)
 
     def parts(self, upload: Upload) -> tuple[Part, ...]:
-        """Tell the parts that are there.
+        """Return the stored parts.
 
         Raises:
-            UploadMissing: There is no such upload.
+            UploadMissing: The upload does not exist.
         """
         home = self._home(upload)
         numbers = sorted(name for name in os.listdir(home) if _PART.fullmatch(name))  # noqa: PTH208 - names only
@@ -217,15 +217,15 @@ class LocalUploads:
         """Write the named parts, one after the other, into a new file and sync it.
 
         Raises:
-            UploadMissing: There is no such upload.
-            PartMismatch: A part is absent or is not the recorded one.
+            UploadMissing: The upload does not exist.
+            PartMismatch: A part is missing or has another tag.
         """
         home = self._home(upload)
         held = {part.number: part for part in self.parts(upload)}
         for part in parts:
             if part.number not in held or held[part.number].tag != part.tag:
                 raise PartMismatch(
-                    f"part {part.number} of upload {upload.upload_id} of {upload.key!r} is not as recorded"
+                    f"part {part.number} of upload {upload.upload_id} of {upload.key!r} is missing or was replaced"
                 )
         output = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -240,34 +240,34 @@ class LocalUploads:
             os.close(output)
 
     def metadata(self, upload: Upload) -> dict[str, str]:
-        """Tell the metadata that the object is to have.
+        """Return the metadata of the object to be.
 
         Raises:
-            UploadMissing: There is no such upload.
+            UploadMissing: The upload does not exist.
         """
         metadata: dict[str, str] = json.loads((self._home(upload) / _RECORD).read_bytes())["metadata"]
         return metadata
 
     def discard(self, upload: Upload) -> None:
-        """Remove an upload, if it is there."""
+        """Remove an upload if it exists."""
         try:
             home = self._home(upload)
         except UploadMissing:
             return
-        # 1. Without its record the upload is gone for everybody; after a crash here the sweep takes the parts.
+        # 1. Remove the record, and with it the upload. Crash: the sweep removes the parts.
         durable.remove(home / _RECORD)
         durable.sync_directory(home)
         # 2. Free the space.
         shutil.rmtree(home, ignore_errors=True)
 
     def all(self) -> tuple[Upload, ...]:
-        """Tell every unfinished upload, ascending by key."""
+        """Return every unfinished upload, ascending by key."""
         found = []
         for path in self.directory.glob(f"*/{_RECORD}"):
             try:
                 record = json.loads(path.read_bytes())
             except FileNotFoundError:
-                continue  # finished meanwhile
+                continue  # completed or aborted in the meantime
             found.append(Upload(record["key"], path.parent.name, record["created_ms"]))
         return tuple(sorted(found, key=lambda upload: (upload.key, upload.upload_id)))
 
@@ -283,10 +283,10 @@ class LocalUploads:
             pass
         raise _missing(upload)
 
-    def _place(self, path: Path, pieces: Sequence[Data]) -> None:
+    def _place(self, path: Path, buffers: Sequence[Data]) -> None:
         temporary = self.temporary / uuid.uuid4().hex
         try:
-            durable.write_file(temporary, pieces)
+            durable.write_file(temporary, buffers)
             os.rename(temporary, path)  # noqa: PTH104 - crash tests step through the calls of os
         except BaseException:
             durable.remove(temporary)
@@ -294,7 +294,7 @@ class LocalUploads:
         durable.sync_directory(path.parent)
 
     def _sweep(self) -> None:
-        """Remove what crashes have left: old temporary files, and directories of uploads without a record."""
+        """Remove what crashes have left: old temporary files, and upload directories without a record."""
         oldest = time.time() - _DEBRIS_AGE_S
         for path in [*self.temporary.iterdir(), *self.directory.iterdir()]:
             found = durable.status(path)
@@ -307,7 +307,7 @@ class LocalUploads:
 
 
 def _missing(upload: Upload) -> UploadMissing:
-    return UploadMissing(f"upload {upload.upload_id!r} of {upload.key!r} is not known: completed, aborted or lost")
+    return UploadMissing(f"no upload {upload.upload_id!r} of {upload.key!r} found: completed, aborted or lost")
 
 
 def _part(number: int, size_bytes: int, checksum: int) -> Part:

@@ -1,8 +1,7 @@
-"""Objects in this process's memory: for tests, and the simplest true description of what a store does.
+"""Object store in the memory of this process: for tests, and the reference implementation of the protocol.
 
-Objects live in named buckets of the process, so that ``memory://name`` opened twice sees the same objects. Nothing is
-shared with other processes: a pickled store finds its bucket only in the process that made it, and elsewhere an empty
-one.
+Buckets are named and global to the process, so that two stores of ``memory://name`` see the same objects. They are not
+shared with other processes: an unpickled store finds its bucket in the process that created it, elsewhere an empty one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Bucket:
 
 _registry_lock = Lock()
 _buckets: WeakValueDictionary[str, _Bucket] = WeakValueDictionary()
-_named: dict[str, _Bucket] = {}  # keeps named buckets alive between opens; the others go with their last store
+_named: dict[str, _Bucket] = {}  # keeps named buckets alive between opens; the others are freed with their last store
 
 
 def _wall_clock_ms() -> int:
@@ -76,9 +75,9 @@ class MemoryStore(ObjectStore):
     """An object store in memory; without a name it has a bucket of its own.
 
     Args:
-        name: Of the bucket. A pickled copy finds it by that, and has clock and ids of its own.
-        now_ms: The clock that dates objects and uploads.
-        new_id: Names uploads.
+        name: Name of the bucket. A pickled copy uses the same bucket, with the default clock and ids.
+        now_ms: Clock for the times of objects and uploads.
+        new_id: Generates upload ids.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class MemoryStore(ObjectStore):
 
     @property
     def limits(self) -> StoreLimits:
-        """No bounds but the machine's memory."""
+        """Limits far above the machine's memory."""
         return MEMORY_LIMITS
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
@@ -123,7 +122,7 @@ class MemoryStore(ObjectStore):
         return memoryview(data)[start : check_range(key, start, end, info.size_bytes)]
 
     def head(self, key: str) -> ObjectInfo:
-        """Tell about an object."""
+        """Return size, etag, modification time and user metadata of an object."""
         info = self._object(key)[0]
         return replace(info, metadata=dict(info.metadata))
 
@@ -131,7 +130,7 @@ class MemoryStore(ObjectStore):
         """List objects in key order."""
         with self._bucket.lock:
             found = [info for key, (info, _) in self._bucket.objects.items() if key.startswith(prefix)]
-        # Code points sort as their UTF-8 bytes do.
+        # Strings sort by code point, which is also the order of their UTF-8 bytes.
         rest = sorted((info for info in found if info.key > start_after), key=lambda info: info.key)
         listed = (ObjectInfo(info.key, info.size_bytes, info.etag, info.modified_ms) for info in rest[:limit])
         return ObjectPage(tuple(listed), complete=len(rest) <= limit)
@@ -163,7 +162,7 @@ class MemoryStore(ObjectStore):
         return part
 
     def list_parts(self, upload: Upload) -> tuple[Part, ...]:
-        """Tell the parts that have arrived."""
+        """List the stored parts."""
         with self._bucket.lock:
             parts = self._pending(upload).parts
             return tuple(parts[number][0] for number in sorted(parts))
@@ -176,7 +175,7 @@ class MemoryStore(ObjectStore):
             for part in parts:
                 held = pending.parts.get(part.number)
                 if held is None or held[0].tag != part.tag:
-                    raise PartMismatch(f"{self.url}: part {part.number} of {upload.key!r} is not the recorded one")
+                    raise PartMismatch(f"{self.url}: part {part.number} of {upload.key!r} is missing or was replaced")
             data = b"".join(pending.parts[part.number][1] for part in parts)
             self._store_locked(upload.key, data, pending.metadata)
             del self._bucket.uploads[upload.upload_id]
@@ -187,7 +186,7 @@ class MemoryStore(ObjectStore):
             self._bucket.uploads.pop(upload.upload_id, None)
 
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
-        """Tell the unfinished uploads."""
+        """List the unfinished uploads."""
         with self._bucket.lock:
             uploads = [pending.upload for pending in self._bucket.uploads.values()]
         found = (upload for upload in uploads if upload.key.startswith(prefix))
@@ -204,7 +203,7 @@ class MemoryStore(ObjectStore):
     def _pending(self, upload: Upload) -> _Pending:
         pending = self._bucket.uploads.get(upload.upload_id)
         if pending is None or pending.upload != upload:
-            raise UploadMissing(f"{self.url} knows no upload {upload.upload_id!r} of {upload.key!r}")
+            raise UploadMissing(f"{self.url}: no upload {upload.upload_id!r} of {upload.key!r} found")
         return pending
 
     def _store(self, key: str, data: bytes, metadata: dict[str, str], *, if_absent: bool) -> None:

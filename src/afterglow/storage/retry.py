@@ -1,13 +1,13 @@
-"""A store that retries failed requests, with backoff, within a deadline.
+"""A store that retries failed requests with exponential backoff and full jitter, within a deadline.
 
-Only ``StoreUnavailable`` and its kinds, and ``ChecksumMismatch`` (bytes damaged on their way), are retried. Any of
-them but ``StoreThrottled`` leaves open whether the request had its effect. Then:
+Retried errors are ``StoreUnavailable`` with its subclasses, and ``ChecksumMismatch`` (bytes corrupted in transit).
+After ``StoreUnavailable`` and ``StoreTimeout`` the request may have taken effect:
 
-* ``put``, ``upload_part``, ``delete``, ``abort_upload`` and all reads are repeated: twice does what once does.
-* ``put`` with ``if_absent`` is repeated; if the key is then taken, the object there is read and compared. The same
-  bytes and metadata mean that it is ours.
-* ``complete_upload`` is repeated; if the upload is then gone, the object's length tells whether it was completed.
-* ``create_upload`` is not repeated: it could leave an upload behind that nobody knows.
+* ``put``, ``upload_part``, ``delete``, ``abort_upload`` and all reads are idempotent and are retried.
+* ``put`` with ``if_absent`` is retried; if the key then exists, its object is read and compared. The same bytes and
+  metadata mean that an earlier attempt succeeded.
+* ``complete_upload`` is retried; if the upload is then missing, the object's length tells whether it was completed.
+* ``create_upload`` is not retried: that could leave an upload that no record names.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long and how often. The n-th pause is drawn evenly from 0 to ``first_delay_s * 2**n`` (full jitter)."""
+    """Deadline and backoff of retries. The n-th delay is drawn uniformly from 0 to ``first_delay_s * 2**n``."""
 
     deadline_s: float = 120.0
-    """From the first attempt; no attempt begins later. 0: no second attempt."""
+    """Counted from the first attempt; no attempt begins later. 0: no retries."""
     first_delay_s: float = 0.1
-    """Longest first pause."""
+    """Longest first delay."""
     max_delay_s: float = 2.0
-    """Longest pause; so long may it take until the end of an outage is noticed."""
+    """Longest delay, and so the longest time until the end of an outage is noticed."""
     max_throttled_delay_s: float = 10.0
-    """Longest pause where the store asked to be called less often."""
+    """Longest delay after the store throttled a request."""
 
 
 class RetryingStore(StoreWrapper):
-    """A store that repeats what failed in passing.
+    """A store that retries transient failures.
 
     Args:
         inner: The store.
-        policy: How long and how often.
-        clock: Seconds from any origin, never going back.
-        sleep: Waits that many seconds.
-        rng: Draws the pauses.
+        policy: Deadline and backoff.
+        clock: Monotonic clock, in seconds.
+        sleep: Waits for a number of seconds.
+        rng: Source of jitter.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RetryingStore(StoreWrapper):
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        """Write an object; see the module for ``if_absent``."""
+        """Write an object; the module docstring describes ``if_absent``."""
 
         def settle(error: StorageError) -> None:
             if not isinstance(error, ObjectExists) or not self._holds(key, data, metadata):
@@ -93,18 +93,18 @@ class RetryingStore(StoreWrapper):
         self._attempt(request, lambda: self.inner.put(key, data, metadata=metadata, if_absent=if_absent), settle)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Read a range, and again if less of it arrived than was asked for."""
+        """Read a range; a short read is retried."""
 
         def whole() -> memoryview:
             data = self.inner.get(key, start, end)
             if end is not None and data.nbytes != end - start:
-                raise StoreUnavailable(f"{self.url}: {data.nbytes} bytes of [{start}, {end}) of {key!r} arrived")
+                raise StoreUnavailable(f"{self.url}: received {data.nbytes} bytes of [{start}, {end}) of {key!r}")
             return data
 
         return self._call(StoreRequest("get", key), whole)
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
-        """Complete an upload; see the module."""
+        """Complete an upload; the module docstring describes its retries."""
 
         def settle(error: StorageError) -> None:
             if not isinstance(error, UploadMissing) or not self._has_length_of(upload.key, parts):
@@ -118,7 +118,7 @@ class RetryingStore(StoreWrapper):
         return self._attempt(request, perform, _give_up)
 
     def _attempt(self, request: StoreRequest, perform: Callable[[], T], settle: Callable[[StorageError], T]) -> T:
-        """Perform a request until it ends; ``settle`` judges a refusal that follows an unknown outcome."""
+        """Perform a request with retries; ``settle`` decides on an error that follows an unknown outcome."""
         began = self._clock()
         unknown = False
         for number in count():

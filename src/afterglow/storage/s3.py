@@ -1,8 +1,8 @@
-"""Objects in a bucket of Amazon S3 or of anything that speaks its protocol.
+"""Object store in a bucket of Amazon S3 or of an S3-compatible service.
 
-Every write carries the CRC32C that we computed over the caller's own buffer, so that the store refuses bytes damaged on
-their way; multipart uploads are created for it. A store that does not know these checksums is noticed once and then
-spared them. Nothing is repeated here: wrap the store in :class:`~afterglow.storage.retry.RetryingStore`.
+Every write carries a CRC32C of the caller's buffer, so that the store rejects bytes corrupted in transit; multipart
+uploads are created with this checksum type. After a store has rejected these checksums, requests omit them. Nothing is
+retried here: wrap the store in :class:`~afterglow.storage.retry.RetryingStore`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from afterglow.errors import RangeInvalid, StoreUnavailable, UploadMissing
 from afterglow.storage.s3_client import (
-    Refusal,
+    ErrorResponse,
     S3Options,
     body_of,
     boto_errors,
@@ -63,11 +63,11 @@ S3_LIMITS = StoreLimits(
 
 _DELETE_BATCH = 1_000  # S3's limit of keys in one request
 
-_STORE = ""  # the scope of checksums that is no upload
-# How stores without the newer checksum headers refuse them.
-_REFUSES_CHECKSUM = frozenset({"NotImplemented", "InvalidRequest", "InvalidArgument", "MalformedXML"})
-# How stores refuse the bulk delete of a client that signs it with a CRC instead of an MD5.
-_REFUSES_BULK = frozenset(
+_STORE = ""  # scope of checksums: the whole store rather than one upload
+# Error codes of stores that do not support the newer checksum headers.
+_CHECKSUM_REJECTED = frozenset({"NotImplemented", "InvalidRequest", "InvalidArgument", "MalformedXML"})
+# Error codes of stores that accept a bulk delete only with an MD5, or not at all.
+_BULK_REJECTED = frozenset(
     {"NotImplemented", "MethodNotAllowed", "MissingContentMD5", "InvalidRequest", "InvalidDigest"}
 )
 
@@ -76,8 +76,8 @@ class S3Store(ObjectStore):
     """An object store in a bucket.
 
     Args:
-        bucket: Its name.
-        options: How to reach it.
+        bucket: Name of the bucket.
+        options: Endpoint, credentials, encryption and timeouts.
     """
 
     def __init__(self, bucket: str, options: S3Options | None = None) -> None:
@@ -86,8 +86,8 @@ class S3Store(ObjectStore):
         self._options = options or S3Options()
         self._lock = Lock()
         self._opened: tuple[int, S3Clients] | None = None
-        self._plain: set[str] = set()  # uploads without checksums; _STORE when the store has none at all
-        self._takes_bulk_delete = True
+        self._plain: set[str] = set()  # uploads without checksums; _STORE if the store does not support them
+        self._has_bulk_delete = True
         self._encryption: dict[str, Any] = {}
         if self._options.sse is not None:
             self._encryption["ServerSideEncryption"] = self._options.sse
@@ -126,7 +126,7 @@ class S3Store(ObjectStore):
             )
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> memoryview:
-        """Read ``[start, end)``: a view of the buffer that the bytes arrived in."""
+        """Read ``[start, end)``: a view of the buffer that received the bytes."""
         import obstore  # noqa: PLC0415 - an extra
 
         if start == end or start < 0 or (end is not None and end < start):  # HTTP has no empty range
@@ -142,15 +142,15 @@ class S3Store(ObjectStore):
                 size_bytes = answer.meta["size"]
                 view = memoryview(answer.bytes())
         except RangeInvalid:
-            stop = check_range(key, start, end, self.head(key).size_bytes)  # raises, but for an empty range at the end
+            stop = check_range(key, start, end, self.head(key).size_bytes)  # raises unless the range is empty
             return memoryview(b"")[: stop - start]
         stop = check_range(key, start, end, size_bytes)
         if view.nbytes != stop - start:
-            raise StoreUnavailable(f"{self.url}: {view.nbytes} bytes of [{start}, {stop}) of {key!r} arrived")
+            raise StoreUnavailable(f"{self.url}: received {view.nbytes} bytes of [{start}, {stop}) of {key!r}")
         return view
 
     def head(self, key: str) -> ObjectInfo:
-        """Tell about an object."""
+        """Return size, etag, modification time and user metadata of an object."""
         with boto_errors(f"{self.url}: head of {key!r}", writes=False):
             found = self._clients().writer.head_object(Bucket=self._bucket, Key=check_key(key))
         metadata = {name.lower(): value for name, value in found["Metadata"].items()}
@@ -172,7 +172,7 @@ class S3Store(ObjectStore):
         """Delete objects, a thousand with each request."""
         rest = iter([check_key(key) for key in keys])
         while batch := tuple(islice(rest, _DELETE_BATCH)):
-            if not self._takes_bulk_delete or not self._delete_bulk(batch):
+            if not self._has_bulk_delete or not self._delete_bulk(batch):
                 for key in batch:
                     with boto_errors(f"{self.url}: delete of {key!r}", writes=True):
                         self._clients().writer.delete_object(Bucket=self._bucket, Key=key)
@@ -209,7 +209,7 @@ class S3Store(ObjectStore):
         return Part(number, view.nbytes, _tag(stored["ETag"]), checksum)
 
     def list_parts(self, upload: Upload) -> tuple[Part, ...]:
-        """Tell the parts that have arrived."""
+        """List the stored parts."""
         parts = []
         with boto_errors(f"{self.url}: parts of {upload.key!r}", writes=False):
             for page in self._clients().writer.get_paginator("list_parts").paginate(**self._names(upload)):
@@ -246,7 +246,7 @@ class S3Store(ObjectStore):
             return
 
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
-        """Tell the unfinished uploads."""
+        """List the unfinished uploads."""
         uploads = []
         with boto_errors(f"{self.url}: uploads of {prefix!r}", writes=False):
             pages = self._clients().writer.get_paginator("list_multipart_uploads")
@@ -258,7 +258,7 @@ class S3Store(ObjectStore):
         return tuple(sorted(uploads, key=lambda upload: (upload.key, upload.upload_id)))
 
     def _clients(self) -> S3Clients:
-        """The clients of this process; a forked child opens its own, for sockets cannot be shared."""
+        """Return the clients of this process; a forked child opens its own, since sockets cannot be shared."""
         with self._lock:
             if self._opened is None or self._opened[0] != os.getpid():
                 self._opened = (os.getpid(), open_clients(self._bucket, self._options))
@@ -268,7 +268,7 @@ class S3Store(ObjectStore):
         return {"Bucket": self._bucket, "Key": check_key(upload.key), "UploadId": upload.upload_id}
 
     def _checksummed(self, scope: str, send: Callable[[dict[str, Any]], T], checksum: dict[str, Any]) -> T:
-        """Send a request with its checksum, and without where the scope, the store or one upload, knows none."""
+        """Send a request with its checksum, or without one if the scope (store or upload) does not support it."""
         from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
 
         if scope in self._plain:
@@ -276,17 +276,17 @@ class S3Store(ObjectStore):
         try:
             return send(checksum)
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") not in _REFUSES_CHECKSUM:
+            if error.response.get("Error", {}).get("Code") not in _CHECKSUM_REJECTED:
                 raise
             try:
                 result = send({})
             except ClientError:
-                raise error from None  # it was not the checksum
+                raise error from None  # the checksum was not the reason
         self._plain.add(scope)
         return result
 
     def _delete_bulk(self, keys: Sequence[str]) -> bool:
-        """Delete up to a thousand keys at once; False where the store does not offer that."""
+        """Delete up to a thousand keys with one request; False if the store does not support it."""
         from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
 
         what = f"{self.url}: delete of {len(keys)} keys from {keys[0]!r}"
@@ -296,14 +296,14 @@ class S3Store(ObjectStore):
                     Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
                 )
             except ClientError as error:
-                if error.response.get("Error", {}).get("Code") not in _REFUSES_BULK:
+                if error.response.get("Error", {}).get("Code") not in _BULK_REJECTED:
                     raise
-                self._takes_bulk_delete = False
+                self._has_bulk_delete = False
                 return False
         for failed in answer.get("Errors", ()):
             if failed.get("Code") not in {"NoSuchKey", "404"}:
-                refusal = Refusal(failed.get("Code", ""), 0, failed.get("Message", ""))
-                raise error_for(refusal, f"{what}, among them {failed.get('Key')!r}", writes=True)
+                response = ErrorResponse(failed.get("Code", ""), 0, failed.get("Message", ""))
+                raise error_for(response, f"{what}, among them {failed.get('Key')!r}", writes=True)
         return True
 
 

@@ -1,10 +1,10 @@
-"""The SDK side of S3: options of a bucket, its two clients, request bodies, and the meaning of errors.
+"""S3 SDKs: options of a bucket, its two clients, request bodies, and the mapping of errors.
 
-boto3 does everything but reading, obstore reads: boto3 can go on with another process's multipart upload, which obstore
-cannot; obstore reads a range with a fifth of boto3's CPU time and without a copy into Python. Neither retries a request
-by itself: that is :mod:`afterglow.storage.retry`'s task, which knows the deadline.
+obstore reads, boto3 does everything else: boto3 can continue another process's multipart upload, which obstore cannot;
+obstore reads a range with a fifth of boto3's CPU time and without a copy into Python. Their own retries are disabled:
+:mod:`afterglow.storage.retry` retries, since it knows the deadline.
 
-The message of an error names the bucket and the setting to look at; it never holds credentials or request headers.
+Error messages name the bucket and the setting to check; they never contain credentials or request headers.
 """
 
 from __future__ import annotations
@@ -52,44 +52,44 @@ _ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Options of an S3 store. What is not given comes from the SDK's own chain: environment, profile, instance role.
+    """Options of an S3 store. Defaults come from the SDK's own chain: environment, profile, instance role.
 
     Raises:
         ConfigError: Options contradict each other.
     """
 
     endpoint: str | None = None
-    """URL of any S3-compatible service; else ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``, else Amazon's own."""
+    """URL of an S3-compatible service; default ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``, then Amazon's own."""
     region: str | None = None
-    """Region of the bucket; else ``AWS_REGION`` or the profile's."""
+    """Region of the bucket; default ``AWS_REGION`` or the profile's."""
     access_key: str | None = field(default=None, repr=False)
-    """Access key id; else ``AWS_ACCESS_KEY_ID`` and so on."""
+    """Access key id; default ``AWS_ACCESS_KEY_ID`` and so on."""
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    """Of temporary credentials."""
+    """Session token of temporary credentials."""
     sse: str | None = None
-    """Encryption at rest that every write asks for: ``AES256``, ``aws:kms`` or ``aws:kms:dsse``."""
+    """Encryption at rest that every write requests: ``AES256``, ``aws:kms`` or ``aws:kms:dsse``."""
     sse_kms_key_id: str | None = None
-    """Key of ``aws:kms``; else the account's default key."""
+    """Key of ``aws:kms``; default is the account's default key."""
     path_style: bool | None = None
-    """Bucket in the path instead of the host name; by default true with an endpoint of your own."""
+    """Bucket in the path instead of the host name; by default true with a custom endpoint."""
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 60.0
-    """Longest silence of the store within a request."""
+    """Longest wait for the next bytes of a response."""
     timeout_s: float = 300.0
-    """Longest time of a whole ranged read."""
+    """Longest duration of a whole ranged read."""
     max_connections: int = 32
-    """Connections for writes that are kept open; more threads than this wait for one."""
+    """Open connections for writes; further threads wait for one."""
 
     def __post_init__(self) -> None:
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            raise ConfigError(f"endpoint {self.endpoint!r} is no URL; write http://host:port or https://host")
+            raise ConfigError(f"invalid endpoint {self.endpoint!r}; write http://host:port or https://host")
         if (self.access_key is None) != (self.secret_key is None):
-            raise ConfigError("access_key and secret_key must be given together, or neither")
+            raise ConfigError("set access_key and secret_key together, or neither")
         if self.session_token is not None and self.access_key is None:
-            raise ConfigError("session_token needs access_key and secret_key beside it")
+            raise ConfigError("session_token needs access_key and secret_key")
         if self.sse is not None and self.sse not in _ENCRYPTIONS:
-            raise ConfigError(f"sse {self.sse!r} is unknown; use one of {', '.join(_ENCRYPTIONS)}")
+            raise ConfigError(f"unknown sse {self.sse!r}; use one of {', '.join(_ENCRYPTIONS)}")
         if self.sse_kms_key_id is not None and not (self.sse or "").startswith("aws:kms"):
             raise ConfigError("sse_kms_key_id needs sse=aws:kms")
         for name in ("connect_timeout_s", "read_timeout_s", "timeout_s", "max_connections"):
@@ -98,33 +98,33 @@ class S3Options:
 
 
 _CREDENTIAL_LIFE = timedelta(minutes=5)
-"""obstore asks the SDK's chain again this often; boto3 renews expiring credentials well before that."""
+"""Interval at which obstore refreshes credentials from boto3, which renews expiring ones well before they expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Clients:
-    """The clients of one bucket in one process; both may be shared by threads."""
+    """The clients of one bucket in one process; both are thread-safe."""
 
     writer: S3Client
     reader: obstore.store.S3Store
 
 
 def require_sdks() -> None:
-    """Refuse early, and without importing them, where the SDKs are absent.
+    """Check that the SDKs are installed, without importing them.
 
     Raises:
         MissingDependency: boto3 or obstore is not installed.
     """
-    absent = [name for name in ("boto3", "obstore") if find_spec(name) is None]
-    if absent:
-        raise MissingDependency.of_extra(f"s3:// needs {' and '.join(absent)}", "s3")
+    missing = [name for name in ("boto3", "obstore") if find_spec(name) is None]
+    if missing:
+        raise MissingDependency.of_extra(f"s3:// needs {' and '.join(missing)}", "s3")
 
 
 def open_clients(bucket: str, options: S3Options) -> S3Clients:
-    """Open both clients; nothing is sent yet.
+    """Open both clients; no request is sent yet.
 
     Raises:
-        AccessDenied: There are no credentials.
+        AccessDenied: No credentials found.
     """
     import boto3.session  # noqa: PLC0415 - an extra, and 0.3 s to import
 
@@ -153,7 +153,7 @@ def _open_writer(
 
     s3: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
     if endpoint is None or endpoint.startswith("https://"):
-        # TLS guards the body and our CRC32C rides with it; a SHA-256 of every part would cost more CPU than sending it.
+        # TLS and the CRC32C protect the body; a SHA-256 of every part would cost more CPU than sending it.
         s3["payload_signing_enabled"] = False
     return session.client(
         "s3",
@@ -202,7 +202,7 @@ def _open_reader(
 
 
 def body_of(data: Data) -> Any:
-    """Give what boto3 takes as a body: ``bytes`` or ``bytearray`` themselves, else a file over the view."""
+    """Return the data as boto3 accepts it: ``bytes`` or ``bytearray`` unchanged, else a file over the view."""
     view = as_view(data)
     whole = view.obj
     if isinstance(whole, bytes | bytearray) and len(whole) == view.nbytes:
@@ -211,7 +211,7 @@ def body_of(data: Data) -> Any:
 
 
 class _ViewFile(io.RawIOBase):
-    """A file over a buffer whose reads are views of it. boto3 seeks in it for its length, and after signing it."""
+    """A file over a buffer whose reads are views of it. boto3 seeks to find its length, and after signing it."""
 
     def __init__(self, view: memoryview) -> None:
         super().__init__()
@@ -226,14 +226,14 @@ class _ViewFile(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> Any:
         end = None if size is None or size < 0 else self._position + size
-        piece = self._view[self._position : end]
-        self._position += piece.nbytes
-        return piece
+        data = self._view[self._position : end]
+        self._position += data.nbytes
+        return data
 
     def readinto(self, buffer: Any, /) -> int:
-        piece = self.read(len(buffer))
-        buffer[: piece.nbytes] = piece
-        return int(piece.nbytes)
+        data = self.read(len(buffer))
+        buffer[: data.nbytes] = data
+        return int(data.nbytes)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._view.nbytes}[whence]
@@ -261,7 +261,7 @@ _KINDS: dict[str, type[AfterglowError]] = {
     "XAmzContentSHA256Mismatch": ChecksumMismatch,
     "NotImplemented": NotSupported,
     "MethodNotAllowed": NotSupported,
-    # Another conditional write of the same key was under way: nothing was done, and S3 asks to try again.
+    # A concurrent conditional write of the same key: nothing was changed, and S3 asks for a retry.
     "ConditionalRequestConflict": StoreThrottled,
     "OperationAborted": StoreThrottled,
     "SlowDown": StoreThrottled,
@@ -273,7 +273,7 @@ _KINDS: dict[str, type[AfterglowError]] = {
     "RequestTimeout": StoreTimeout,
 }
 
-# Answers to HEAD have no body and so no code but the status.
+# Responses to HEAD have no body, and so only a status.
 _STATUSES: dict[int, type[AfterglowError]] = {
     301: BucketMissing,
     401: AccessDenied,
@@ -310,51 +310,50 @@ _OBSTORE_TIMEOUT = re.compile(r"kind: Timeout|TimedOut|operation timed out")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer that says no."""
+class ErrorResponse:
+    """An error response of S3."""
 
     code: str
-    """S3's own code; empty, or the status as text, where it gave none."""
+    """S3's own code; empty, or the status as text, if the response has none."""
     status: int
-    """HTTP status; 0 where there is none."""
+    """HTTP status; 0 if unknown."""
     message: str
 
 
-def error_for(refusal: Refusal, what: str, *, writes: bool) -> AfterglowError:
-    """Choose the error for an answer to the request ``what``, such as ``s3://bucket: put of 'key'``."""
-    code, status = refusal.code, refusal.status
-    said = f"{code} {refusal.message}".strip() or f"status {status}"
+def error_for(response: ErrorResponse, what: str, *, writes: bool) -> AfterglowError:
+    """Return the error for a response to the request ``what``, such as ``s3://bucket: put of 'key'``."""
+    code, status = response.code, response.status
+    detail = f"{code} {response.message}".strip() or f"status {status}"
     kind = _KINDS.get(code)
     if kind is None and code in _DENIED:
         kind = AccessDenied
     if kind is None:
         kind = _STATUSES.get(status)
     if kind is None and status >= 500:
-        # The store failed inside, maybe after it had done what was asked.
+        # An internal error of the store, possibly after the request took effect.
         kind = StoreTimeout if writes else StoreUnavailable
     cure = _CURES.get(code, _DENIED_CURE if kind is AccessDenied else "")
-    return (kind or StorageError)(f"{what}: {said}" + (f"; {cure}" if cure else ""))
+    return (kind or StorageError)(f"{what}: {detail}" + (f"; {cure}" if cure else ""))
 
 
 @contextmanager
 def boto_errors(what: str, *, writes: bool) -> Iterator[None]:
-    """Turn boto3's errors into ours."""
+    """Convert boto3's errors into Afterglow's."""
     from botocore import exceptions as boto  # noqa: PLC0415 - an extra
 
     try:
         yield
     except boto.ClientError as error:
-        answer = error.response
-        told = answer.get("Error", {})
-        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        refusal = Refusal(str(told.get("Code", "")), status, str(told.get("Message", "")))
-        raise error_for(refusal, what, writes=writes) from error
+        detail = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        response = ErrorResponse(str(detail.get("Code", "")), status, str(detail.get("Message", "")))
+        raise error_for(response, what, writes=writes) from error
     except (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError, boto.SSLError) as error:
         raise StoreUnavailable(f"{what}: {error}; check endpoint, network and proxy") from error
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as error:
         raise AccessDenied(f"{what}: {error}; set access_key and secret_key, or a profile or role") from error
     except (boto.ReadTimeoutError, boto.HTTPClientError) as error:
-        # Sent, and no answer: for a write the outcome is unknown.
+        # The request was sent and got no response: the effect of a write is unknown.
         raise (StoreTimeout if writes else StoreUnavailable)(f"{what}: {error}") from error
     except boto.BotoCoreError as error:
         raise StorageError(f"{what}: {error}") from error
@@ -362,7 +361,7 @@ def boto_errors(what: str, *, writes: bool) -> Iterator[None]:
 
 @contextmanager
 def obstore_errors(what: str) -> Iterator[None]:
-    """Turn the errors of obstore's reads into ours. It gives most of what it knows as text only."""
+    """Convert the errors of obstore's reads into Afterglow's. obstore reports status and code only in its text."""
     from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra
 
     try:
@@ -374,8 +373,8 @@ def obstore_errors(what: str) -> Iterator[None]:
         status, code = _OBSTORE_STATUS.search(text), _OBSTORE_CODE.search(text)
         summary = text.split("\n", 1)[0].split(": <?xml", 1)[0]
         if status is not None:
-            refusal = Refusal(code.group(1) if code else "", int(status.group(1)), summary)
-            raise error_for(refusal, what, writes=False) from error
+            response = ErrorResponse(code.group(1) if code else "", int(status.group(1)), summary)
+            raise error_for(response, what, writes=False) from error
         if _OBSTORE_TIMEOUT.search(text):
             raise StoreTimeout(f"{what}: {summary}; check endpoint, or raise timeout_s") from error
         raise StoreUnavailable(f"{what}: {summary}; check endpoint, network and proxy") from error

@@ -1,19 +1,19 @@
-"""The protocol of object stores, the records that cross it, and the rules for keys, metadata and parts.
+"""The object store protocol, its records, and the rules for keys, metadata and parts.
 
-Promised by every store:
+Guarantees of every store:
 
-* An object appears whole or not at all, and its user metadata with it.
-* Once a write returns, its effect is durable and every later ``get`` and ``head``, by any process, sees it. Listings
-  may lag behind: what was just written may not be shown yet, and what was just deleted may still be.
-* A range arrives whole or as an error, never silently shorter.
-* Every call ends within the store's configured time-outs. :class:`~afterglow.errors.StoreTimeout` from a write means
-  that its effect is unknown.
-* Stores may be shared by threads, and pickled: a copy in another process opens its own connections.
-* Keys and metadata obey one rule for all stores (:func:`check_key`, :func:`normal_metadata`); metadata keys come
-  back in lower case.
+* An object and its user metadata appear together and completely, or not at all.
+* When a write returns, its effect is durable and visible to every later ``get`` and ``head`` of any process. Listings
+  may lag: a new object may not be listed yet, and a deleted one may still be listed.
+* ``get`` returns the whole range or raises; it never returns fewer bytes.
+* Every call ends within the configured timeouts. :class:`~afterglow.errors.StoreTimeout` from a write means that its
+  effect is unknown.
+* Stores are thread-safe, and can be pickled: a copy in another process opens its own connections.
+* All stores apply the same rules to keys and metadata (:func:`check_key`, :func:`normal_metadata`) and return metadata
+  keys in lower case.
 
-Not promised: a directory tree. A key and a longer key below it (``a`` and ``a/b``) cannot both live in a local
-directory. A store may lose an unfinished upload at any time (Azure after a week, others by a bucket's life-cycle rule).
+Not guaranteed: a directory tree. A local directory cannot hold both a key and a longer key below it (``a`` and
+``a/b``). A store may lose an unfinished upload at any time (Azure after a week, others by a lifecycle rule).
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Data: TypeAlias = bytes | bytearray | memoryview
-"""Bytes to be stored. Wrap any other contiguous buffer (NumPy, Arrow) in a ``memoryview``: it is not copied."""
+"""Bytes to store. Wrap any other contiguous buffer (NumPy, Arrow) in a ``memoryview``: it is not copied."""
 
 PAGE_SIZE = 1_000
-"""Objects per listing request: the most that S3 gives."""
+"""Objects per listing request: the maximum of S3."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store tells about one object."""
+    """Size, etag, modification time and user metadata of an object."""
 
     key: str
     size_bytes: int
     etag: str
-    """Changes whenever the object's bytes change; otherwise opaque, and of another form in each store."""
+    """Opaque; changes whenever the object's bytes change. Its form depends on the store."""
     modified_ms: int
-    """When the object was written, in epoch milliseconds; many stores know only whole seconds."""
+    """Modification time in epoch milliseconds; many stores round it to seconds."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """User metadata, keys in lower case. Empty in listings, which do not carry it: ask ``head``."""
+    """User metadata, keys in lower case. Empty in listings; use ``head``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPage:
-    """One answer to a listing."""
+    """One page of a listing."""
 
     objects: tuple[ObjectInfo, ...]
-    """Ascending by key, in the order of its UTF-8 bytes."""
+    """Ascending by the UTF-8 bytes of the key."""
     complete: bool
-    """True when nothing follows this page."""
+    """Whether this is the last page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The identity of an unfinished multipart upload: two strings that another process can go on with after a crash."""
+    """The identity of an unfinished multipart upload; with it, another process can continue it after a crash."""
 
     key: str
     upload_id: str
     created_ms: int = field(default=0, compare=False)
-    """When it was created, in epoch milliseconds; 0 where the store does not say. No part of the identity."""
+    """Creation time in epoch milliseconds; 0 if the store does not report it. Not part of the identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,47 +77,47 @@ class Part:
     """From 1 to ``StoreLimits.max_parts``; the object is the parts in ascending order, gaps allowed."""
     size_bytes: int
     tag: str
-    """The store's own name for these bytes; completing names it, so that a stale or foreign part is noticed."""
+    """The store's identifier of these bytes. ``complete_upload`` sends it, so that a replaced part is detected."""
     crc32c: int | None = None
-    """CRC32C of the part's bytes; None where a listing does not tell it."""
+    """CRC32C of the part's bytes; None if a listing does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """What a store accepts. All sizes in bytes, all bounds inclusive."""
+    """Limits of a store. Sizes in bytes, bounds inclusive."""
 
     min_part_bytes: int
-    """Least size of every part of an upload but its last."""
+    """Minimum size of every part except the last."""
     max_part_bytes: int
     max_parts: int
     max_put_bytes: int
-    """Largest object that ``put`` takes at once."""
+    """Largest object that ``put`` accepts."""
     max_object_bytes: int
 
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """Objects under string keys: immutable bytes with a little user metadata.
+    """Objects under string keys: immutable bytes with user metadata.
 
     Any call may raise ``StoreUnavailable``, ``StoreThrottled``, ``StoreTimeout``, ``AccessDenied``, ``BucketMissing``,
-    and ``InvalidName`` for a key or metadata that no store could keep. ``Raises`` below names only what is particular.
+    and ``InvalidName`` for an invalid key or invalid metadata. ``Raises`` below lists only further errors.
     """
 
     @property
     def url(self) -> str:
-        """The address of this store, without secrets; for messages, and for opening it again."""
+        """The address of this store, without secrets."""
         ...
 
     @property
     def limits(self) -> StoreLimits:
-        """What this store accepts."""
+        """Limits of this store."""
         ...
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Write an object, replacing an older one unless ``if_absent``.
 
         Raises:
-            ObjectExists: ``if_absent`` was asked and the key is taken; of many racing writers exactly one succeeds.
+            ObjectExists: ``if_absent`` is set and the key exists; of concurrent writers exactly one succeeds.
         """
         ...
 
@@ -125,16 +125,16 @@ class ObjectStore(Protocol):
         """Read the bytes ``[start, end)``, by default to the object's end, into one read-only buffer.
 
         Raises:
-            ObjectMissing: No object has that key.
+            ObjectMissing: No object found under the key.
             RangeInvalid: Not ``0 <= start <= end <= size``.
         """
         ...
 
     def head(self, key: str) -> ObjectInfo:
-        """Tell size, etag, time and user metadata of an object.
+        """Return size, etag, modification time and user metadata of an object.
 
         Raises:
-            ObjectMissing: No object has that key.
+            ObjectMissing: No object found under the key.
         """
         ...
 
@@ -155,7 +155,7 @@ class ObjectStore(Protocol):
             start_after = page.objects[-1].key
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete any number of objects. A key without an object is no error. On failure some may be gone already."""
+        """Delete any number of objects; missing ones are ignored. After a failure some may be deleted already."""
         ...
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
@@ -163,7 +163,7 @@ class ObjectStore(Protocol):
         ...
 
     def upload_part(self, upload: Upload, number: int, data: Data) -> Part:
-        """Store one part; a second time with the same number replaces it. Parts may come in any order and at once.
+        """Store one part, replacing an older one of the same number. Parts may arrive in any order and in parallel.
 
         Raises:
             UploadMissing: The store does not know the upload.
@@ -172,7 +172,7 @@ class ObjectStore(Protocol):
         ...
 
     def list_parts(self, upload: Upload) -> tuple[Part, ...]:
-        """Tell the parts that the store holds, ascending by number.
+        """Return the parts that the store holds, ascending by number.
 
         Raises:
             UploadMissing: The store does not know the upload.
@@ -180,23 +180,23 @@ class ObjectStore(Protocol):
         ...
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
-        """Make the named parts, in this order, the object; it appears at once and whole, and the upload is gone.
+        """Join the named parts, in this order, into the object; it appears atomically, and the upload ends.
 
-        Completing again what is already complete either does nothing or raises ``UploadMissing``; the object stays.
+        Completing a completed upload again either does nothing or raises ``UploadMissing``; the object stays.
 
         Raises:
             UploadMissing: The store does not know the upload: completed, aborted or lost. ``head`` tells which.
-            PartMismatch: A part is absent or has another tag, a part but the last is too small, or the numbers do not
-                ascend. Nothing was changed.
+            PartMismatch: A part is missing or has another tag, a part other than the last is too small, or the numbers
+                do not ascend. Nothing was changed.
         """
         ...
 
     def abort_upload(self, upload: Upload) -> None:
-        """Discard an upload and its parts. An upload that the store does not know is no error."""
+        """Discard an upload and its parts; an unknown upload is ignored."""
         ...
 
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
-        """Tell the unfinished uploads whose key starts with ``prefix``, ascending by key."""
+        """Return the unfinished uploads whose key starts with ``prefix``, ascending by key."""
         ...
 
 
@@ -207,10 +207,10 @@ def as_view(data: Data) -> memoryview:
 
 
 MAX_KEY_BYTES = 1_024
-"""S3, GCS and Azure agree on this."""
+"""Common limit of S3, GCS and Azure."""
 
 MAX_METADATA_BYTES = 2_048
-"""S3's limit over all keys and values together; the others allow more."""
+"""S3's limit on all keys and values together; GCS and Azure allow more."""
 
 # Metadata travels as HTTP headers: keys are header tokens, values visible ASCII that survives trimming.
 _METADATA_KEY = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -219,7 +219,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_key(key: str) -> str:
-    """Give the key back if every store can keep it.
+    """Return the key if it is valid in every store.
 
     Raises:
         InvalidName: The key is empty, too long, absolute, not Unicode text, or has an empty, ``.`` or ``..`` component
@@ -239,30 +239,30 @@ def check_key(key: str) -> str:
 
 
 def normal_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Give user metadata in the form that all stores hand back: keys in lower case, as S3 does.
+    """Return user metadata in the form that all stores return it: keys in lower case, as S3 does.
 
     Raises:
-        InvalidName: Two keys differ only in case, a key is no HTTP header token, a value is not printable ASCII or has
-            a space at an end, or all together pass 2,048 bytes.
+        InvalidName: Two keys differ only in case, a key is not a valid HTTP header token, a value is not printable
+            ASCII or has a space at an end, or the total exceeds 2,048 bytes.
     """
     normal: dict[str, str] = {}
     for name, value in (metadata or {}).items():
         key = name.lower()
         if key in normal:
-            raise InvalidName(f"object metadata key {name!r} is there twice; keys are compared without case")
+            raise InvalidName(f"duplicate object metadata key {name!r}; keys are compared case-insensitively")
         if not _METADATA_KEY.fullmatch(key):
-            raise InvalidName(f"object metadata key {name!r} is not made of letters, digits, '-', '_' and '.'")
+            raise InvalidName(f"invalid object metadata key {name!r}; use letters, digits, '-', '_' and '.'")
         if not _METADATA_VALUE.fullmatch(value):
-            raise InvalidName(f"object metadata {name!r} has the value {value!r}; only printable ASCII can be stored")
+            raise InvalidName(f"invalid value {value!r} of object metadata {name!r}; use printable ASCII")
         normal[key] = value
     size_bytes = sum(len(key) + len(value) for key, value in normal.items())
     if size_bytes > MAX_METADATA_BYTES:
-        raise InvalidName(f"object metadata has {size_bytes} bytes; stores take at most {MAX_METADATA_BYTES}")
+        raise InvalidName(f"object metadata has {size_bytes} bytes; stores accept at most {MAX_METADATA_BYTES}")
     return normal
 
 
 def check_range(key: str, start: int, end: int | None, size_bytes: int) -> int:
-    """Give the end of the range ``[start, end)`` within an object of that size.
+    """Return the end of the range ``[start, end)`` in an object of that size.
 
     Raises:
         RangeInvalid: Not ``0 <= start <= end <= size``.
@@ -274,7 +274,7 @@ def check_range(key: str, start: int, end: int | None, size_bytes: int) -> int:
 
 
 def check_part_number(number: int, limits: StoreLimits) -> None:
-    """Refuse a part number that the store cannot keep.
+    """Check that a store accepts a part number.
 
     Raises:
         PartMismatch: The number lies outside 1…``max_parts``.
@@ -284,18 +284,18 @@ def check_part_number(number: int, limits: StoreLimits) -> None:
 
 
 def check_parts(key: str, parts: Sequence[Part], limits: StoreLimits) -> None:
-    """Refuse a list of parts that cannot become an object.
+    """Check that parts can be joined into an object.
 
     Raises:
-        PartMismatch: There are none, the numbers do not ascend, or a part but the last is too small.
+        PartMismatch: The list is empty, the numbers do not ascend, or a part other than the last is too small.
     """
     if not parts:
         raise PartMismatch(f"upload of {key!r} cannot be completed without parts")
     for before, after in pairwise(parts):
         if before.number >= after.number:
-            raise PartMismatch(f"upload of {key!r} names part {before.number} before part {after.number}")
+            raise PartMismatch(f"upload of {key!r} lists part {before.number} before part {after.number}")
         if before.size_bytes < limits.min_part_bytes:
             raise PartMismatch(
                 f"part {before.number} of {key!r} has {before.size_bytes} bytes; "
-                f"every part but the last must have at least {limits.min_part_bytes}"
+                f"every part except the last must have at least {limits.min_part_bytes}"
             )

@@ -1,7 +1,7 @@
-"""Stores that stand before another store: their base, one that counts requests, one that adds a prefix to keys.
+"""Wrappers around object stores: the base class, a counter of requests, and a key prefix.
 
-Every request passes through :meth:`StoreWrapper._call`, so a wrapper that counts, delays or fails requests overrides
-that one method. Listing goes page by page through it too.
+Every request passes through :meth:`StoreWrapper._call`, including each page of a listing, so a wrapper that counts,
+delays or fails requests overrides that method only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from afterglow.storage.store import PAGE_SIZE, ObjectPage, ObjectStore, as_view, check_key
 
@@ -34,24 +34,22 @@ Operation: TypeAlias = Literal[
     "abort_upload",
     "list_uploads",
 ]
-"""A request of the protocol, by its method's name."""
-
-OPERATIONS: frozenset[str] = frozenset(get_args(Operation))
+"""A request of the protocol, by the name of its method."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """One request on its way to the inner store."""
+    """One request to the inner store."""
 
     operation: Operation
     key: str
     """The object's key; for listings the prefix, for ``delete`` the first key."""
     sent_bytes: int = 0
-    """Bytes of data that go with the request."""
+    """Bytes of data in the request."""
 
 
 class StoreWrapper(ObjectStore):
-    """A store that passes every request on to an inner one."""
+    """A store that forwards every request to an inner store."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -69,7 +67,7 @@ class StoreWrapper(ObjectStore):
         """The inner store's limits."""
         return self.inner.limits
 
-    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:  # noqa: ARG002 - for those who override it
+    def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:  # noqa: ARG002 - for subclasses
         return perform()
 
     def put(self, key: str, data: Data, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
@@ -123,12 +121,12 @@ class StoreWrapper(ObjectStore):
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """What one operation has done since the store was wrapped. A page of a listing is one request."""
+    """Counts of one operation since the store was wrapped. Each page of a listing is one request."""
 
     requests: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
-    """Bytes of objects that ``get`` has handed back."""
+    """Bytes that ``get`` returned."""
     seconds: float = 0.0
     """Time spent waiting for the store, over all threads."""
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -136,7 +134,7 @@ class OperationCount:
 
 
 class RequestCounters:
-    """Counts of one store, or of several together. Thread-safe."""
+    """Request counts of one or several stores. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -145,7 +143,7 @@ class RequestCounters:
         self._errors: Counter[tuple[str, str]] = Counter()
 
     def add(self, request: StoreRequest, *, received_bytes: int, seconds: float, error: str) -> None:
-        """Count a request that has ended; ``error`` is empty where it succeeded."""
+        """Count a finished request; ``error`` is empty if it succeeded."""
         with self._lock:
             self._sums[request.operation, "requests"] += 1
             self._sums[request.operation, "sent"] += request.sent_bytes
@@ -155,7 +153,7 @@ class RequestCounters:
                 self._errors[request.operation, error] += 1
 
     def counts(self) -> dict[str, OperationCount]:
-        """Tell the counts of every operation that was asked for so far."""
+        """Return the counts of every operation requested so far."""
         with self._lock:
             return {
                 operation: OperationCount(
@@ -174,8 +172,8 @@ class CountingStore(StoreWrapper):
 
     Args:
         inner: The store.
-        clock: Seconds from any origin.
-        counters: Where requests are counted; by default counters of its own.
+        clock: Monotonic clock, in seconds.
+        counters: Counters to add to; by default new ones.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class CountingStore(StoreWrapper):
         return type(self), (self.inner,)
 
     def counts(self) -> dict[str, OperationCount]:
-        """Tell the counts of every operation that was asked for so far."""
+        """Return the counts of every operation requested so far."""
         return self._counters.counts()
 
     def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
@@ -213,11 +211,11 @@ class CountingStore(StoreWrapper):
 
 
 class PrefixedStore(ObjectStore):
-    """The objects of a store whose keys lie below ``prefix/``.
+    """The objects of a store below the key prefix ``prefix/``.
 
     Args:
         inner: The store.
-        prefix: Components joined by slashes; slashes at its ends do not matter.
+        prefix: Components joined by slashes; leading and trailing slashes are ignored.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str) -> None:
@@ -246,7 +244,7 @@ class PrefixedStore(ObjectStore):
         return self.inner.get(self._inside(key), start, end)
 
     def head(self, key: str) -> ObjectInfo:
-        """Tell about an object below the prefix."""
+        """Return size, etag, modification time and user metadata of an object below the prefix."""
         return replace(self.inner.head(self._inside(key)), key=key)
 
     def list_page(self, prefix: str = "", start_after: str = "", limit: int = PAGE_SIZE) -> ObjectPage:
@@ -268,7 +266,7 @@ class PrefixedStore(ObjectStore):
         return self.inner.upload_part(self._inner_upload(upload), number, data)
 
     def list_parts(self, upload: Upload) -> tuple[Part, ...]:
-        """Tell the parts that have arrived."""
+        """List the stored parts."""
         return self.inner.list_parts(self._inner_upload(upload))
 
     def complete_upload(self, upload: Upload, parts: Sequence[Part]) -> None:
@@ -280,7 +278,7 @@ class PrefixedStore(ObjectStore):
         self.inner.abort_upload(self._inner_upload(upload))
 
     def list_uploads(self, prefix: str = "") -> tuple[Upload, ...]:
-        """Tell the unfinished uploads below the prefix."""
+        """List the unfinished uploads below the prefix."""
         uploads = self.inner.list_uploads(self._prefix + prefix)
         return tuple(replace(upload, key=self._outside(upload.key)) for upload in uploads)
 

@@ -1,8 +1,7 @@
-"""Offload drivers by name, through the entry points that register them.
+"""Offload drivers by name, from the entry points that register them.
 
-Every package that needs a driver resolves it here: the server, tasks, readers in any process, and the checker. A driver
-is supported if and only if an installed distribution registers it in the group ``afterglow.offloaders``; the built-in
-ones are registered by Afterglow itself.
+The server, tasks, readers and the verifier all resolve drivers here. A driver is supported if and only if an installed
+distribution registers it in the entry point group ``afterglow.offloaders``; Afterglow registers the built-in ones.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     """Makes a :class:`~afterglow.offload.offloader.LedgerOffloader`."""
 
 DRIVER_GROUP: Final = "afterglow.offloaders"
-"""Entry points of drivers, by the name that policies and metadata use; case does not count."""
+"""Entry point group of drivers, by the name in policies and metadata; names are case-insensitive."""
 
 M = TypeVar("M", bound="Callable[..., Any]")
 
@@ -32,30 +31,30 @@ _lock = threading.Lock()
 
 
 def unsupported(method: M) -> M:
-    """Mark the default of an optional method of drivers: one that inherits it does not support the method."""
+    """Mark the default of an optional driver method: a driver that inherits it does not support the method."""
     method.is_unsupported = True  # type: ignore[attr-defined]
     return method
 
 
 def can_stream(offloader: object) -> bool:
-    """Whether a driver writes segments, or takes whole ledgers only."""
+    """Return whether a driver writes segments, not only whole ledgers."""
     method = getattr(type(offloader), "streaming_offload", None)
     return method is not None and not getattr(method, "is_unsupported", False)
 
 
 def installed_drivers() -> tuple[str, ...]:
-    """Names of all drivers that are installed, sorted."""
+    """Return the names of all installed drivers, sorted."""
     return tuple(sorted(entry_points(group=DRIVER_GROUP).names))
 
 
 def driver_factory(name: str) -> Factory:
-    """The callable that a driver is registered with.
+    """Return the factory that a driver is registered with.
 
     Args:
-        name: As in a policy or in metadata; case does not count.
+        name: Name in a policy or in metadata, case-insensitive.
 
     Raises:
-        ConfigError: No such driver is installed.
+        ConfigError: The driver is not installed.
         MissingDependency: Its package cannot be imported.
     """
     with _lock:

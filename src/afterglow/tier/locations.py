@@ -1,11 +1,11 @@
-"""Tier locations: where offloaded objects are, and how a process opens the stores that hold them.
+"""Tier locations (driver, bucket, endpoint, region, prefix), and the opening of their stores.
 
-Objects of the built-in drivers are read and written through stores that are opened here. A location of any other driver
-is an address that only that driver understands: see :mod:`afterglow.tier.drivers`.
+Objects of the built-in drivers are read and written through stores that are opened here. The location of an external
+driver is opaque: only that driver interprets it, see :mod:`afterglow.tier.drivers`.
 
-A location is everything about a tier but its credentials. It is made from an address (``--tier``), from a policy, or
-from what metadata recorded when an object was written: objects are looked for where they were put, so that a later
-change of bucket never strands old data. Credentials and time-outs always come from the policy of today.
+A location contains everything about a tier except its credentials. It comes from an address (``--tier``), from a
+policy, or from the metadata of an object. Objects are read from the location that their metadata records, so that a
+change of bucket leaves old objects readable. Credentials and timeouts always come from the current policy.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
 FILESYSTEM: Final = "filesystem"
 MEMORY: Final = "memory"
 MAPFILES: Final = "filesystem-mapfiles"
-"""A directory of Hadoop MapFiles, as Pulsar's own ``filesystem`` driver writes them. No driver has this name."""
+"""Directory of Hadoop MapFiles, which Pulsar's own ``filesystem`` driver writes. Read only; not a driver name."""
 
 _S3_FAMILY: Final = {"aws-s3": "AWS_S3", "S3": "S3", "aliyun-oss": "ALIYUN_OSS"}
-"""Drivers that speak S3's protocol, each with the constant by which Pulsar's metadata names it."""
+"""Drivers of the S3 protocol, each with its constant in Pulsar's metadata."""
 _DRIVERS: Final = {name.lower(): name for name in (FILESYSTEM, MEMORY, *_S3_FAMILY)}
 
 _FORMAT_KEY: Final = "afterglowFormat"
 _FORMAT: Final = "blocks"
-"""Tells our directory of objects from the Hadoop MapFiles of Pulsar's own ``filesystem`` driver."""
+"""Distinguishes a directory of blocks from the Hadoop MapFiles of Pulsar's own ``filesystem`` driver."""
 _PREFIX_KEY: Final = "afterglowPrefix"
 
 _MAX_OPEN: Final = 64
-"""Stores kept open. A store costs some sockets; few servers know more than a handful of places."""
+"""Stores kept open. A store holds some sockets; few servers use more than a handful of locations."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierLocation:
-    """Where objects lie: everything but credentials."""
+    """Location of objects, without credentials."""
 
     driver: str
-    """As policies name it: ``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests; MAPFILES; or the
-    name of an external driver."""
+    """``filesystem``, ``S3``, ``aws-s3``, ``aliyun-oss``; ``memory`` in tests; MAPFILES; or the name of an external
+    driver."""
     bucket: str
     """The bucket; for ``filesystem`` the absolute path of the root directory."""
     region: str = ""
@@ -65,13 +65,13 @@ class TierLocation:
     endpoint: str = ""
     """URL of the service; empty: the provider's own."""
     prefix: str = ""
-    """What stands before every key, without slashes at its ends."""
+    """Prefix of every key, without leading or trailing slashes."""
     properties: tuple[tuple[str, str], ...] = ()
-    """What an external driver gave as its metadata, sorted by key: by these it finds its objects again."""
+    """Metadata of an external driver, sorted by key: the driver uses it to find its objects again."""
 
     @property
     def url(self) -> str:
-        """The address, as ``--tier`` takes it."""
+        """The address, as ``--tier`` accepts it."""
         below = f"/{self.prefix}" if self.prefix else ""
         if self.driver in {FILESYSTEM, MAPFILES}:
             return f"file://{quote(self.bucket)}{quote(below)}"
@@ -85,7 +85,7 @@ class TierLocation:
 
 
 def location_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierLocation:
-    """The place that an address names.
+    """Return the location that an address names.
 
     Raises:
         ConfigError: The address is malformed.
@@ -93,7 +93,7 @@ def location_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierLo
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ConfigError(f"tier {url!r} is no address; write file:///path or s3://bucket[/prefix]")
+        raise ConfigError(f"invalid tier address {url!r}; write file:///path or s3://bucket[/prefix]")
     if scheme == "file":
         return TierLocation(FILESYSTEM, _root(url))
     bucket, _, prefix = rest.partition("/")
@@ -102,28 +102,28 @@ def location_of_url(url: str, *, region: str = "", endpoint: str = "") -> TierLo
     if scheme in {"az", "gs"}:
         raise NotSupported(f"tier {url!r}: az:// and gs:// are not available in this release; use s3:// or file://")
     if scheme != "s3" or not bucket:
-        raise ConfigError(f"tier {url!r} names no place; write file:///path or s3://bucket[/prefix]")
+        raise ConfigError(f"invalid tier address {url!r}; write file:///path or s3://bucket[/prefix]")
     return TierLocation("S3" if endpoint else "aws-s3", bucket, region, endpoint, prefix.strip("/"))
 
 
 def location_of_policy(policy: BrokerConfig, own: TierLocation | None) -> TierLocation:
-    """Where a topic's objects go by its policy, with a built-in driver.
+    """Return the location of a topic's policy with a built-in driver.
 
     Args:
-        policy: The topic's.
-        own: The server's own tier, for policies that name no driver.
+        policy: Effective policy of the topic.
+        own: The server's own tier, for policies without a driver.
 
     Raises:
-        ConfigError: The policy names another driver, or none and there is no own tier, or lacks the driver's bucket.
+        ConfigError: The policy has an external driver, has none and ``own`` is None, or lacks the driver's bucket.
     """
     if policy.managed_ledger_offload_driver is None:
         if own is None:
-            raise ConfigError("there is no tier: set managedLedgerOffloadDriver, or start with --tier")
+            raise ConfigError("no tier configured; set managedLedgerOffloadDriver, or start with --tier")
         return own
     driver = _DRIVERS.get(policy.managed_ledger_offload_driver.lower())
     if driver is None:
         raise ConfigError(
-            f"managedLedgerOffloadDriver={policy.managed_ledger_offload_driver} is not a built-in driver, so that its "
+            f"managedLedgerOffloadDriver={policy.managed_ledger_offload_driver} is not a built-in driver, so its "
             f"objects cannot be listed here; the built-in drivers are {', '.join(_S3_FAMILY)} and {FILESYSTEM}"
         )
     if driver == FILESYSTEM:
@@ -139,10 +139,10 @@ def location_of_policy(policy: BrokerConfig, own: TierLocation | None) -> TierLo
 
 
 def driver_setting(policy: BrokerConfig, driver: str, suffix: str) -> Any:
-    """A property of a driver: of its keys the first that was given; see :func:`driver_keys`.
+    """Return a setting of a driver: the first of its keys that is set; see :func:`driver_keys`.
 
     Args:
-        policy: The topic's.
+        policy: Effective policy of the topic.
         driver: Name of the driver.
         suffix: ``Bucket``, ``Region``, ``ServiceEndpoint``, ``MaxBlockSizeInBytes`` or ``ReadBufferSizeInBytes``.
     """
@@ -155,16 +155,16 @@ def driver_setting(policy: BrokerConfig, driver: str, suffix: str) -> Any:
 
 
 def is_built_in(driver: str) -> bool:
-    """Whether a driver, by its name in any case, stores blocks that are read and written here; else it is external."""
+    """Return whether a driver name, case-insensitive, is built in; else the driver is external."""
     return driver.lower() in _DRIVERS
 
 
 def location_of_driver(driver: OffloadDriverMetadata) -> TierLocation:
-    """Where metadata says that an object was put. Whether an external driver is installed is found out when it is used.
+    """Return the location that metadata records for an object. An external driver need not be installed.
 
     Raises:
-        NotSupported: The driver stored another format than blocks.
-        CorruptMetadata: The properties of a built-in driver do not tell a place.
+        NotSupported: The objects are MapFiles, which :func:`mapfiles_of_driver` locates.
+        CorruptMetadata: The properties of a built-in driver have no location.
     """
     properties = {pair.key: pair.value for pair in driver.properties}
     name = _DRIVERS.get(driver.name.lower())
@@ -174,14 +174,14 @@ def location_of_driver(driver: OffloadDriverMetadata) -> TierLocation:
         root = properties.get("storageBasePath", "")
         if properties.get(_FORMAT_KEY) != _FORMAT:
             raise NotSupported(
-                f"Hadoop MapFiles of Pulsar's filesystem driver in {root or 'a directory'} can only be read as whole "
-                f"ledgers; this needs a directory of blocks, with {_FORMAT_KEY}={_FORMAT}"
+                f"{root or 'a directory'} has Hadoop MapFiles of Pulsar's filesystem driver, which are read only as "
+                f"whole ledgers; this operation needs a directory of blocks, with {_FORMAT_KEY}={_FORMAT}"
             )
         if not root.startswith("/"):
-            raise CorruptMetadata(f"the metadata of driver {name} has no absolute storageBasePath: {root!r}")
+            raise CorruptMetadata(f"storageBasePath in the metadata of driver {name} is not an absolute path: {root!r}")
         return TierLocation(FILESYSTEM, root, prefix=properties.get(_PREFIX_KEY, ""))
     if not properties.get("bucket"):
-        raise CorruptMetadata(f"the metadata of driver {name} names no bucket: {properties}")
+        raise CorruptMetadata(f"bucket is missing in the metadata of driver {name}: {properties}")
     return TierLocation(
         name,
         properties["bucket"],
@@ -192,17 +192,17 @@ def location_of_driver(driver: OffloadDriverMetadata) -> TierLocation:
 
 
 def external_location(driver: str, properties: Mapping[str, str]) -> TierLocation:
-    """The place of an external driver, by the metadata that the driver gave."""
+    """Return the location of an external driver with the metadata that it returned."""
     bucket, region, endpoint = (properties.get(name, "") for name in ("bucket", "region", "serviceEndpoint"))
     return TierLocation(driver, bucket, region, endpoint, properties=tuple(sorted(properties.items())))
 
 
 def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierLocation | None:
-    """Where metadata says that Pulsar's ``filesystem`` driver has put MapFiles; None where something else is told.
+    """Return the location of MapFiles that Pulsar's ``filesystem`` driver wrote; None for any other driver metadata.
 
     Raises:
         NotSupported: They are not on a local file system.
-        CorruptMetadata: The driver's properties do not tell a place.
+        CorruptMetadata: The driver's properties have no location.
     """
     properties = {pair.key: pair.value for pair in driver.properties}
     if driver.name.lower() != FILESYSTEM or properties.get(_FORMAT_KEY) == _FORMAT:
@@ -214,12 +214,12 @@ def mapfiles_of_driver(driver: OffloadDriverMetadata) -> TierLocation | None:
         return TierLocation(MAPFILES, _root(root))
     except ConfigError as error:
         raise CorruptMetadata(
-            f"the metadata of driver {driver.name} has no absolute storageBasePath: {error}"
+            f"storageBasePath in the metadata of driver {driver.name} is not an absolute path: {error}"
         ) from error
 
 
 def driver_metadata(location: TierLocation) -> dict[str, str]:
-    """Properties of a place for ``OffloadDriverMetadata``, in Pulsar's order; the driver is its name."""
+    """Return the properties of a location for ``OffloadDriverMetadata``, in Pulsar's order."""
     if not is_built_in(location.driver):
         return dict(location.properties)
     ours = {_PREFIX_KEY: location.prefix} if location.prefix else {}
@@ -235,7 +235,7 @@ def driver_metadata(location: TierLocation) -> dict[str, str]:
 
 
 def location_of_record(location: afterglow_pb2.ObjectLocation) -> TierLocation:
-    """The place in a record of ours."""
+    """Return the location in an ``ObjectLocation`` record."""
     properties = tuple(sorted(location.driver_metadata.items()))
     return TierLocation(
         location.driver, location.bucket, location.region, location.endpoint, location.prefix, properties
@@ -243,7 +243,7 @@ def location_of_record(location: afterglow_pb2.ObjectLocation) -> TierLocation:
 
 
 def location_record(location: TierLocation, key: str) -> afterglow_pb2.ObjectLocation:
-    """A place and an object's key for a record of ours."""
+    """Return the ``ObjectLocation`` record of a location and an object's key."""
     return afterglow_pb2.ObjectLocation(
         driver=location.driver,
         bucket=location.bucket,
@@ -256,10 +256,10 @@ def location_record(location: TierLocation, key: str) -> afterglow_pb2.ObjectLoc
 
 
 def store_options(location: TierLocation, policy: BrokerConfig) -> dict[str, str]:
-    """What :func:`~afterglow.storage.open_store` needs beside the place's address. Holds secrets: do not print it.
+    """Return the options of :func:`~afterglow.storage.open_store` for a location. They contain secrets: never log them.
 
     Raises:
-        NotSupported: The policy wants a role to be assumed.
+        NotSupported: The policy has a role to assume.
     """
     if location.driver not in _S3_FAMILY:
         return {}
@@ -267,7 +267,7 @@ def store_options(location: TierLocation, policy: BrokerConfig) -> dict[str, str
     options = {
         "retry_deadline_s": str(deadline_s),
         "timeout_s": str(deadline_s),
-        # so that a request whose connection has died is repeated before its time is up
+        # Half the deadline leaves time to retry a request whose connection is dead.
         "read_timeout_s": str(max(deadline_s / 2, 1)),
     }
     if location.endpoint:
@@ -275,7 +275,7 @@ def store_options(location: TierLocation, policy: BrokerConfig) -> dict[str, str
     if location.region:
         options["region"] = location.region
     if location.driver == "aliyun-oss":
-        options["path_style"] = "false"  # the service refuses buckets in the path
+        options["path_style"] = "false"  # the service rejects buckets in the path
     options |= _credentials(location, policy)
     return options
 
@@ -289,39 +289,39 @@ def _credentials(location: TierLocation, policy: BrokerConfig) -> dict[str, str]
         return {"access_key": key, "secret_key": secret}
     if policy.s3_managed_ledger_offload_role:
         raise NotSupported(
-            "s3ManagedLedgerOffloadRole is not assumed by this release; give the role to the SDK instead, as role_arn "
-            "of an AWS profile, or set s3ManagedLedgerOffloadCredentialId and s3ManagedLedgerOffloadCredentialSecret"
+            "s3ManagedLedgerOffloadRole is not supported in this release; configure role_arn in an AWS profile, or set "
+            "s3ManagedLedgerOffloadCredentialId and s3ManagedLedgerOffloadCredentialSecret"
         )
     return {}
 
 
 class Tiers:
-    """Opened stores by place. Thread-safe; the ones unused for longest are let go.
+    """Open stores by location. Thread-safe; evicts the least recently used ones.
 
     Args:
-        wrap: Put around every store that is opened, to count, throttle or spoil its requests.
-        health: Is told of every try of a request; by default one that makes no probes.
+        wrap: Wraps every opened store, to count, throttle or fail its requests.
+        health: Observes every attempt of a request; by default one without probes.
     """
 
     def __init__(
         self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store, health: TierHealth | None = None
     ) -> None:
         self.health = TierHealth() if health is None else health
-        """Which places do not answer."""
+        """Availability of the locations."""
         self._wrap = wrap
         self._lock = Lock()
         self._open: OrderedDict[tuple[TierLocation, frozenset[tuple[str, str]]], ObjectStore] = OrderedDict()
 
     def store(self, location: TierLocation, policy: BrokerConfig) -> ObjectStore:
-        """The store of a place, with the policy's credentials. Nothing is asked of it yet.
+        """Return the store of a location, with the policy's credentials. No request is sent yet.
 
         Raises:
-            ConfigError: Place and policy do not make a store, or the place is that of an external driver.
+            ConfigError: Location or policy is invalid for a store, or the driver is external.
             MissingDependency: The store's SDK is not installed.
-            NotSupported: The policy asks for something that stores here do not offer.
+            NotSupported: The policy has a setting that stores do not support.
         """
         if location.driver != MAPFILES and not is_built_in(location.driver):
-            raise ConfigError(f"{location} belongs to the external driver {location.driver}, which opens no store")
+            raise ConfigError(f"{location} belongs to the external driver {location.driver}, which has no object store")
         options = store_options(location, policy)
         key = (location, frozenset(options.items()))
         with self._lock:
@@ -337,33 +337,33 @@ class Tiers:
 
 
 def _root(url: str) -> str:
-    """The absolute directory of a ``file`` URL; ``file:/path`` is written by Hadoop, ``file:///path`` by all others."""
+    """Return the absolute directory of a ``file`` URL; Hadoop writes ``file:/path``, other tools ``file:///path``."""
     scheme, _, rest = url.partition(":")
     path = unquote(rest.removeprefix("//"))
     if scheme != "file":
-        raise NotSupported(f"the directory {url!r} is not on a local file system; use file:///path")
+        raise NotSupported(f"directory {url!r} is not on a local file system; use file:///path")
     if not path.startswith("/"):
-        raise ConfigError(f"{url!r} names no absolute path; write file:///path")
+        raise ConfigError(f"{url!r} is not an absolute path; write file:///path")
     return str(PurePosixPath(path))
 
 
-_KEYS_OF: Final = "aws-s3"
-"""Whose keys for region and endpoint hold for ``--tier``: of all drivers it knows the most spellings of them."""
+_REGION_AND_ENDPOINT_DRIVER: Final = "aws-s3"
+"""Driver whose settings for region and endpoint apply to ``--tier``: it has the most alternative keys for them."""
 
 
 def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierLocation:
-    """The tier of a server.
+    """Return the location of a server's own tier.
 
     Args:
-        home: The server's home directory, which must be there.
-        url: What ``--tier`` says; None: the directory ``tier`` in the home, made where there is none. Another directory
-            is never made: it may be the place of a disk that is not mounted.
+        home: The server's home directory, which must exist.
+        url: The value of ``--tier``; None: the directory ``tier`` in the home, created if missing. Other directories
+            are not created: a missing one may be the mount point of a disk that is not mounted.
         config: The broker's settings, for region and endpoint.
 
     Raises:
-        ConfigError: The address is malformed or of a kind that is not supported, names a directory that is not there,
-            or is lost with the process.
-        OSError: The directory in the home cannot be made.
+        ConfigError: The address is malformed or not supported, names a missing directory, or would not outlive the
+            process.
+        OSError: The directory in the home cannot be created.
     """
     if url is None:
         own = home.absolute() / "tier"
@@ -372,13 +372,13 @@ def own_tier(home: Path, url: str | None, config: BrokerConfig) -> TierLocation:
     try:
         location = location_of_url(
             url,
-            region=driver_setting(config, _KEYS_OF, "Region") or "",
-            endpoint=driver_setting(config, _KEYS_OF, "ServiceEndpoint") or "",
+            region=driver_setting(config, _REGION_AND_ENDPOINT_DRIVER, "Region") or "",
+            endpoint=driver_setting(config, _REGION_AND_ENDPOINT_DRIVER, "ServiceEndpoint") or "",
         )
     except NotSupported as error:
         raise ConfigError(f"--tier cannot be used: {error}") from error
     if location.driver == MEMORY:
         raise ConfigError(f"--tier {url} would be lost with this process; use file:///path or s3://bucket[/prefix]")
     if location.driver == FILESYSTEM and not Path(location.bucket).is_dir():
-        raise ConfigError(f"--tier {url}: there is no directory {location.bucket}; make it, or mount its disk, first")
+        raise ConfigError(f"--tier {url}: directory {location.bucket} is missing; create it, or mount its disk")
     return location
