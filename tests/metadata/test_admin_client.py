@@ -59,7 +59,7 @@ def test_lists_of_names_are_given(admin: RecordedAdmin, api: AdminClient) -> Non
 @pytest.mark.parametrize("answer", [[1], {"a": 1}, "a", 7])
 def test_an_answer_that_is_no_list_of_names_is_told(admin: RecordedAdmin, api: AdminClient, answer: Any) -> None:
     admin.answers["tenants"] = answer
-    with pytest.raises(CorruptMetadata, match=r"source http.*response for tenants: .*check that it is a Pulsar admin API"):
+    with pytest.raises(CorruptMetadata, match=r"response for tenants: .*check that it is a Pulsar admin API"):
         api.tenants()
 
 

@@ -64,13 +64,13 @@ def test_the_end_of_a_topic_may_be_before_its_first_entry() -> None:
     ],
 )
 def test_lists_that_make_no_sense_are_told_with_the_topic(info: dict[str, Any], stats: dict[str, Any]) -> None:
-    with pytest.raises(CorruptMetadata, match="topic-x: what the admin API tells of its ledgers"):
+    with pytest.raises(CorruptMetadata, match="topic-x: invalid ledger list in the admin API"):
         ledger_list(info, stats, "topic-x")
 
 
 @pytest.mark.parametrize("stats", [{}, {"lastConfirmedEntry": 3}, {"lastConfirmedEntry": "here"}])
 def test_ends_that_make_no_sense_are_told_with_the_topic(stats: dict[str, Any]) -> None:
-    with pytest.raises(CorruptMetadata, match="topic-x: what the admin API tells of its end"):
+    with pytest.raises(CorruptMetadata, match="topic-x: invalid lastConfirmedEntry in the admin API"):
         last_confirmed(stats, "topic-x")
 
 
@@ -85,5 +85,5 @@ def test_schemas_come_oldest_first_with_their_versions_as_messages_carry_them() 
     "row", [{}, {"version": -1, "type": "JSON", "data": ""}, {"version": 1, "type": "KEY_VALUE", "data": "{"}, None]
 )
 def test_schemas_that_make_no_sense_are_told_with_the_topic(row: Any) -> None:
-    with pytest.raises(CorruptMetadata, match="topic-x: what the admin API tells of its schemas"):
+    with pytest.raises(CorruptMetadata, match="topic-x: invalid schemas in the admin API"):
         schema_versions({"getSchemaResponses": [row]}, "topic-x")

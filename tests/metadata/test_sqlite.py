@@ -256,7 +256,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(path: Path) -> None:
 def test_a_database_of_somebody_else_is_refused_and_kept(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(CorruptMetadata, match="no metadata database of Afterglow"):
+    with pytest.raises(CorruptMetadata, match="not a metadata database of Afterglow"):
         SqliteMetadataStore(path)
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from afterglow.errors import AfterglowError, ConfigError, MetadataUnavailable
-from afterglow.metadata.admin_client import AdminHttp, Answer, parse_admin_url
+from afterglow.metadata.admin_client import AdminHttp, AdminResponse, parse_admin_url
 from afterglow.metadata.cluster_credentials import ClusterCredentials
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class AdminClient:
         """
         return _value(self._exchange(method, path, body, query))
 
-    def content(self, path: str, **query: str) -> Answer:
+    def content(self, path: str, **query: str) -> AdminResponse:
         """Return an answer that is not JSON.
 
         Raises:
@@ -140,8 +140,8 @@ class AdminClient:
         """
         with self._errors(), self._link.open(*self._request(method, path, body), self._timeout_s) as (answer, call):
             if answer.status >= 300:
-                raise _refused(Answer(answer.status, answer.read(), call, answer.headers))
-            yield (_value(Answer(answer.status, line, call, answer.headers)) for line in answer)
+                raise _refused(AdminResponse(answer.status, answer.read(), call, answer.headers))
+            yield (_value(AdminResponse(answer.status, line, call, answer.headers)) for line in answer)
 
     def _list(self, path: str, item_type: type, plural: str) -> list[Any]:
         found = self.get(path)
@@ -149,7 +149,7 @@ class AdminClient:
             raise self._unexpected(path, found, f"a list of {plural}")
         return found
 
-    def _exchange(self, method: str, path: str, body: object, query: dict[str, str] | None) -> Answer:
+    def _exchange(self, method: str, path: str, body: object, query: dict[str, str] | None) -> AdminResponse:
         with self._errors():
             answer = self._link.exchange(*self._request(method, path, body, query), self._timeout_s)
         if answer.status >= 300:
@@ -187,19 +187,19 @@ class AdminClient:
         )
 
 
-def _value(answer: Answer) -> Any:
+def _value(answer: AdminResponse) -> Any:
     text = _text(answer)
     try:
         return json.loads(text) if text else None
     except ValueError as error:
         raise AdminFailed(
-            f"{answer.call} returned {text[:_MAX_QUOTED_CHARS]!r}, which is not valid JSON; check that the address is "
-            "that of an admin API",
+            f"{answer.request} returned {text[:_MAX_QUOTED_CHARS]!r}, which is not valid JSON; check that the address "
+            "is that of an admin API",
             answer.status,
         ) from error
 
 
-def _refused(answer: Answer) -> AdminFailed:
+def _refused(answer: AdminResponse) -> AdminFailed:
     text = _text(answer)
     try:
         value = json.loads(text)
@@ -208,8 +208,8 @@ def _refused(answer: Answer) -> AdminFailed:
     if isinstance(value, dict) and isinstance(value.get("reason"), str):
         return AdminFailed(value["reason"], answer.status)
     detail = f": {text[:_MAX_QUOTED_CHARS]}" if text else ""
-    return AdminFailed(f"{answer.call} failed with status {answer.status}{detail}", answer.status)
+    return AdminFailed(f"{answer.request} failed with status {answer.status}{detail}", answer.status)
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: AdminResponse) -> str:
     return answer.content.decode("utf-8", "replace").strip()

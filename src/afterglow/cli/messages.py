@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from afterglow.cli.client import AdminClient
     from afterglow.cli.output import Output
-    from afterglow.metadata.admin_client import Answer
+    from afterglow.metadata.admin_client import AdminResponse
     from afterglow.metadata.names import TopicName
 
 _REPORT_EVERY: Final = 1000
@@ -354,7 +354,7 @@ def _peek(client: AdminClient, topic: TopicName, path: str, count: int) -> Itera
                 return
 
 
-def _entry_messages(answer: Answer, topic: TopicName) -> Iterator[ReceivedMessage]:
+def _entry_messages(answer: AdminResponse, topic: TopicName) -> Iterator[ReceivedMessage]:
     """Return the messages of an entry; an encrypted batch counts as one, since the key is not available.
 
     Raises:
@@ -371,7 +371,7 @@ def _entry_messages(answer: Answer, topic: TopicName) -> Iterator[ReceivedMessag
         batch = int(headers["X-Pulsar-num-batch-message"] or 0)
         properties = json.loads(headers["X-Pulsar-PROPERTY"] or "{}")
     except ValueError as error:
-        raise AdminFailed(f"{answer.call} did not return a Pulsar message: {error}; check --admin-url") from error
+        raise AdminFailed(f"{answer.request} did not return a Pulsar message: {error}; check --admin-url") from error
     common: dict[str, Any] = {"topic": str(topic), "ledger_id": ledger_id, "entry_id": entry_id}
     if not batch or headers["X-Pulsar-Is-Encrypted"] == "true":
         key = headers["X-Pulsar-partition-key"]

@@ -192,7 +192,7 @@ class _TopicView(NamedTuple):
         data = None if body is None else json.dumps(body).encode()
         answer = self.admin.exchange(method, path, data, _CALL_TIMEOUT_S)
         if answer.status >= 300:
-            raise AfterglowError(f"{answer.call} was answered with {answer.status}: {answer.content.decode()}")
+            raise AfterglowError(f"{answer.request} was answered with {answer.status}: {answer.content.decode()}")
         return json.loads(answer.content) if answer.content else None
 
     def snapshot(self) -> TopicSnapshot:
