@@ -81,7 +81,7 @@ def test_a_namespaces_policies_are_not_removed_where_they_are_set(admin: Admin) 
         (412, {"managedLedgerOffloadMaxThreads": 0}, "of at least 1"),
         (412, {"managedLedgerOffloadThresholdInBytes": {}}, "is not a size"),
         (412, {"streamingOffloadBlockSizeInBytes": 9 << 20}, "streamingOffloadPartSizeInBytes"),
-        (412, {SECRET: "********"}, "give the value"),
+        (412, {SECRET: "********"}, "send the value"),
     ],
 )
 def test_policies_that_cannot_be_obeyed_are_refused_and_change_nothing(

@@ -73,7 +73,7 @@ def test_properties_leave_room_for_the_list_of_ledgers(admin: Admin, partitions:
     admin.do("PUT", f"{TOPIC}/properties", {"a": LARGE.lower()})
     admin.get(f"{TOPIC}/properties")
     before = admin.state()
-    assert "at most 65536" in admin.refused(412, "PUT", f"{TOPIC}/properties", {"b": LARGE})
+    assert "limit of 65536" in admin.refused(412, "PUT", f"{TOPIC}/properties", {"b": LARGE})
     assert admin.state() == before
     admin.do("DELETE", f"{TOPIC}/properties?key=a")
     admin.do("PUT", f"{TOPIC}/properties", {"b": LARGE})

@@ -259,7 +259,7 @@ def test_a_number_of_partitions_may_be_in_quotes(admin: Admin) -> None:
 
 def test_a_listener_that_the_broker_does_not_have_is_refused(admin: Admin) -> None:
     path = "/lookup/v2/topic/persistent/public/default/t"
-    assert "does not have the listener 'external'" in admin.refused(503, "GET", f"{path}?listenerName=external")
+    assert "listener not found: 'external'" in admin.refused(503, "GET", f"{path}?listenerName=external")
 
 
 def test_there_is_no_coordinator_of_transactions(admin: Admin) -> None:

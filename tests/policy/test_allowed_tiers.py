@@ -8,7 +8,7 @@ import pytest
 
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, TierNotAllowed
-from afterglow.policy.allowed_tiers import AllowedTiers, Levels
+from afterglow.policy.allowed_tiers import AllowedTiers, StoredPolicies
 from afterglow.policy.fields import NAMESPACE_OFFLOAD, TOPIC_OFFLOAD
 from afterglow.tier.locations import location_of_url
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from afterglow.tier.locations import TierLocation
 
 HERE = "http://minio:9000"
-NOTHING = Levels({}, {})
+NOTHING = StoredPolicies({}, {})
 
 
 def s3(bucket: str, **fields: Any) -> dict[str, Any]:
@@ -29,15 +29,15 @@ def directory(uri: str) -> dict[str, Any]:
     return {"managedLedgerOffloadDriver": "filesystem", "fileSystemURI": uri}
 
 
-def of_namespace(fields: dict[str, Any]) -> Levels:
-    return Levels({NAMESPACE_OFFLOAD: fields}, {})
+def of_namespace(fields: dict[str, Any]) -> StoredPolicies:
+    return StoredPolicies({NAMESPACE_OFFLOAD: fields}, {})
 
 
 def is_allowed(tiers: AllowedTiers, fields: dict[str, Any]) -> bool:
     """Whether each level may set fields where none were set; no level may set what another may not."""
     levels = (
-        Levels({}, {TOPIC_OFFLOAD: fields}),
-        Levels({}, {"global": {TOPIC_OFFLOAD: fields}}),
+        StoredPolicies({}, {TOPIC_OFFLOAD: fields}),
+        StoredPolicies({}, {"global": {TOPIC_OFFLOAD: fields}}),
         of_namespace(fields),
     )
     refused = [wanted for wanted in levels if is_refused(tiers, wanted)]
@@ -45,7 +45,7 @@ def is_allowed(tiers: AllowedTiers, fields: dict[str, Any]) -> bool:
     return not refused
 
 
-def is_refused(tiers: AllowedTiers, wanted: Levels) -> bool:
+def is_refused(tiers: AllowedTiers, wanted: StoredPolicies) -> bool:
     try:
         tiers.check("namespace acme/orders", wanted, NOTHING)
     except TierNotAllowed:

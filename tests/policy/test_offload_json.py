@@ -96,8 +96,8 @@ def test_a_read_priority_is_taken_in_every_spelling_and_written_as_pulsars_const
         ({"managedLedgerOffloadedReadPriority": "nearest"}, "'nearest' is not one of bookkeeper-first"),
         ({"managedLedgerOffloadTresholdInBytes": 1}, "did you mean managedLedgerOffloadThresholdInBytes"),
         ({"nonsense": 1}, "no field 'nonsense'"),
-        ({"brokerServicePort": 1}, "brokerServicePort is no field of offload policies"),
-        ({"defaultRetentionSizeInMB": 1}, "defaultRetentionSizeInMB is no field of offload policies"),
+        ({"brokerServicePort": 1}, "brokerServicePort is not a field of offload policies"),
+        ({"defaultRetentionSizeInMB": 1}, "defaultRetentionSizeInMB is not a field of offload policies"),
         ({"managedLedgerOffloadMaxThreads": 0}, "managedLedgerOffloadMaxThreads: 0 is not an integer of at least 1"),
         ({"managedLedgerOffloadMaxThreads": 1.5}, "1.5 is not an integer"),
         ({"managedLedgerOffloadMaxThreads": 2**64}, "is not an integer"),
@@ -110,11 +110,11 @@ def test_a_read_priority_is_taken_in_every_spelling_and_written_as_pulsars_const
         ({"managedLedgerOffloadExtraConfiga": {}}, "is not a string"),
         (
             {"managedLedgerExtraConfigurations": {"a": "1"}, "managedLedgerOffloadExtraConfiga": "2"},
-            "managedLedgerExtraConfigurations and managedLedgerOffloadExtraConfiga give one property two different",
+            "managedLedgerExtraConfigurations and managedLedgerOffloadExtraConfiga give one property different",
         ),
         ({"managedLedgerExtraConfigurations": {"a": {}}}, "is not a string"),
         ({"managedLedgerExtraConfigurations": {"streamingOffloadEnabled": "yes"}}, "'yes' is not true or false"),
-        ({"offloadSizeInMB": 1, "managedLedgerOffloadThresholdInBytes": 1}, "two different values"),
+        ({"offloadSizeInMB": 1, "managedLedgerOffloadThresholdInBytes": 1}, "different values"),
     ],
 )
 def test_what_pulsar_silently_loses_is_refused_by_name(fields: dict[str, Any], complaint: str) -> None:
@@ -202,7 +202,7 @@ def test_a_masked_secret_sent_back_stays_what_it_is() -> None:
     stored = {SECRET: "swordfish"}
     assert replaced(shown(stored), stored) == stored
     assert merged(stored, {SECRET: MASK, "managedLedgerOffloadMaxThreads": 3})[SECRET] == "swordfish"
-    with pytest.raises(ConfigError, match="give the value"):
+    with pytest.raises(ConfigError, match="send the value"):
         replaced({SECRET: MASK}, {})
 
 

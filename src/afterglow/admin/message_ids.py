@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from afterglow.admin import values
 from afterglow.admin.errors import bad_request
 from afterglow.broker.consumer import prepare_entry
-from afterglow.catalog.json_nodes import check_given
+from afterglow.catalog.json_nodes import check_properties_size
 from afterglow.format.position import LATEST, Position, parse_position
 from afterglow.ledger.acks import to_words
 
@@ -59,7 +59,7 @@ def decode(body: object) -> MessageReference:
     ledger_id = values.integer(body.get("ledgerId"), "ledgerId", _LONG_MIN, values.LONG_MAX)
     entry_id = values.integer(body.get("entryId"), "entryId", _LONG_MIN, values.LONG_MAX)
     properties = values.text_map(body.get("properties"), "properties")
-    check_given(properties)
+    check_properties_size(properties)
     return MessageReference(
         Position(ledger_id, entry_id),
         values.integer(body.get("batchIndex", -1), "batchIndex", -1),

@@ -11,7 +11,7 @@ from afterglow.admin.access import Access
 from afterglow.admin.errors import conflict, not_allowed, precondition_failed
 from afterglow.admin.resource import Resources
 from afterglow.broker.consumer import prepare_entry
-from afterglow.catalog.json_nodes import check_given
+from afterglow.catalog.json_nodes import check_properties_size
 from afterglow.format.position import EARLIEST, LedgerRange, Position
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.ledger.durable_cursor import DurableCursor
@@ -269,7 +269,7 @@ async def get_properties(call: Call) -> dict[str, str]:
 async def replace_properties(call: Call) -> None:
     """Replace the properties of a subscription, on all partitions."""
     properties = values.text_map(await call.body(), "properties")
-    check_given(properties)
+    check_properties_size(properties)
     cursors = [subscription.cursor for subscription in await targets.subscriptions(call)]
     durable = [cursor for cursor in cursors if isinstance(cursor, DurableCursor)]
     if len(durable) < len(cursors):

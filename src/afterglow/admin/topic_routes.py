@@ -19,7 +19,7 @@ from afterglow.admin.errors import (
 from afterglow.admin.resource import Resources
 from afterglow.broker.requests import TRANSACTION_COORDINATOR, check_listener
 from afterglow.broker.topic_creation import max_partitions
-from afterglow.catalog.json_nodes import check_given
+from afterglow.catalog.json_nodes import check_properties_size
 from afterglow.errors import NotFound
 from afterglow.ledger.properties import INDEX, TOPIC_EPOCH, set_text
 
@@ -308,7 +308,7 @@ async def _change_properties(call: Call, properties: dict[str, str | None]) -> N
 
 def _given_properties(body: object) -> dict[str, str]:
     properties = values.text_map(body, "properties")
-    check_given(properties)
+    check_properties_size(properties)
     for key in properties:
         _check_key(key)
     return properties
@@ -326,7 +326,7 @@ def _put_properties(properties: Mapping[str, str | None], info: ManagedLedgerInf
     for key, value in properties.items():
         set_text(info, key, value)
     if any(value is not None for value in properties.values()):
-        check_given(_user_properties(info))
+        check_properties_size(_user_properties(info))
 
 
 def _user_properties(info: ManagedLedgerInfo) -> dict[str, str]:

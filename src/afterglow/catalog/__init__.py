@@ -1,4 +1,5 @@
-"""The catalog: tenants, namespaces with their stored policies, partitioned topics, and clusters, at Pulsar's own paths.
+"""The catalog: tenants, namespaces with their stored policies, partitioned topics, clusters, and schemas.
 
-Entry point: :class:`~afterglow.catalog.catalog.Catalog`.
+Entry points: :class:`~afterglow.catalog.catalog.Catalog`, and for schemas
+:class:`~afterglow.catalog.schema_registry.SchemaRegistry`.
 """

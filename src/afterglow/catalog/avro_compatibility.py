@@ -1,15 +1,15 @@
-"""Avro definitions: whether one is well-formed, and whether data written by one can be read by another.
+"""Avro definitions: validity, and whether a reader's schema resolves a writer's.
 
-Avro's own library parses. Whether a reader resolves a writer is decided here as Avro's Java library decides for
-Pulsar's brokers, since the libraries differ: names of records do not count, and neither do symbols that an enum lacks;
-of enums and fixed types the short name counts; aliases of the reader rename the writer's types and fields; and of a
-union the reader takes the first branch that matches, a record by its full name or else by its fields.
+Avro's Python library parses. Resolution follows Avro's Java library, which Pulsar's brokers use and which differs from
+the Python one: names of records and missing symbols of an enum are ignored; enums and fixed types are compared by short
+name; aliases of the reader rename the writer's types and fields; in a union the reader takes the first branch that
+matches, a record by its full name or else by its fields.
 
-Before the library sees a definition, names of logical types are taken out: they do not count for compatibility, and the
-library warns of those that it does not know. Names may have any characters (Java's nested classes have ``$``), and
-defaults are not checked against their types until a reader needs them.
+Names of logical types are removed before parsing: they do not affect compatibility, and the library warns of unknown
+ones. Names may have any characters (Java's nested classes have ``$``), and defaults are not checked against their types
+until a reader needs them.
 
-Definitions come from clients, so the work is bounded: a comparison that takes too many steps is refused.
+Definitions come from clients, so the work is limited: a comparison that takes too many steps is refused.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from avro.schema import Schema
 
     Node: TypeAlias = Any
-    """A schema whose kind, and so what it has, is known to be that of the one that it is compared with."""
+    """A schema that has the same kind as the one that it is compared with, and so the same attributes."""
 
 MAX_STEPS: Final = 50_000
-"""Pairs of types that one comparison looks at, some 5 µs each; 1,000 nullable fields make 5,000."""
+"""Pairs of types in one comparison, some 5 µs each; 1,000 nullable fields make 5,000."""
 
 MAX_DEPTH: Final = 64
-"""Definitions nested deeper than this are refused; the recursion over them must end well before Python's does."""
+"""Nesting of a definition. The recursion over it must end well before Python's limit."""
 
 _PROMOTED: Final = {
     "int": {"long", "float", "double"},
@@ -55,50 +55,50 @@ _PROMOTED: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""What a reader may have in place of a writer's type."""
+"""Types that a reader may have for a writer's type."""
 
 
 class NotAvro(AfterglowError, ValueError):
-    """A definition is not one of Avro."""
+    """A definition is not valid Avro."""
 
 
 class TooComplex(AfterglowError, ValueError):
-    """Two definitions take too long to compare."""
+    """A comparison of two definitions takes too many steps."""
 
 
 def parse(definition: Any) -> Schema:
-    """Return the schema that a definition, parsed from JSON, stands for.
+    """Parse a definition that was decoded from JSON.
 
     Raises:
-        NotAvro: It stands for none.
+        NotAvro: It is not valid Avro.
     """
     try:
         return make_avsc_object(_plain(definition), validate_enum_symbols=False, validate_names=False)
     except (AvroException, TypeError, AttributeError, KeyError, ValueError) as error:
-        # The library looks into what it was given before it checks its type.
+        # The library accesses attributes of its argument before it checks the type.
         raise NotAvro(str(error)[:200]) from error
 
 
 def is_union(schema: Schema) -> bool:
-    """Whether the whole schema is a union, which Pulsar does not take for AVRO."""
+    """Whether the schema is a union, which Pulsar refuses for AVRO."""
     return isinstance(schema, UnionSchema)
 
 
 def unreadable(reader: Schema, writer: Schema) -> str | None:
-    """Return why a reader may fail on data of a writer; None where it never does.
+    """The reason why a reader may fail on data of a writer; None if it never does.
 
     Raises:
-        TooComplex: The comparison would take too long.
+        TooComplex: The comparison takes too many steps.
     """
     try:
         return _Resolver(reader).resolve(writer, reader, "").first_error(set())
     except RecursionError:
-        raise TooComplex("the definitions refer to each other too deep to compare: make them smaller") from None
+        raise TooComplex("the definitions are nested too deeply to compare: make them smaller") from None
 
 
 @dataclass(eq=False, slots=True)
 class _Resolution:
-    """What becomes of one type of the writer's."""
+    """Result of resolving one type of the writer."""
 
     error: str | None = None
     parts: list[_Resolution] = field(default_factory=list)
@@ -111,12 +111,12 @@ class _Resolution:
 
     @property
     def has_match_error(self) -> bool:
-        """Whether it fails at once; what is deeper does not keep a branch of a union from being taken."""
+        """Whether this level fails; errors below it do not exclude a branch of a union."""
         return self.error is not None or any(part.error is not None for part in self.parts)
 
 
 class _Resolver:
-    """Resolves one writer against one reader, whose aliases rename what the writer has."""
+    """Resolves a writer's schema against a reader's, whose aliases rename the writer's types and fields."""
 
     def __init__(self, reader: Schema) -> None:
         self._steps = 0
@@ -162,7 +162,7 @@ class _Resolver:
         pair = (id(writer), id(reader))
         if pair in self._records:
             return self._records[pair]
-        # Entered before its fields are looked at: a record may hold itself.
+        # Stored before its fields are resolved: a record may contain itself.
         result = self._records[pair] = _Resolution()
         theirs = {self._field_name(writer, each): each for each in writer.fields}
         ours = {each.name: each for each in reader.fields}
@@ -198,7 +198,7 @@ class _Resolver:
         return next((branch for branch in union.schemas if _kind(branch) in promoted), None)
 
     def _is_same(self, writer: Node, reader: Node, seen: dict[tuple[int, int], bool]) -> bool:
-        """Whether two unions, or parts of them, have the same branches in the same order, so that all is readable."""
+        """Whether two unions, or parts of them, have the same branches in the same order: then all data is readable."""
         self._step()
         if _kind(writer) != _kind(reader):
             return False
@@ -229,7 +229,7 @@ class _Resolver:
         return True
 
     def _is_of_type(self, value: Any, schema: Node) -> bool:
-        """Whether a default can be written as its type; that of a union is of the first branch."""
+        """Whether a default is valid for its type; that of a union has the type of the first branch."""
         self._step()
         match schema:
             case UnionSchema():
@@ -318,7 +318,7 @@ def _texts(value: object) -> Iterable[str]:
 
 
 def _plain(definition: Any, depth: int = 0) -> Any:
-    """A definition without logical types, and with ``{"type": {…}}`` unfolded, which the library does not know."""
+    """A definition without logical types, and with ``{"type": {…}}`` unfolded, which the library does not support."""
     if depth > MAX_DEPTH:
         raise NotAvro(f"it is nested more than {MAX_DEPTH} deep")
     if isinstance(definition, list):

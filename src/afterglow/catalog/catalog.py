@@ -1,7 +1,7 @@
-"""Tenants, namespaces and partitioned topics, at Pulsar's own paths and in its own JSON.
+"""Tenants, namespaces, partitioned topics and clusters, at Pulsar's own paths and in its own JSON.
 
-A namespace's policies are kept as the JSON object that the admin API shows, with fields that we do not know left as
-they are: an older release, or Pulsar itself, may know them.
+A namespace's policies are stored as the JSON object that the admin API shows. Unknown fields are preserved: another
+release, or Pulsar itself, may know them.
 """
 
 from __future__ import annotations
@@ -9,34 +9,83 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from afterglow.catalog import json_nodes
-from afterglow.catalog.clusters import ClusterRecords
-from afterglow.catalog.json_nodes import JsonNodes, check_given
-from afterglow.errors import AlreadyExists, NotEmpty, VersionConflict, WouldLoseData
+from afterglow.catalog.json_nodes import JsonNode, check_properties_size
+from afterglow.errors import AlreadyExists, NotEmpty, WouldLoseData
 from afterglow.metadata.names import Domain, NamespaceName, TopicName, check_entity, decode_name, encode_name
 from afterglow.metadata.paths import AfterglowPaths, topics_path
-from afterglow.metadata.store import MUST_NOT_EXIST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from afterglow.metadata.store import MetadataStore
 
     Json = dict[str, Any]
 
+_CLUSTERS: Final = "/admin/clusters"
 _POLICIES: Final = "/admin/policies"
 _PARTITIONED: Final = "/admin/partitioned-topics"
 
 
+class ClusterRecords:
+    """Records of clusters. Every change is one compare-and-set.
+
+    Pulsar uses them for replication, which is not supported here: they are stored for tools. The broker's own cluster
+    always exists, with or without a record.
+    """
+
+    def __init__(self, metadata: MetadataStore, own: str) -> None:
+        self._metadata = metadata
+        self._own = own
+
+    def names(self) -> list[str]:
+        """Names of all clusters, including the broker's own."""
+        stored = (name for name in self._metadata.children(_CLUSTERS) if self._node(name).exists())
+        return sorted({self._own, *stored})
+
+    def get(self, cluster: str) -> Json:
+        """The record of a cluster; empty if the broker's own cluster has none.
+
+        Raises:
+            NotFound: The cluster is unknown.
+        """
+        node = self._node(cluster)
+        return node.read_optional() or {} if cluster == self._own else node.read()
+
+    def create(self, cluster: str, data: Json) -> None:
+        """Add the record of a cluster.
+
+        Raises:
+            AlreadyExists: The cluster has one.
+        """
+        self._node(cluster).create(data)
+
+    def update(self, cluster: str, change: Callable[[Json], Json]) -> None:
+        """Change the record of a cluster.
+
+        Raises:
+            NotFound: The cluster has none.
+        """
+        self._node(cluster).update(change)
+
+    def delete(self, cluster: str) -> None:
+        """Delete the record of a cluster.
+
+        Raises:
+            NotFound: The cluster has none.
+        """
+        self._node(cluster).delete()
+
+    def _node(self, cluster: str) -> JsonNode:
+        return JsonNode(self._metadata, f"{_CLUSTERS}/{check_entity('cluster', cluster)}", f"cluster {cluster}")
+
+
 class Catalog:
-    """What exists. Every change is one compare-and-set; concurrent changes of one object are applied in turn."""
+    """Tenants, namespaces and partitioned topics. Every change is one compare-and-set, retried on conflict."""
 
     def __init__(self, metadata: MetadataStore, cluster: str) -> None:
         self._metadata = metadata
-        self._nodes = JsonNodes(metadata)
         self._cluster = cluster
         self.clusters = ClusterRecords(metadata, cluster)
-        """The clusters that are known."""
         self._paths = AfterglowPaths(cluster)
 
     # --- tenants ---
@@ -49,9 +98,9 @@ class Catalog:
         """A tenant's settings.
 
         Raises:
-            NotFound: There is no such tenant.
+            NotFound: The tenant does not exist.
         """
-        return self._nodes.read(f"{_POLICIES}/{check_entity('tenant', tenant)}", f"tenant {tenant}")[0]
+        return self._tenant_node(tenant).read()
 
     def create_tenant(self, tenant: str, info: Mapping[str, Any] | None = None) -> None:
         """Create a tenant.
@@ -60,27 +109,30 @@ class Catalog:
             AlreadyExists: It exists.
         """
         settings = {"adminRoles": [], "allowedClusters": [self._cluster], **(info or {})}
-        self._nodes.create(f"{_POLICIES}/{check_entity('tenant', tenant)}", settings, f"tenant {tenant}")
+        self._tenant_node(tenant).create(settings)
 
     def update_tenant(self, tenant: str, change: Callable[[Json], Json]) -> None:
         """Change a tenant's settings.
 
         Raises:
-            NotFound: There is no such tenant.
+            NotFound: The tenant does not exist.
         """
-        self._nodes.update(f"{_POLICIES}/{check_entity('tenant', tenant)}", change, f"tenant {tenant}")
+        self._tenant_node(tenant).update(change)
 
     def delete_tenant(self, tenant: str) -> None:
         """Delete a tenant without namespaces.
 
         Raises:
-            NotFound: There is no such tenant.
+            NotFound: The tenant does not exist.
             NotEmpty: It has namespaces.
         """
-        path = f"{_POLICIES}/{check_entity('tenant', tenant)}"
-        if self._metadata.children(path):
-            raise NotEmpty(f"tenant {tenant} still has namespaces; delete them first")
-        self._nodes.delete(path, f"tenant {tenant}")
+        node = self._tenant_node(tenant)
+        if self._metadata.children(f"{_POLICIES}/{tenant}"):
+            raise NotEmpty(f"tenant {tenant} has namespaces; delete them first")
+        node.delete()
+
+    def _tenant_node(self, tenant: str) -> JsonNode:
+        return JsonNode(self._metadata, f"{_POLICIES}/{check_entity('tenant', tenant)}", f"tenant {tenant}")
 
     # --- namespaces ---
 
@@ -88,7 +140,7 @@ class Catalog:
         """The namespaces of a tenant.
 
         Raises:
-            NotFound: There is no such tenant.
+            NotFound: The tenant does not exist.
         """
         self.tenant(tenant)
         return tuple(NamespaceName(tenant, name) for name in self._metadata.children(f"{_POLICIES}/{tenant}"))
@@ -97,9 +149,9 @@ class Catalog:
         """A namespace's policies.
 
         Raises:
-            NotFound: There is no such namespace.
+            NotFound: The namespace does not exist.
         """
-        return self._nodes.read(f"{_POLICIES}/{namespace}", f"namespace {namespace}")[0]
+        return self._namespace_node(namespace).read()
 
     def create_namespace(self, namespace: NamespaceName, policies: Mapping[str, Any] | None = None) -> None:
         """Create a namespace.
@@ -109,162 +161,141 @@ class Catalog:
             AlreadyExists: It exists.
         """
         self.tenant(namespace.tenant)
-        self._nodes.create(f"{_POLICIES}/{namespace}", dict(policies or {}), f"namespace {namespace}")
+        self._namespace_node(namespace).create(dict(policies or {}))
 
     def update_policies(self, namespace: NamespaceName, change: Callable[[Json], Json]) -> None:
         """Change a namespace's policies.
 
         Raises:
-            NotFound: There is no such namespace.
+            NotFound: The namespace does not exist.
         """
-        self._nodes.update(f"{_POLICIES}/{namespace}", change, f"namespace {namespace}")
+        self._namespace_node(namespace).update(change)
 
     def delete_namespace(self, namespace: NamespaceName) -> None:
         """Delete a namespace without topics.
 
         Raises:
-            NotFound: There is no such namespace.
+            NotFound: The namespace does not exist.
             NotEmpty: It has topics.
         """
         if self.topics(namespace) or self.partitioned_topics(namespace):
-            raise NotEmpty(f"namespace {namespace} still has topics; delete them first")
-        self._nodes.delete(f"{_POLICIES}/{namespace}", f"namespace {namespace}")
+            raise NotEmpty(f"namespace {namespace} has topics; delete them first")
+        self._namespace_node(namespace).delete()
 
     def ensure_defaults(self) -> None:
-        """Create ``public/default`` where it is absent, as every client assumes it."""
+        """Create ``public/default`` if it does not exist: every client assumes it."""
         with suppress(AlreadyExists):
             self.create_tenant("public")
         with suppress(AlreadyExists):
             self.create_namespace(NamespaceName("public", "default"))
 
+    def _namespace_node(self, namespace: NamespaceName) -> JsonNode:
+        return JsonNode(self._metadata, f"{_POLICIES}/{namespace}", f"namespace {namespace}")
+
     # --- topics ---
 
     def topics(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
-        """The persistent topics of a namespace, each partition by itself."""
-        names = self._metadata.children(topics_path(namespace))
-        return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)
+        """The persistent topics of a namespace; each partition is a topic."""
+        return _topic_names(namespace, self._metadata.children(topics_path(namespace)))
 
     def partitioned_topics(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
         """The partitioned topics of a namespace."""
-        names = self._metadata.children(f"{_PARTITIONED}/{namespace}/persistent")
-        return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)
+        return _topic_names(namespace, self._metadata.children(f"{_PARTITIONED}/{namespace}/persistent"))
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0 if it is not partitioned."""
-        stored = self._metadata.get(_partitioned_path(topic))
-        return 0 if stored is None else int(json_nodes.parse(stored.value, f"topic {topic}").get("partitions", 0))
+        """Number of partitions of a topic; 0 if it is not partitioned."""
+        return int((self._partitioned_node(topic).read_optional() or {}).get("partitions", 0))
 
     def create_partitioned(
         self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Make a topic a partitioned one.
+        """Create the record of a partitioned topic.
 
         Raises:
             NotFound: Its namespace does not exist.
-            AlreadyExists: It is one.
+            AlreadyExists: The topic is partitioned already.
         """
         self.policies(topic.namespace)
         value = {"partitions": partitions, **({"properties": dict(properties)} if properties else {})}
-        self._nodes.create(_partitioned_path(topic), value, f"partitioned topic {topic}")
+        self._partitioned_node(topic).create(value)
 
     def update_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Raise the number of partitions; the one that it has changes nothing.
+        """Raise the number of partitions, or leave it.
 
         Raises:
-            NotFound: It is not partitioned.
-            WouldLoseData: It has more: nobody would look for what is in those above.
+            NotFound: The topic is not partitioned.
+            WouldLoseData: It has more partitions: nothing would read those above the new number.
         """
 
         def change(old: Json) -> Json:
             known = int(old.get("partitions", 0))
-            if known > partitions:  # maybe only now: another raised it at the same time
+            if known > partitions:  # a concurrent call may have raised it
                 raise WouldLoseData(f"{topic} has {known} partitions: their number cannot be lowered to {partitions}")
             return {**old, "partitions": partitions}
 
-        self._nodes.update(_partitioned_path(topic), change, f"partitioned topic {topic}")
+        self._partitioned_node(topic).update(change)
 
     def partitioned_properties(self, topic: TopicName) -> dict[str, str]:
-        """The properties that a partitioned topic was given.
+        """The properties of a partitioned topic.
 
         Raises:
-            NotFound: It is not partitioned.
+            NotFound: The topic is not partitioned.
         """
-        return _properties(self._nodes.read(_partitioned_path(topic), f"partitioned topic {topic}")[0])
+        return dict(self._partitioned_node(topic).read().get("properties") or {})
 
     def update_partitioned_properties(self, topic: TopicName, properties: Mapping[str, str | None]) -> None:
         """Set properties of a partitioned topic, or remove those whose value is None.
 
         Raises:
-            NotFound: It is not partitioned.
-            ValueTooLarge: With those that it has, they are too large to keep.
+            NotFound: The topic is not partitioned.
+            ValueTooLarge: All its properties together would be too large.
         """
 
         def change(old: Json) -> Json:
-            merged = {**_properties(old), **properties}
+            merged = {**(old.get("properties") or {}), **properties}
             kept = {key: value for key, value in merged.items() if value is not None}
             if any(value is not None for value in properties.values()):
-                check_given(kept)
+                check_properties_size(kept)
             return {**old, "properties": kept}
 
-        self._nodes.update(_partitioned_path(topic), change, f"partitioned topic {topic}")
+        self._partitioned_node(topic).update(change)
 
     def delete_partitioned(self, topic: TopicName) -> None:
-        """Forget that a topic is partitioned; its partitions are topics of their own.
+        """Delete the record of a partitioned topic; its partitions are topics of their own, and stay.
 
         Raises:
-            NotFound: It is not partitioned.
+            NotFound: The topic is not partitioned.
         """
-        self._nodes.delete(_partitioned_path(topic), f"partitioned topic {topic}")
+        self._partitioned_node(topic).delete()
 
-    # --- policies of single topics ---
+    def _partitioned_node(self, topic: TopicName) -> JsonNode:
+        path = f"{_PARTITIONED}/{topic.namespace}/{topic.domain}/{encode_name(topic.local_name)}"
+        return JsonNode(self._metadata, path, f"partitioned topic {topic}")
+
+    # --- policies of topics ---
 
     def topic_policies(self, topic: TopicName) -> Json:
-        """A topic's own policies; empty where it has none. A partition has those of its partitioned topic."""
-        stored = self._metadata.get(self._topic_policies_path(topic))
-        return (
-            {}
-            if stored is None or not stored.value
-            else json_nodes.parse(stored.value, f"policies of topic {topic.base}")
-        )
+        """A topic's own policies; empty if it has none. A partition has those of its partitioned topic."""
+        return self._topic_policies_node(topic).read_optional() or {}
 
     def topics_with_policies(self, namespace: NamespaceName) -> tuple[TopicName, ...]:
-        """The topics of a namespace that have policies of their own; a partitioned topic stands for its partitions."""
+        """The topics of a namespace that have policies of their own; a partitioned topic instead of its partitions."""
         names = self._metadata.children(self._paths.topic_policies(f"{namespace}/{Domain.PERSISTENT}"))
-        return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)
+        return _topic_names(namespace, names)
 
     def update_topic_policies(self, topic: TopicName, change: Callable[[Json], Json]) -> None:
-        """Change a topic's own policies; nothing is stored where none are left."""
-        path = self._topic_policies_path(topic)
-        while True:
-            stored = self._metadata.get(path)
-            version = MUST_NOT_EXIST if stored is None else stored.version
-            value = (
-                {}
-                if stored is None or not stored.value
-                else json_nodes.parse(stored.value, f"policies of topic {topic}")
-            )
-            changed = change(value)
-            try:
-                if changed:
-                    self._metadata.put(path, json_nodes.dump(changed), version)
-                elif stored is not None:
-                    self._metadata.delete(path, version)
-            except VersionConflict:
-                continue
-            return
+        """Change a topic's own policies; an empty object is not stored."""
+        self._topic_policies_node(topic).update_optional(change)
 
     def delete_topic_policies(self, topic: TopicName) -> None:
-        """Forget a topic's own policies, with the topic. Those of partitions stay: they are the partitioned topic's."""
+        """Delete a topic's own policies, with the topic. Those of a partition stay: they belong to its topic."""
         if topic.partition_index is None:
             self.update_topic_policies(topic, lambda _old: {})
 
-    def _topic_policies_path(self, topic: TopicName) -> str:
-        return self._paths.topic_policies(topic.base.managed_ledger_name)
+    def _topic_policies_node(self, topic: TopicName) -> JsonNode:
+        path = self._paths.topic_policies(topic.base.managed_ledger_name)
+        return JsonNode(self._metadata, path, f"policies of topic {topic.base}")
 
 
-def _partitioned_path(topic: TopicName) -> str:
-    return f"{_PARTITIONED}/{topic.namespace}/{topic.domain}/{encode_name(topic.local_name)}"
-
-
-def _properties(partitioned: Json) -> dict[str, str]:
-    return dict(partitioned.get("properties") or {})
+def _topic_names(namespace: NamespaceName, names: Iterable[str]) -> tuple[TopicName, ...]:
+    return tuple(TopicName(namespace, decode_name(name), Domain.PERSISTENT) for name in names)

@@ -1,19 +1,19 @@
-"""Which schemas are well-formed, the same, and compatible; pure functions over the protocol's ``Schema``.
+"""Validity, identity and compatibility of schemas: pure functions over the protocol's ``Schema``.
 
-A schema that follows others is held to the topic's strategy, as in Pulsar. BACKWARD: it must be able to read what they
-wrote; FORWARD: they must be able to read what it writes; FULL: both. Only the newest version counts, with _TRANSITIVE
-all. Under each of these the type must stay, and
+The compatibility strategy of a topic decides which schema may follow, as in Pulsar. BACKWARD: the new schema must read
+data of the old ones; FORWARD: they must read its data; FULL: both. Only the newest version counts, with _TRANSITIVE all
+of them. Under each of these strategies the type must stay, and
 
 =================  =====================================================================================================
 JSON, AVRO         one definition, as reader, must resolve the other, as writer; see :mod:`.avro_compatibility`
 KEY_VALUE          the types of key and value must stay, and each follows its own type's rule
 PROTOBUF_NATIVE    the root message's name must stay
-all others         nothing more (also PROTOBUF, which Pulsar leaves unchecked unless told otherwise)
+all others         nothing more (also PROTOBUF, which Pulsar does not check by default)
 =================  =====================================================================================================
 
-ALWAYS_COMPATIBLE lets everything follow, another type too; ALWAYS_INCOMPATIBLE nothing. A consumer must be able to read
-the newest version whatever the strategy says of producers; under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it is held to
-what producers are, and under ALWAYS_INCOMPATIBLE none that brings a schema is let in, even if it is the topic's own.
+ALWAYS_COMPATIBLE accepts every schema, also of another type; ALWAYS_INCOMPATIBLE none. A consumer must read the newest
+version under every strategy; under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it is checked like a producer, and under
+ALWAYS_INCOMPATIBLE every consumer with a schema is refused, even with the topic's own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NONE: Final = wire.Schema.Type.Value("None")
 _STRUCTS: Final = frozenset({wire.Schema.Json, wire.Schema.Avro, wire.Schema.Protobuf})
-"""Types whose definition is one of Avro."""
+"""Types with an Avro definition."""
 _SPELLED: Final = {
     "None": "BYTES",
     "Bool": "BOOLEAN",
@@ -48,41 +48,41 @@ _SPELLED: Final = {
     "AutoConsume": "AUTO_CONSUME",
 }
 TYPE_NAMES: Final = {number: _SPELLED.get(name, name.upper()) for name, number in wire.Schema.Type.items()}
-"""Types as the admin API names them."""
+"""Names of types in the admin API."""
 _ADMIN_NAMES: Final = {
     **{name.upper(): number for name, number in wire.Schema.Type.items()},
     **{name: number for number, name in TYPE_NAMES.items()},
 }
-"""Types as properties of a KEY_VALUE schema name them."""
+"""Types by their names in properties of KEY_VALUE schemas."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What a schema is held to."""
+class CompatibilityRule:
+    """Requirements on a new schema."""
 
     reads: bool = False
-    """It must be able to read what was written with the topic's versions."""
+    """It must read data of the topic's versions."""
     is_read: bool = False
-    """The topic's versions must be able to read what is written with it."""
+    """The topic's versions must read its data."""
     all_versions: bool = False
-    """Not only the newest counts."""
+    """All versions count, not only the newest."""
 
 
 _PRODUCERS: Final = {
-    Strategy.BACKWARD: Rule(reads=True),
-    Strategy.FORWARD: Rule(is_read=True),
-    Strategy.FULL: Rule(reads=True, is_read=True),
-    Strategy.BACKWARD_TRANSITIVE: Rule(reads=True, all_versions=True),
-    Strategy.FORWARD_TRANSITIVE: Rule(is_read=True, all_versions=True),
-    Strategy.FULL_TRANSITIVE: Rule(reads=True, is_read=True, all_versions=True),
+    Strategy.BACKWARD: CompatibilityRule(reads=True),
+    Strategy.FORWARD: CompatibilityRule(is_read=True),
+    Strategy.FULL: CompatibilityRule(reads=True, is_read=True),
+    Strategy.BACKWARD_TRANSITIVE: CompatibilityRule(reads=True, all_versions=True),
+    Strategy.FORWARD_TRANSITIVE: CompatibilityRule(is_read=True, all_versions=True),
+    Strategy.FULL_TRANSITIVE: CompatibilityRule(reads=True, is_read=True, all_versions=True),
 }
 
 
-def rule_for(strategy: Strategy, *, consumer: bool) -> Rule:
-    """Return what the schema of a producer or of a consumer is held to where a topic has other schemas.
+def rule_for(strategy: Strategy, *, consumer: bool) -> CompatibilityRule:
+    """The requirements on the schema of a producer or a consumer, by a topic's strategy.
 
     Raises:
-        Refused: The strategy is ALWAYS_INCOMPATIBLE, which lets none in.
+        Refused: The strategy is ALWAYS_INCOMPATIBLE.
     """
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         raise _incompatible("the topic's schema compatibility strategy is ALWAYS_INCOMPATIBLE: set another one")
@@ -92,41 +92,38 @@ def rule_for(strategy: Strategy, *, consumer: bool) -> Rule:
 
 
 def is_any(schema: wire.Schema) -> bool:
-    """Whether it is the wish of a consumer to take any schema."""
+    """Whether it is AUTO_CONSUME: the consumer accepts any schema."""
     return schema.type == wire.Schema.AutoConsume
 
 
 def definition_digest(schema: wire.Schema) -> str:
-    """Return what two schemas share if they have one type and one definition; documentation and aliases do not count.
+    """Digest of type and definition, without documentation and aliases.
 
-    That is what Pulsar calls the same schema; properties, which may say how a definition is to be read, are left out.
+    Schemas with equal digests are the same schema to Pulsar. Properties, which may affect decoding, are left out.
 
     Raises:
-        Refused: A definition that should be JSON is none.
+        Refused: The definition is not valid JSON and must be.
     """
     bare = wire.Schema(name=schema.name, type=schema.type, schema_data=schema.schema_data)
     if schema.type in _STRUCTS:
         bare.schema_data = json.dumps(_undocumented(_json(schema.schema_data))).encode()
     elif schema.type == wire.Schema.KeyValue:
-        # The same bytes mean something else where the types of key and value are others.
+        # The same bytes are another definition if the types of key and value differ.
         bare.properties.extend(pair for pair in schema.properties if pair.key.endswith(".schema.type"))
     return digest(bare)
 
 
 def digest(schema: wire.Schema) -> str:
-    """Return what two schemas share if and only if they are the same.
-
-    The same are those of one type with the same properties and the same data; definitions in JSON may differ in white
-    space and in the order of keys.
+    """Digest of type, properties and data. JSON definitions may differ in white space and in the order of keys.
 
     Raises:
-        Refused: A definition that should be JSON is none.
+        Refused: The definition is not valid JSON and must be.
     """
     raw = schema.schema_data
     data = _json(raw) if schema.type in _STRUCTS else base64.b64encode(raw).decode()
     properties = sorted((pair.key, pair.value) for pair in schema.properties)
     try:
-        # Text is compared and not values: to Python 1, 1.0 and true are equal.
+        # The digest is over text, not over values: in Python, 1, 1.0 and True are equal.
         canonical = json.dumps([wire.Schema.Type.Name(schema.type), data, properties], sort_keys=True)
     except RecursionError as error:
         raise _incompatible("the schema's definition is nested too deep") from error
@@ -134,7 +131,7 @@ def digest(schema: wire.Schema) -> str:
 
 
 def check_valid(schema: wire.Schema) -> None:
-    """Check that a schema's data is what its type promises.
+    """Check that a schema's data is valid for its type.
 
     Raises:
         Refused: It is not.
@@ -154,19 +151,19 @@ def check_valid(schema: wire.Schema) -> None:
         case wire.Schema.ProtobufNative:
             _root_message(schema)
         case wire.Schema.String:
-            if data not in {b"", b"null"}:  # some clients send their language's word for nothing
-                raise _incompatible("a STRING schema has no definition: send none")
+            if data not in {b"", b"null"}:  # some clients send "null" for an absent definition
+                raise _incompatible("a STRING schema has no definition: leave it empty")
         case wire.Schema.External:
             pass
         case wire.Schema.AutoConsume:
-            raise _incompatible("AUTO_CONSUME is a wish of consumers and not a type of data: give another schema")
+            raise _incompatible("AUTO_CONSUME is not a type of data: use another schema")
         case _:
             if data:
-                raise _incompatible(f"a schema of the type {_name(schema)} has no definition: send none")
+                raise _incompatible(f"a schema of the type {_name(schema)} has no definition: leave it empty")
 
 
-def check_follows(rule: Rule, versions: Iterable[wire.Schema], schema: wire.Schema) -> None:
-    """Check that a schema is what a rule asks for next to versions of a topic's schema.
+def check_follows(rule: CompatibilityRule, versions: Iterable[wire.Schema], schema: wire.Schema) -> None:
+    """Check that a schema is compatible with versions of a topic's schema.
 
     Raises:
         Refused: It is not.
@@ -176,7 +173,7 @@ def check_follows(rule: Rule, versions: Iterable[wire.Schema], schema: wire.Sche
         _compare(rule, version, schema)
 
 
-def _compare(rule: Rule, old: wire.Schema, new: wire.Schema, what: str = "schema") -> None:
+def _compare(rule: CompatibilityRule, old: wire.Schema, new: wire.Schema, what: str = "schema") -> None:
     if old.type != new.type:
         raise _incompatible(f"the topic's {what} is of the type {_name(old)}, not {_name(new)}")
     match new.type:
@@ -193,13 +190,13 @@ def _compare(rule: Rule, old: wire.Schema, new: wire.Schema, what: str = "schema
             pass
 
 
-def _compare_avro(rule: Rule, old: wire.Schema, new: wire.Schema, what: str) -> None:
+def _compare_avro(rule: CompatibilityRule, old: wire.Schema, new: wire.Schema, what: str) -> None:
     avro = _avro()
     before, after = _avro_schema(old), _avro_schema(new)
     try:
         reason = avro.unreadable(after, before) if rule.reads else None
         if reason is not None:
-            raise _incompatible(f"the new {what} cannot read what is in the topic: {reason}")
+            raise _incompatible(f"the new {what} cannot read the topic's data: {reason}")
         reason = avro.unreadable(before, after) if rule.is_read else None
     except avro.TooComplex as error:
         raise _incompatible(str(error)) from error
@@ -213,7 +210,7 @@ def _undocumented(definition: Any) -> Any:
     if not isinstance(definition, dict):
         return definition
     return {
-        # A default is data, in which the same words mean something else.
+        # A default is data, in which these keys are not documentation.
         key: value if key == "default" else _undocumented(value)
         for key, value in definition.items()
         if key not in {"doc", "aliases"}
@@ -231,26 +228,26 @@ def _avro_schema(schema: wire.Schema) -> Any:
     try:
         return avro.parse(_json(schema.schema_data))
     except avro.NotAvro as error:
-        raise _incompatible(f"the definition of the {_name(schema)} schema is not one of Avro: {error}") from error
+        raise _incompatible(f"the definition of the {_name(schema)} schema is not valid Avro: {error}") from error
 
 
 def _sides(schema: wire.Schema) -> tuple[wire.Schema, wire.Schema]:
-    """Key and value schema: ``[length:i32][key's data][length:i32][value's data]``, all else in properties."""
+    """Schemas of key and value: ``[length:i32][key's data][length:i32][value's data]``, the rest in properties."""
     properties = {pair.key: pair.value for pair in schema.properties}
     rest = schema.schema_data
     sides = []
     for part in ("key", "value"):
         length = int.from_bytes(rest[:4], "big", signed=True)
-        data = rest[4 : 4 + max(length, 0)]  # -1: none
+        data = rest[4 : 4 + max(length, 0)]  # -1: no definition
         if len(rest) < 4 or len(data) < length:
             raise _incompatible(f"the definition of the KEY_VALUE schema ends within its {part} schema")
         rest = rest[4 + len(data) :]
         named = properties.get(f"{part}.schema.type", "BYTES")
         if named not in _ADMIN_NAMES:
-            raise _incompatible(f"the KEY_VALUE schema's property {part}.schema.type names no known type")
+            raise _incompatible(f"the KEY_VALUE schema's property {part}.schema.type is not a known type")
         sides.append(wire.Schema(name=part, type=_ADMIN_NAMES[named], schema_data=data))
     if rest:
-        raise _incompatible("the definition of the KEY_VALUE schema has bytes behind its value schema")
+        raise _incompatible("the definition of the KEY_VALUE schema has bytes after its value schema")
     return sides[0], sides[1]
 
 
@@ -264,13 +261,13 @@ def _root_message(schema: wire.Schema) -> str:
 
 def _json(data: bytes) -> Any:
     try:
-        return json.loads(data.decode(), parse_constant=_no_constant)
+        return json.loads(data.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise _incompatible("the schema's definition is no JSON") from error
+        raise _incompatible("the schema's definition is not valid JSON") from error
 
 
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not valid JSON")
 
 
 def _name(schema: wire.Schema) -> str:

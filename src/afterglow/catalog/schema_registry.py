@@ -1,10 +1,10 @@
-"""The topics' schemas: every version that producers have given, kept in the metadata store.
+"""Schema registry: all versions of the topics' schemas, in the metadata store.
 
-A topic's versions are one node of JSON, changed only by compare-and-set; a partition's are those of its topic. On the
-wire a version is its number from 0 as eight bytes, big-endian. A number is never given twice while the topic lives,
-since its messages carry the number of the schema that they were written with.
+The versions of a topic are one JSON node, changed only by compare-and-set; partitions share those of their topic. On
+the wire a version is its number from 0 as eight bytes, big-endian. A number is never reused while the topic exists,
+since messages carry the version that they were written with.
 
-Bounded by constants below, so that no client can fill the metadata store or hold a thread for long.
+The constants below limit sizes, so that no client can fill the metadata store or occupy a thread for long.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Rows = list[Json | None]
-    """A topic's versions by number; None for those that were cleared."""
+    """Versions of a topic by number; None for deleted ones."""
 
 MAX_SCHEMA_BYTES: Final = 128 << 10
-"""Of one schema, data and properties; eight of them fill a node, whose limit is the store's."""
+"""Of one schema, data and properties; eight of this size fill a node of the store."""
 
 MAX_VERSIONS: Final = 1_000
-"""Of one topic: who passes it makes a new schema for every message."""
+"""Of one topic: a client that exceeds it makes a new schema for every message."""
 
 NO_VERSION: Final = b""
-"""The version of what is not stored: no schema, and the wish to take any."""
+"""The version where no schema is stored, and of AUTO_CONSUME."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicies:
-    """Effective policies of the schemas of one topic."""
+    """Effective schema policies of a topic."""
 
     strategy: Strategy
     """Never UNDEFINED."""
@@ -63,7 +63,7 @@ class SchemaPolicies:
 
     @classmethod
     def of(cls, policy: BrokerConfig) -> SchemaPolicies:
-        """Those of a topic's effective policy."""
+        """Schema policies of a topic's effective policy."""
         given = policy.schema_compatibility_strategy
         return cls(
             Strategy.FULL if given is Strategy.UNDEFINED else given,
@@ -72,10 +72,10 @@ class SchemaPolicies:
         )
 
 
-_BY_DEFAULT: Final = SchemaPolicies(Strategy.FULL)
+_DEFAULT_POLICIES: Final = SchemaPolicies(Strategy.FULL)
 
 _ATTEMPTS: Final = 100
-"""Each lost race means that another's change was made, so a hundred in a row are a fault."""
+"""Of a compare-and-set. A conflict means that another change succeeded; a hundred in a row are a defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +86,16 @@ class StoredSchema:
     """Eight bytes, big-endian."""
     schema: wire.Schema
     created_ms: int
-    """When it was stored, epoch milliseconds."""
+    """Time of storing, epoch milliseconds."""
 
 
 def encode_version(number: int) -> bytes:
-    """Return a version as it is on the wire."""
+    """The wire format of a version number."""
     return number.to_bytes(8, "big")
 
 
 def decode_version(version: bytes) -> int:
-    """Return the number of a version.
+    """The number of a version in wire format.
 
     Raises:
         Refused: It does not have eight bytes.
@@ -106,7 +106,7 @@ def decode_version(version: bytes) -> int:
 
 
 class SchemaRegistry:
-    """The schemas of all topics. Safe to use from any thread; every method waits for the metadata store."""
+    """The schemas of all topics. Thread-safe; every method waits for the metadata store."""
 
     def __init__(self, metadata: MetadataStore, paths: AfterglowPaths, now_ms: NowMs = wall_clock_ms) -> None:
         self._metadata = metadata
@@ -114,7 +114,7 @@ class SchemaRegistry:
         self._now_ms = now_ms
 
     def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
-        """Return a version of a topic's schema, by default the newest; None where there is none.
+        """A version of a topic's schema, by default the newest; None if it does not exist.
 
         Raises:
             Refused: The version is not well-formed.
@@ -124,23 +124,27 @@ class SchemaRegistry:
         return _stored(topic, rows, len(rows) - 1 if number is None else number)
 
     def versions(self, topic: TopicName) -> tuple[StoredSchema, ...]:
-        """Return all versions of a topic's schema, oldest first."""
+        """All versions of a topic's schema, oldest first."""
         rows, _ = self._read(topic)
         found = (_stored(topic, rows, number) for number in range(len(rows)))
         return tuple(stored for stored in found if stored is not None)
 
-    def get_or_create(self, topic: TopicName, schema: wire.Schema, policies: SchemaPolicies = _BY_DEFAULT) -> bytes:
-        """Return the version of a producer's schema, storing it as the newest where the topic does not know it.
+    def get_or_create(
+        self, topic: TopicName, schema: wire.Schema, policies: SchemaPolicies = _DEFAULT_POLICIES
+    ) -> bytes:
+        """The version of a producer's schema; a new schema is stored as the newest version.
 
         Raises:
-            Refused: It is not well-formed, not what the topic's strategy asks for, or too large; it is new and new
-                ones are not taken; or there are too many.
+            Refused: It is not well-formed, not compatible by the topic's strategy, or too large; or it is new, and
+                clients may not add schemas, or the topic has too many.
             MetadataError: It could not be stored.
             MissingDependency: Avro's library is not installed.
         """
         size = schema.ByteSize()
         if size > MAX_SCHEMA_BYTES:
-            raise Refused(wire.IncompatibleSchema, f"the schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
+            raise Refused(
+                wire.IncompatibleSchema, f"the schema of {size} bytes exceeds the limit of {MAX_SCHEMA_BYTES}"
+            )
         key = digest(schema)
         for attempt in range(1, _ATTEMPTS + 1):
             rows, version = self._read(topic)
@@ -152,20 +156,21 @@ class SchemaRegistry:
             try:
                 _check_new(topic, rows, schema, policies)
             except Refused:
-                # Properties make another version here, since they say how data is read. That must not keep out who
-                # brings a definition that the topic has.
+                # Schemas that differ in properties are different versions, since properties affect decoding. A
+                # client whose definition the topic has is accepted all the same.
                 same = _number_of_definition(topic, rows, schema)
                 if same is None:
                     raise
                 return encode_version(same)
             if len(rows) >= MAX_VERSIONS:
                 raise Refused(
-                    wire.NotAllowedError, f"{topic} has {MAX_VERSIONS} versions of its schema: make no new one"
+                    wire.NotAllowedError,
+                    f"{topic} has {MAX_VERSIONS} schema versions, the limit: use an existing schema",
                 )
             try:
                 self._write(topic, [*rows, _row(schema, key, self._now_ms())], version)
             except (VersionConflict, CommitUnknown):
-                # Read again and decide: our schema may be there, by us or by another, or another one before it.
+                # Read again: this schema may be stored, by this call or another, or a different one.
                 if attempt == _ATTEMPTS:
                     raise
                 continue
@@ -176,23 +181,23 @@ class SchemaRegistry:
         self,
         topic: TopicName,
         schema: wire.Schema,
-        policies: SchemaPolicies = _BY_DEFAULT,
+        policies: SchemaPolicies = _DEFAULT_POLICIES,
         *,
         is_idle: bool = True,
     ) -> bytes:
-        """Return the newest version if a consumer's schema can read it; the first schema of an idle topic is stored.
+        """The newest version, if a consumer's schema can read it; the first schema of an idle topic is stored.
 
-        A consumer brings no data, so its schema need not be readable by others, and none but the first is stored.
+        A consumer writes no data, so that its schema need not be readable by others, and only the first is stored.
 
         Args:
-            topic: Which.
-            schema: The consumer's.
-            policies: What holds for the topic.
-            is_idle: Whether nobody is connected to the topic and it has no messages. A topic in use that has no schema
-                has raw bytes, which no schema describes.
+            topic: The topic.
+            schema: The consumer's schema.
+            policies: Schema policies of the topic.
+            is_idle: Whether the topic has no clients and no messages. A topic in use without a schema has raw bytes,
+                which no schema describes.
 
         Raises:
-            Refused: The consumer could not read what is in the topic, or its schema is not well-formed.
+            Refused: The schema cannot read the topic's data, or is not well-formed.
             MetadataError: The first schema could not be stored.
             MissingDependency: Avro's library is not installed.
         """
@@ -208,7 +213,7 @@ class SchemaRegistry:
         if newest is None:
             raise Refused(
                 wire.IncompatibleSchema,
-                f"{topic} is in use without a schema: have a producer bring one, or upload one",
+                f"{topic} is in use without a schema: let a producer add one, or upload one",
             )
         rule = rule_for(policies.strategy, consumer=True)
         if rule.all_versions or digest(newest.schema) != digest(schema):
@@ -216,10 +221,10 @@ class SchemaRegistry:
         return newest.version
 
     def clear(self, topic: TopicName) -> None:
-        """Forget a topic's schemas while the topic lives: any schema may follow, under the next number.
+        """Delete a topic's schemas while the topic exists: any schema may follow, under the next number.
 
         Raises:
-            MetadataError: They may still be there.
+            MetadataError: They may not be deleted.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             rows, version = self._read(topic)
@@ -232,12 +237,12 @@ class SchemaRegistry:
                     raise
 
     def delete(self, topic: TopicName) -> None:
-        """Forget a topic's schemas, with the topic: version numbers start at 0 again.
+        """Delete a topic's schemas with the topic: version numbers start again at 0.
 
-        A partition has none of its own, so deleting one forgets nothing.
+        A partition has no schemas of its own; deleting one does nothing.
 
         Raises:
-            MetadataError: They may still be there.
+            MetadataError: They may not be deleted.
         """
         if topic.partition_index is not None:
             return
@@ -250,7 +255,7 @@ class SchemaRegistry:
             except VersionConflict:
                 continue
             return
-        raise VersionConflict(f"the schemas of {topic} change all the time; delete the topic again")
+        raise VersionConflict(f"schemas of {topic} changed during {_ATTEMPTS} attempts to delete them; try again")
 
     def _path(self, topic: TopicName) -> str:
         return self._paths.schemas(topic.base.managed_ledger_name)
@@ -265,7 +270,7 @@ class SchemaRegistry:
         except (ValueError, KeyError, TypeError):
             well_formed = False
         if not well_formed:
-            raise CorruptMetadata(f"the schemas of {topic} at {self._path(topic)} do not parse")
+            raise CorruptMetadata(f"schemas of {topic} at {self._path(topic)} do not parse")
         return rows, stored.version
 
     def _write(self, topic: TopicName, rows: Rows, version: int) -> None:
@@ -275,21 +280,17 @@ class SchemaRegistry:
         except ValueTooLarge as error:
             raise Refused(
                 wire.NotAllowedError,
-                f"the versions of the schema of {topic} have no room in the metadata store "
-                f"({self._metadata.max_value_bytes} bytes): make no new one",
+                f"the schema versions of {topic} exceed the limit of the metadata store, "
+                f"{self._metadata.max_value_bytes} bytes: use an existing schema",
             ) from error
 
 
 def _check_new(topic: TopicName, rows: Rows, schema: wire.Schema, policies: SchemaPolicies) -> None:
-    """Check that a schema may become the newest version.
-
-    Raises:
-        Refused: It may not.
-    """
+    """Check that a schema may become the newest version."""
     if not policies.updates:
         raise Refused(
             wire.IncompatibleSchema,
-            f"{topic} takes no new schema from clients (isAllowAutoUpdateSchema): upload it, or use one that it has",
+            f"clients may not add schemas to {topic} (isAllowAutoUpdateSchema): upload it, or use an existing schema",
         )
     if policies.strategy is Strategy.ALWAYS_COMPATIBLE or not any(rows):
         return
@@ -298,7 +299,7 @@ def _check_new(topic: TopicName, rows: Rows, schema: wire.Schema, policies: Sche
 
 
 def _versions(topic: TopicName, rows: Rows, *, all_versions: bool) -> Iterator[wire.Schema]:
-    """The versions that a new schema is compared with, newest first: most faults show there."""
+    """The versions that a new schema is compared with, newest first: most incompatibilities show there."""
     for number in range(len(rows) - 1, -1 if all_versions else len(rows) - 2, -1):
         stored = _stored(topic, rows, number)
         if stored is not None:

@@ -1,13 +1,13 @@
 """Tiers that offload policies of tenants may name.
 
-A superuser may name any tier. Everybody else may name the server's own tier and those of ``allowedTiers``: a policy
-sends the data of topics, and requests with the server's credentials, wherever it points. Checked is a change, against
-what was in force before it: a tier that a superuser has chosen for a namespace or a topic stays, whoever changes the
-other fields of the policy.
+A superuser may name any tier. Other roles may name the server's own tier and those of ``allowedTiers``: a policy
+decides where the data of topics, and requests with the server's credentials, are sent. A change is checked against the
+policies before it: a tier that a superuser has set for a namespace or a topic stays allowed there when another role
+changes other fields.
 
-An entry allows everything below it, by whole segments of the path: ``s3://bucket/a`` allows ``s3://bucket/a/b`` and not
-``s3://bucket/ab``. Symbolic links are followed before directories are compared. An entry for a bucket holds at one
-service: at the endpoint and, where there is none, in the region that it names, else at those of the broker's settings.
+An entry allows all locations below it, by whole path segments: ``s3://bucket/a`` allows ``s3://bucket/a/b`` and not
+``s3://bucket/ab``. Symbolic links are resolved before directories are compared. An entry for a bucket applies to one
+service: to the endpoint or, without one, the region that it names, else to those of the broker's settings.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = Mapping[str, Any]
 
-_KEYS_OF: Final = "aws-s3"
-"""Whose keys for region and endpoint hold for addresses of buckets: of all drivers it knows the most spellings."""
+_BUCKET_DRIVER: Final = "aws-s3"
+"""The driver whose keys give region and endpoint of an entry: of all drivers it has the most aliases."""
 _DRIVERS: Final = ("S3", "aws-s3", FILESYSTEM)
 """One driver for each set of keys that name a location; ``aliyun-oss`` uses those of ``S3``."""
 _LOCATION: Final = frozenset(
@@ -59,17 +59,17 @@ _LOCATION: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
-    """Stored policies that make up one effective policy, as Pulsar's JSON."""
+class StoredPolicies:
+    """Stored policies that result in one effective policy, as Pulsar's JSON."""
 
     namespace: Json
     topic: Json
-    """Empty for what holds in the namespace."""
+    """Empty for the effective policy of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Unknown:
-    """A location that only an external driver can tell, or none that can be used."""
+class _UnresolvedLocation:
+    """A location that only an external driver can resolve, or that this release cannot use."""
 
     driver: str
     settings: tuple[object, ...]
@@ -83,7 +83,7 @@ class AllowedTiers:
 
     Args:
         config: The broker's settings.
-        own: The server's own tier; None where it has none.
+        own: The server's own tier; None if it has none.
 
     Raises:
         ConfigError: An entry of ``allowedTiers`` is not the address of a tier.
@@ -94,32 +94,32 @@ class AllowedTiers:
         self._own = own
         self._entries = tuple(_entry(text, config) for text in config.allowed_tiers)
 
-    def check(self, subject: str, wanted: Levels, *in_force: Levels) -> None:
-        """Refuse policies that name a tier which is neither allowed nor in force already.
+    def check(self, subject: str, wanted: StoredPolicies, *current: StoredPolicies) -> None:
+        """Refuse policies that name a tier which is neither allowed nor in use already.
 
         Args:
             subject: The namespace or topic, for the message.
-            wanted: The policies that someone sets.
-            *in_force: Policies whose tiers may stay.
+            wanted: The new policies.
+            *current: Policies whose tiers may stay.
 
         Raises:
-            TierNotAllowed: They name one.
+            TierNotAllowed: The new policies name one.
         """
-        known = {location for levels in in_force for location in self._places(levels)}
-        for location in self._places(wanted):
+        known = {location for policies in current for location in self._locations(policies)}
+        for location in self._locations(wanted):
             if location not in known and not self._allows(location):
                 raise TierNotAllowed(
                     f"offload policies of {subject} may not name {location}: it is neither the server's own tier nor "
-                    "among allowedTiers; have a superuser set this policy, or add the tier to allowedTiers in "
+                    "among allowedTiers; ask a superuser to set the policy, or add the tier to allowedTiers in "
                     "broker.conf"
                 )
 
-    def _places(self, levels: Levels) -> Iterator[TierLocation | _Unknown]:
-        """The locations that policies name, also those that come into force once another level names the driver."""
-        for topic in (levels.topic, of_scope(levels.topic, is_global=True)):
+    def _locations(self, policies: StoredPolicies) -> Iterator[TierLocation | _UnresolvedLocation]:
+        """The locations that policies name, including those that apply once another level names the driver."""
+        for topic in (policies.topic, of_scope(policies.topic, is_global=True)):
             policy = self._config
             for values, origin in (
-                (namespace_settings(levels.namespace).offload, NAMESPACE),
+                (namespace_settings(policies.namespace).offload, NAMESPACE),
                 (topic_settings(topic).offload, TOPIC),
             ):
                 if named := {key: value for key, value in values.items() if key in _LOCATION}:
@@ -130,24 +130,24 @@ class AllowedTiers:
                 if driver is None or (other == FILESYSTEM) != (driver.lower() == FILESYSTEM):
                     yield from self._location(replace(policy, managed_ledger_offload_driver=other))
 
-    def _location(self, policy: BrokerConfig) -> Iterator[TierLocation | _Unknown]:
+    def _location(self, policy: BrokerConfig) -> Iterator[TierLocation | _UnresolvedLocation]:
         driver = policy.managed_ledger_offload_driver
         try:
             if driver is None or is_built_in(driver):
                 yield location_of_policy(policy, self._own)
                 return
         except ConfigError:
-            return  # no bucket or directory is named: objects go nowhere
+            return  # without a bucket or directory nothing is offloaded
         except NotSupported:
-            pass  # a directory that this release cannot write to; another may
+            pass  # this release cannot write to the directory; another may
         settings = tuple(value for row, value, _ in policy.rows() if row.key in _LOCATION)
-        yield _Unknown(str(driver), settings)
+        yield _UnresolvedLocation(str(driver), settings)
 
-    def _allows(self, location: TierLocation | _Unknown) -> bool:
+    def _allows(self, location: TierLocation | _UnresolvedLocation) -> bool:
         own = (self._own, *self._location(self._config))
         if location in own:
             return True
-        if isinstance(location, _Unknown):
+        if isinstance(location, _UnresolvedLocation):
             return False
         tiers = [tier for tier in own if isinstance(tier, TierLocation)]
         return any(_is_below(location, tier) and _is_below(tier, location) for tier in tiers) or any(
@@ -157,14 +157,14 @@ class AllowedTiers:
 
 def _entry(text: str, config: BrokerConfig) -> TierLocation:
     scheme = text.partition("://")[0]
-    # Only here: a directory may have a question mark in its name.
+    # Only for buckets: the name of a directory may contain a question mark.
     address, _, query = text.partition("?") if scheme == "s3" else (text, "", "")
     try:
         options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
         if not options.keys() <= {"endpoint", "region"}:
             raise ConfigError("only endpoint and region can be given")
         region, endpoint = (
-            options.get(name, driver_setting(config, _KEYS_OF, suffix) or "")
+            options.get(name, driver_setting(config, _BUCKET_DRIVER, suffix) or "")
             for name, suffix in (("region", "Region"), ("endpoint", "ServiceEndpoint"))
         )
         return location_of_url(address, region=region, endpoint=endpoint)
@@ -176,7 +176,7 @@ def _entry(text: str, config: BrokerConfig) -> TierLocation:
 
 
 def _is_below(location: TierLocation, top: TierLocation) -> bool:
-    """Whether a location is another one or lies below it, at the same service."""
+    """Whether a location equals another one or is below it, in the same service."""
     if _service(location) != _service(top):
         return False
     path, above = _segments(location), _segments(top)
@@ -185,17 +185,17 @@ def _is_below(location: TierLocation, top: TierLocation) -> bool:
 
 def _service(location: TierLocation) -> tuple[str, str, str]:
     kind = location.driver if location.driver in {FILESYSTEM, MEMORY} else "s3"
-    # Buckets of one name in two regions may be those of two owners; an endpoint is one service, whatever the region.
+    # Buckets of the same name in two regions may have two owners; an endpoint is one service, whatever the region.
     return kind, location.endpoint.rstrip("/"), "" if location.endpoint else location.region
 
 
 def _segments(location: TierLocation) -> tuple[str, ...] | None:
-    """The path of a location; None where it cannot be compared safely."""
+    """The path of a location; None if it cannot be compared safely."""
     if location.driver == FILESYSTEM:
         try:
             return Path(location.bucket, location.prefix).resolve().parts
-        except (OSError, RuntimeError, ValueError):  # a loop of links, or a name that no file can have
+        except (OSError, RuntimeError, ValueError):  # a loop of symbolic links, or an invalid file name
             return None
-    # A policy may write a prefix behind the bucket's name.
+    # A policy may append a prefix to the bucket's name.
     segments = tuple(f"{location.bucket}/{location.prefix}".rstrip("/").split("/"))
     return None if {"", ".", ".."} & set(segments) else segments

@@ -1,12 +1,12 @@
-"""Changes of stored policies, checked by the effective policies that they would lead to.
+"""Changes of stored policies, validated by the effective policies that result.
 
-Every change of a namespace's or a topic's policies comes through here, so that no order of changes leads to a policy
-that cannot be carried out: a threshold is refused above the retention, and a retention below the threshold, whichever
-level sets or removes either. A change of a namespace concerns all its topics: those with policies of their own are
-checked one by one.
+Every change of a namespace's or a topic's policies is made here, so that no order of changes leads to a policy that
+cannot be applied: a threshold above the retention is refused, and a retention below the threshold, whichever level sets
+or removes either. A change of a namespace affects all its topics: those with policies of their own are checked one by
+one.
 
-What was wrong before the change is not held against it: policies that another release or Pulsar stored may be changed
-in part, and be corrected step by step.
+A problem that existed before the change does not refuse it: policies that Pulsar or another release stored may be
+corrected step by step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from afterglow.errors import ConfigError, CorruptMetadata, NotFound
 from afterglow.policy import validation
-from afterglow.policy.allowed_tiers import Levels
+from afterglow.policy.allowed_tiers import StoredPolicies
 from afterglow.policy.fields import namespace_settings, topic_settings
 from afterglow.policy.resolver import resolve, resolve_stored
 from afterglow.policy.validation import Problem
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED: Final = 5
-"""Topics that a refusal names."""
+_MAX_NAMED: Final = 5
+"""Further topics that an error message names."""
 _CONTRADICTION: Final = "contradiction"
-"""Subject of a problem of values that no configuration may hold together."""
+"""Subject of a problem of settings that contradict each other."""
 
 
 class PolicyChanges:
     """Changes the stored policies of namespaces and topics, or refuses to. Every method waits for the metadata store.
 
-    A change reads policies of other levels beside those that it writes: a caller must not run two changes at once.
+    A change also reads policies of other levels than it writes: the caller must not run two changes concurrently.
 
     Args:
         config: The broker's settings.
-        catalog: Where policies are stored.
+        catalog: Stores the policies.
     """
 
     def __init__(self, config: BrokerConfig, catalog: Catalog) -> None:
@@ -57,41 +57,41 @@ class PolicyChanges:
     def check_new(
         self, namespace: NamespaceName, policies: Json, allowed: AllowedTiers | None = None
     ) -> tuple[str, ...]:
-        """Check the policies of a namespace that is to be created.
+        """Check the policies of a new namespace.
 
         Args:
             namespace: Its name.
-            policies: What it is to be created with.
+            policies: Its policies.
             allowed: Tiers that they may name; None: any.
 
         Returns:
-            What will surprise.
+            Warnings.
 
         Raises:
-            ConfigError: They cannot be carried out.
+            ConfigError: They cannot be applied.
             TierNotAllowed: They name a tier that is not allowed.
         """
         if allowed is not None:
-            allowed.check(f"namespace {namespace}", Levels(policies, {}), Levels({}, {}))
+            allowed.check(f"namespace {namespace}", StoredPolicies(policies, {}), StoredPolicies({}, {}))
         return self._checked(({}, {}), (policies, {}))
 
     def change_namespace(
         self, namespace: NamespaceName, edit: Edit, allowed: AllowedTiers | None = None
     ) -> tuple[str, ...]:
-        """Change a namespace's policies.
+        """Change a namespace's policies. A refused change has no effect.
 
         Args:
             namespace: Its name.
-            edit: From the stored policies to others.
+            edit: From the stored policies to those that replace them.
             allowed: Tiers that it may name; None: any.
 
         Returns:
-            What will surprise.
+            Warnings.
 
         Raises:
-            ConfigError: A topic of the namespace could not carry out its policies afterwards; nothing was changed.
-            TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
-            NotFound: There is no such namespace.
+            ConfigError: The resulting policies of the namespace or of a topic cannot be applied.
+            TierNotAllowed: The change names a tier that is not allowed.
+            NotFound: The namespace does not exist.
         """
         warnings: tuple[str, ...] = ()
 
@@ -99,7 +99,7 @@ class PolicyChanges:
             nonlocal warnings
             new = edit(old)
             if allowed is not None:
-                allowed.check(f"namespace {namespace}", Levels(new, {}), Levels(old, {}))
+                allowed.check(f"namespace {namespace}", StoredPolicies(new, {}), StoredPolicies(old, {}))
             warnings = self._checked((old, {}), (new, {}))
             if namespace_settings(old).life_cycle != namespace_settings(new).life_cycle:
                 self._check_topics(namespace, old, new, allowed)
@@ -109,32 +109,32 @@ class PolicyChanges:
         return warnings
 
     def change_topic(self, topic: TopicName, edit: Edit, allowed: AllowedTiers | None = None) -> tuple[str, ...]:
-        """Change a topic's own policies; a partition has those of its partitioned topic.
+        """Change a topic's own policies; a partition has those of its topic. A refused change has no effect.
 
         Args:
             topic: Its name.
-            edit: From the stored policies to others.
+            edit: From the stored policies to those that replace them.
             allowed: Tiers that it may name; None: any.
 
         Returns:
-            What will surprise.
+            Warnings.
 
         Raises:
-            ConfigError: The topic could not carry out its policies afterwards; nothing was changed.
-            TierNotAllowed: The change names a tier that is not allowed; nothing was changed.
+            ConfigError: The resulting policies cannot be applied.
+            TierNotAllowed: The change names a tier that is not allowed.
         """
         warnings: tuple[str, ...] = ()
         try:
             namespace = self._catalog.policies(topic.namespace)
-        except NotFound:  # deleted meanwhile: the broker's settings are left
+        except NotFound:  # deleted meanwhile: the broker's settings apply
             namespace = {}
 
         def checked(old: Json) -> Json:
             nonlocal warnings
             new = edit(old)
             if allowed is not None:
-                in_force = Levels(namespace, old), Levels(namespace, {})
-                allowed.check(f"topic {topic}", Levels(namespace, new), *in_force)
+                current = StoredPolicies(namespace, old), StoredPolicies(namespace, {})
+                allowed.check(f"topic {topic}", StoredPolicies(namespace, new), *current)
             warnings = self._checked((namespace, old), (namespace, new))
             return new
 
@@ -142,7 +142,7 @@ class PolicyChanges:
         return warnings
 
     def _checked(self, before: tuple[Json, Json], after: tuple[Json, Json]) -> tuple[str, ...]:
-        """Check policies of a namespace and a topic that are to replace others; returns what will surprise."""
+        """Check new policies of a namespace and a topic against the old ones; returns new warnings."""
         found = self._problems(*after)
         if found:
             known = {(problem.subject, problem.values) for problem in self._problems(*before)}
@@ -156,35 +156,35 @@ class PolicyChanges:
         return tuple(warning for warning in warnings if warning not in old_warnings)
 
     def _check_topics(self, namespace: NamespaceName, old: Json, new: Json, allowed: AllowedTiers | None) -> None:
-        """Check the topics with policies of their own: one read each, and one check for all that set the same."""
+        """Check the topics with policies of their own: one read each, and one check for equal policies."""
         refused: dict[TopicName, str] = {}
         checked: dict[tuple[tuple[str, Any], ...], str | None] = {}
         for topic in self._catalog.topics_with_policies(namespace):
             try:
                 own = self._catalog.topic_policies(topic)
-            except CorruptMetadata as error:  # no reason to refuse what others need
-                log.warning("%s is not checked against the new policies of its namespace: %s", topic, error)
+            except CorruptMetadata as error:  # one corrupt topic must not block the namespace
+                log.warning("policies of %s were not checked against those of its namespace: %s", topic, error)
                 continue
             if not (values := tuple(sorted(topic_settings(own).life_cycle.items()))):
                 continue
             if values not in checked:
                 if allowed is not None:
-                    in_force = Levels(old, own), Levels(old, {}), Levels(new, {})
-                    allowed.check(f"topic {topic}", Levels(new, own), *in_force)
+                    current = StoredPolicies(old, own), StoredPolicies(old, {}), StoredPolicies(new, {})
+                    allowed.check(f"topic {topic}", StoredPolicies(new, own), *current)
                 checked[values] = self._new_problem(own, old, new)
             if (text := checked[values]) is not None:
                 refused[topic] = text
         if refused:
             first, text = next(iter(refused.items()))
             others = [str(topic) for topic in refused if topic != first]
-            more = f"; the same holds for {', '.join(others[:_MOST_NAMED])}" if others else ""
-            more += f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+            more = f"; the same applies to {', '.join(others[:_MAX_NAMED])}" if others else ""
+            more += f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
             raise ConfigError(f"{first} sets policies of its own: {text}{more}")
 
     def _new_problem(self, own: Json, old: Json, new: Json) -> str | None:
-        """What becomes wrong for a topic with other policies of its namespace."""
+        """The first problem that new policies of the namespace cause for a topic."""
         found = self._problems(new, own)
-        # A change for all topics is not refused because of one that is wrong in the same way already.
+        # A change of a namespace is not refused because of a topic that has the same defect already.
         known = {problem.subject for problem in self._problems(old, own)} if found else set()
         return next((problem.text for problem in found if problem.subject not in known), None)
 

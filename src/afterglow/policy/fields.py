@@ -1,10 +1,10 @@
-"""Stored policies: the fields in which namespaces and topics keep them, and the settings that each field overrides.
+"""Table of policy fields: where namespaces and topics store each policy, and which settings it overrides.
 
-Every policy overrides settings of the broker, so that one table says where a value is stored, how it is read, and how
-it is shown. Pulsar's JSON is kept as it was given; values that this release cannot read are passed over.
+Every policy overrides settings of the broker, so that one table defines where a value is stored, how it is read, and
+how it is shown. Pulsar's JSON is stored unchanged; values that this release cannot read are ignored.
 
-A topic's policies are kept in two scopes, as Pulsar has them: those of this cluster, and those for all clusters
-(``global``). Where both set a field, that of the cluster wins.
+A topic's policies have two scopes, as in Pulsar: those of this cluster, and those of all clusters (``global``). If both
+set a field, that of this cluster takes precedence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Stored: TypeAlias = Mapping[str, Any]
 
 DELETED: Final = "deleted"
-"""Field of a namespace that is being deleted with everything in it."""
+"""Field of a namespace that is being deleted with its topics."""
 NAMESPACE_OFFLOAD: Final = "offload_policies"
 """Field of a namespace with its offload policies."""
 TOPIC_OFFLOAD: Final = "offloadPolicies"
@@ -36,13 +36,13 @@ LEGACY_OFFLOAD_FIELDS: Final = {
     "offload_threshold_in_seconds": "managedLedgerOffloadThresholdInSeconds",
     "offload_deletion_lag_ms": "managedLedgerOffloadDeletionLagInMillis",
 }
-"""Fields of a namespace from before there were offload policies; -1 and null are unset."""
+"""Fields of a namespace that preceded offload policies; -1 and null mean unset."""
 
 SERVED_TYPES: Final = tuple(kind for kind in SubscriptionType if kind is not SubscriptionType.KEY_SHARED)
 """Types of subscriptions that this broker serves."""
 
 _GLOBAL: Final = "global"
-"""Field of a topic with the policies for all clusters."""
+"""Field of a topic with its policies for all clusters."""
 
 AUTO_UPDATE_STRATEGIES: Final = {
     "AutoUpdateDisabled": SchemaCompatibilityStrategy.ALWAYS_INCOMPATIBLE,
@@ -54,19 +54,19 @@ AUTO_UPDATE_STRATEGIES: Final = {
     "ForwardTransitive": SchemaCompatibilityStrategy.FORWARD_TRANSITIVE,
     "FullTransitive": SchemaCompatibilityStrategy.FULL_TRANSITIVE,
 }
-"""Pulsar's older names of strategies, which only namespaces have."""
+"""Strategies by Pulsar's older names, which only namespaces use."""
 
 
 # --- scopes of a topic's policies ---
 
 
 def merged_scopes(stored: Stored) -> Json:
-    """A topic's policies of both scopes: each field of this cluster, else the one for all clusters."""
+    """A topic's policies of both scopes; fields of this cluster override those of all clusters."""
     return {**of_scope(stored, is_global=True), **of_scope(stored, is_global=False)}
 
 
 def of_scope(stored: Stored, *, is_global: bool) -> Json:
-    """A topic's policies for all clusters, or for this one alone."""
+    """A topic's policies of one scope."""
     if is_global:
         return dict(stored.get(_GLOBAL) or {})
     return {name: value for name, value in stored.items() if name != _GLOBAL}
@@ -84,22 +84,22 @@ def with_scope(stored: Stored, part: Json, *, is_global: bool) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class PolicyField:
-    """One policy: its field at each level, and the settings it overrides. A value has the same form at each level."""
+    """One policy: its field at each level, and the settings it overrides. Values have the same form at each level."""
 
     namespace: str
     """Field of a namespace's policies."""
     topic: str | None
     """Field of a topic's own policies; None: topics have none."""
     read: Callable[[Any], Mapping[str, Any]]
-    """From a stored value to settings by key; a setting that the value leaves open is left out."""
+    """From a stored value to settings by key; settings that the value does not set are omitted."""
     show: Callable[[BrokerConfig], Any]
-    """From settings to the value that a field would have."""
+    """From settings to the value of the field."""
 
     def applied(self, policy: BrokerConfig, namespace: Stored, topic: Stored) -> Any:
-        """The value of the narrowest level that sets the field, as it is stored; else that of the effective policy."""
+        """The stored value of the narrowest level that sets the field; else the value of the effective policy."""
         own = None if self.topic is None else merged_scopes(topic).get(self.topic)
         value = namespace.get(self.namespace) if own is None else own
-        # An empty list of types is how a namespace says that it sets none.
+        # A namespace stores an empty list of subscription types to unset the policy.
         return self.show(policy) if value is None or value == [] else value
 
 
@@ -116,7 +116,7 @@ def _object(namespace: str, topic: str | None, keys: Mapping[str, str], fixed: S
         namespace: Field of a namespace.
         topic: Field of a topic.
         keys: Settings by field of the object.
-        fixed: Fields that are shown and override nothing.
+        fixed: Fields that are only shown.
     """
     attributes = {name: SETTINGS[key].attribute for name, key in keys.items()}
     return PolicyField(
@@ -128,7 +128,7 @@ def _object(namespace: str, topic: str | None, keys: Mapping[str, str], fixed: S
 
 
 def _read_persistence(value: Stored) -> dict[str, Any]:
-    # A policy that is only about copies has no rate, or a negative one.
+    # A policy that only sets numbers of copies has no rate, or a negative one.
     rate = value.get("managedLedgerMaxMarkDeleteRate", -1)
     return {"managedLedgerDefaultMarkDeleteRateLimit": float(rate)} if rate >= 0 else {}
 
@@ -139,7 +139,7 @@ def _read_types(value: list[str]) -> dict[str, Any]:
 
 
 def _read_auto_topic_creation(value: Stored) -> dict[str, Any]:
-    # As in Pulsar, an override without a type means topics without partitions, whatever the broker's type is.
+    # As in Pulsar, an override without a type means non-partitioned topics, regardless of the broker's type.
     found = {
         "allowAutoTopicCreation": value["allowAutoTopicCreation"],
         "allowAutoTopicCreationType": TopicType(value.get("topicType") or TopicType.NON_PARTITIONED),
@@ -162,7 +162,7 @@ PERSISTENCE: Final = PolicyField(
     "persistence",
     "persistence",
     _read_persistence,
-    # The hot log keeps one copy, whatever a policy says of BookKeeper's; only the rate takes effect.
+    # The hot log has one copy, regardless of the policy; only the rate takes effect.
     lambda config: {
         "bookkeeperEnsemble": 1,
         "bookkeeperWriteQuorum": 1,
@@ -186,7 +186,7 @@ DELAYED_DELIVERY: Final = _object(
     "delayed_delivery_policies",
     "delayedDeliveryPolicies",
     {"active": "delayedDeliveryEnabled", "maxDeliveryDelayInMillis": "delayedDeliveryMaxDelayInMillis"},
-    # Deliveries are exact: the tick is kept for tools that set and read it.
+    # Delivery times are exact: the tick time is stored for tools.
     {"tickTime": 1000},
 )
 AUTO_SUBSCRIPTION_CREATION: Final = _object(
@@ -244,10 +244,10 @@ FIELDS: Final = (
     MAX_TOPICS,
     SCHEMA_VALIDATION,
     SCHEMA_UPDATES,
-    SCHEMA_AUTO_UPDATE,  # before its successor, which wins where both are set
+    SCHEMA_AUTO_UPDATE,  # before its successor, which takes precedence
     SCHEMA_STRATEGY,
 )
-"""Every policy that overrides settings, offload policies aside."""
+"""Every policy that overrides settings, except offload policies."""
 
 
 # --- from stored fields to settings ---
@@ -258,15 +258,15 @@ class LevelSettings:
     """Settings that one level overrides, by key."""
 
     plain: Mapping[str, Any]
-    """By policies of their own: retention, time to live, limits."""
+    """By policies other than offload: retention, message TTL, limits."""
     offload: Mapping[str, Any]
     """By offload policies and the fields that preceded them."""
     problems: tuple[str, ...]
-    """Why stored values were passed over: each names its field."""
+    """Reasons why stored values are ignored; each names its field."""
 
     @property
     def life_cycle(self) -> dict[str, Any]:
-        """Those that decide together when an entry is offloaded and when it is deleted."""
+        """The settings that decide when an entry is offloaded and when it is deleted."""
         kept = {key: value for key, value in self.plain.items() if key in offload_json.RETENTION_SETTINGS}
         return {**kept, **self.offload}
 
@@ -297,7 +297,7 @@ def topic_settings(topic: Stored) -> LevelSettings:
 
 
 def _read_fields(fields: Iterable[tuple[str, PolicyField]], stored: Stored) -> tuple[dict[str, Any], list[str]]:
-    """Settings by key, and why values were passed over."""
+    """Settings by key, and reasons why values are ignored."""
     settings: dict[str, Any] = {}
     problems: list[str] = []
     for name, field in fields:

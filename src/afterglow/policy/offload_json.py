@@ -1,14 +1,14 @@
-"""Offload policies as Pulsar's JSON: an object of fields to values of settings, and back. Pure functions.
+"""Offload policies as Pulsar's JSON: conversion of the object's fields to values of settings, and back. Pure functions.
 
-A field has the name of a setting or of one of its aliases, so that what the proposals named and Pulsar dropped is taken
-too. Written are Pulsar's own names, which are all that its tools understand; the two limits of a segment, which Pulsar
-has no fields for, have the names of PIP-76 where they are whole.
+A field has the name of a setting or one of its aliases, so that names of the proposals that Pulsar dropped are accepted
+too. Pulsar's own names are written, since its tools understand only these; the two limits of a segment, for which
+Pulsar has no fields, have the names of PIP-76 if the values are whole.
 
-Extra configurations are an object of texts, or a text as ``broker.conf`` has it; one of them may also be a field by
-itself, under the key that it has in ``broker.conf``.
+Extra configurations are an object of strings, or a string as in ``broker.conf``; each may also be a field of its own,
+under its key in ``broker.conf``.
 
-Pulsar's tools cannot send fields that Pulsar does not have. Settings of streaming offload may therefore also stand
-among ``managedLedgerExtraConfigurations``; a field of the same object wins over them.
+Pulsar's tools cannot send fields that Pulsar does not have. Settings of streaming offload are therefore also accepted
+among ``managedLedgerExtraConfigurations``; fields of the object take precedence over them.
 """
 
 from __future__ import annotations
@@ -32,53 +32,53 @@ if TYPE_CHECKING:
     Json: TypeAlias = dict[str, Any]
 
 MASK: Final = "********"
-"""Stands for a secret that is set."""
+"""Replaces a secret that is set."""
 
 POLICY_SETTINGS: Final[Mapping[str, Setting]] = {
     row.key: row
     for row in SETTINGS.values()
     if row.section in {OffloadSettings, StreamingSettings, TierSettings} and row.scope is not Scope.BROKER
 }
-"""What an object of offload policies may set, by key, in the order of the table."""
+"""Settings that offload policies may set, by key, in the order of the table."""
 
 RETENTION_SETTINGS: Final = ("defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB", "ttlDurationDefaultInSeconds")
-"""Settings that decide together with them what becomes of a ledger."""
+"""Settings that, together with these, decide when a ledger is offloaded and deleted."""
 _EXTRA: Final = next(row for row in POLICY_SETTINGS.values() if row.prefix)
-_WHOLE: Final = {
+_WHOLE_UNITS: Final = {
     "maxOffloadSegmentSizeInBytes": ("maxSizePerOffloadSegmentMbytes", MIB),
     "maxOffloadSegmentRolloverTimeInSeconds": ("maxOffloadSegmentRolloverTimeMinutes", 60),
 }
-"""Names for whole multiples of a setting's unit."""
+"""Name and unit for values that are whole multiples of the unit."""
 
-_YIELDING: Final = frozenset(
+_SUPERSEDED: Final = frozenset(
     {
         "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
         "managedLedgerOffloadDeletionLagMs",
         "managedLedgerDataReadPriority",
     }
 )
-"""Pulsar's older names. Where the newer name stands beside one of them, Pulsar takes the newer, whatever they say."""
+"""Pulsar's older names. If an object has both, Pulsar takes the value of the newer name."""
 
 _DERIVED: Final = frozenset({"s3Driver", "gcsDriver", "fileSystemDriver"})
-"""What Pulsar's client works out from the driver's name and sends along; it says nothing more, and is not kept."""
+"""Fields that Pulsar's client derives from the driver's name and sends along; they are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
-    """What one object of offload policies says."""
+class OffloadFields:
+    """Content of one object of offload policies."""
 
     given: Mapping[str, Any]
-    """Values by key of the setting, of the object's own fields."""
+    """Values of the object's own fields, by key of the setting."""
     extra: Mapping[str, Any]
-    """The same of settings that stand among the extra configurations."""
+    """Values of settings among the extra configurations, by key of the setting."""
     unread: Mapping[str, Any]
-    """Fields that were left out, as they are."""
+    """Fields that are ignored, unchanged."""
     problems: tuple[str, ...]
-    """Why fields were left out: each names the field and the cure."""
+    """Reasons why fields are ignored; each names the field and the fix."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the object sets, by key. Extra configurations are those that are none of our settings."""
+        """All settings that the object sets, by key. Extra configurations exclude those that are settings."""
         values = {**self.extra, **self.given}
         if _EXTRA.key in values:
             pairs = tuple(pair for pair in values[_EXTRA.key] if not _is_streaming(pair[0]))
@@ -86,26 +86,26 @@ class Fields:
         return values
 
 
-def read(fields: Mapping[str, Any]) -> Fields:
-    """Read an object of offload policies; fields that are null are not set."""
+def read(fields: Mapping[str, Any]) -> OffloadFields:
+    """Read an object of offload policies; null fields are unset."""
     problems: dict[str, str] = {}
-    told = {
+    present = {
         name: value
         for name, value in fields.items()
-        if value is not None and name not in _DERIVED and not (name in _YIELDING and _has_newer(name, fields))
+        if value is not None and name not in _DERIVED and not (name in _SUPERSEDED and _has_newer(name, fields))
     }
-    given = _read_all(told.items(), problems)
+    given = _read_all(present.items(), problems)
     unread = {name: fields[name] for name in problems}
     streaming = [pair for pair in given.get(_EXTRA.key, ()) if _is_streaming(pair[0])]
     extra = _read_all(streaming, problems)
-    return Fields(given, extra, unread, tuple(problems.values()))
+    return OffloadFields(given, extra, unread, tuple(problems.values()))
 
 
-def read_checked(fields: Mapping[str, Any]) -> Fields:
-    """As :func:`read`, for fields that someone sets now.
+def read_checked(fields: Mapping[str, Any]) -> OffloadFields:
+    """As :func:`read`, for fields of a request.
 
     Raises:
-        ConfigError: A field is unknown or has a value that cannot be taken.
+        ConfigError: A field is unknown or its value is not valid.
     """
     found = read(fields)
     if found.problems:
@@ -114,10 +114,10 @@ def read_checked(fields: Mapping[str, Any]) -> Fields:
 
 
 def write(values: Mapping[str, Any], *, masked: bool = False) -> Json:
-    """The object that sets these values, by key; what is set to nothing is an empty text.
+    """The object that sets these values; a value of None becomes an empty string.
 
     Args:
-        values: By key of the setting.
+        values: Values by key of the setting.
         masked: Whether secrets are replaced by :data:`MASK`.
     """
     written: Json = {}
@@ -135,13 +135,13 @@ def write_all(policy: BrokerConfig) -> Json:
 
 
 def shown(stored: Mapping[str, Any]) -> Json:
-    """A stored object for those who ask: Pulsar's names, secrets masked."""
+    """A stored object as an answer: Pulsar's names, secrets masked."""
     fields = read(stored)
     return {**fields.unread, **write(fields.given, masked=True)}
 
 
 def described(policy: BrokerConfig) -> list[Json]:
-    """Every value that holds, with its name and the level that set it, in the order of the table; secrets masked."""
+    """Every value of an effective policy with its name and origin, in the order of the table; secrets masked."""
     rows = [row for row in SETTINGS.values() if row.key in POLICY_SETTINGS or row.key in RETENTION_SETTINGS]
     return [
         {
@@ -155,41 +155,41 @@ def described(policy: BrokerConfig) -> list[Json]:
 
 
 def replaced(fields: Mapping[str, Any], stored: Mapping[str, Any]) -> Json:
-    """What is stored of an object that someone sets; a secret that is masked, as it was shown, stays what it is.
+    """The object to store for one in a request; a masked secret keeps its stored value.
 
     Raises:
-        ConfigError: A field is unknown or has a value that cannot be taken.
+        ConfigError: A field is unknown or its value is not valid.
     """
     return write(_unmasked(read_checked(fields), stored))
 
 
 def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
-    """An object with some fields changed, however either spells them; extra configurations are united.
+    """An object with some fields changed, by any of their names; extra configurations are merged.
 
-    Fields that cannot be read stay as they are: another release may know them.
+    Fields that cannot be read are preserved: another release may know them.
 
     Raises:
-        ConfigError: A changed field is unknown or has a value that cannot be taken.
+        ConfigError: A changed field is unknown or its value is not valid.
     """
     old, new = read(stored), read_checked(changes)
-    united = {**dict(old.given.get(_EXTRA.key, ())), **dict(new.given.get(_EXTRA.key, ()))}
-    extra = {_EXTRA.key: tuple(sorted(united.items()))} if united else {}
+    pairs = {**dict(old.given.get(_EXTRA.key, ())), **dict(new.given.get(_EXTRA.key, ()))}
+    extra = {_EXTRA.key: tuple(sorted(pairs.items()))} if pairs else {}
     return {**old.unread, **write({**old.given, **_unmasked(new, stored), **extra})}
 
 
 def without(stored: Mapping[str, Any], key: str) -> Json:
-    """An object that no longer sets a setting, however it spelt it."""
+    """An object without a setting, by any of its names."""
     old = read(stored)
     return {**old.unread, **write({name: value for name, value in old.given.items() if name != key})}
 
 
-def _unmasked(fields: Fields, stored: Mapping[str, Any]) -> dict[str, Any]:
+def _unmasked(fields: OffloadFields, stored: Mapping[str, Any]) -> dict[str, Any]:
     known = read(stored).given
     given = dict(fields.given)
     for key, value in given.items():
         if POLICY_SETTINGS[key].secret and value == MASK:
             if known.get(key) is None:
-                raise ConfigError(f"{key}: {MASK} stands for the value that is set, and none is; give the value")
+                raise ConfigError(f"{key}: {MASK} is a mask, and no value is stored; send the value")
             given[key] = known[key]
     return given
 
@@ -207,7 +207,7 @@ def _is_streaming(name: str) -> bool:
 
 def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    spelt: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, value in fields:
         try:
             row, value_type = _setting(name)
@@ -220,12 +220,12 @@ def _read_all(fields: Iterable[tuple[str, Any]], problems: dict[str, str]) -> di
         if row.prefix:
             old = dict(values.get(row.key, ()))
             if any(old.get(key, text) != text for key, text in parsed):
-                problems[name] = f"{spelt[row.key]} and {name} give one property two different values; remove one"
+                problems[name] = f"{names[row.key]} and {name} give one property different values; remove one"
                 continue
             parsed = values[row.key] = tuple(sorted({**old, **dict(parsed)}.items()))
         if values.setdefault(row.key, parsed) != parsed:
-            problems[name] = f"{spelt[row.key]} and {name} give one setting two different values; remove one of them"
-        spelt.setdefault(row.key, name)
+            problems[name] = f"{names[row.key]} and {name} give one setting different values; remove one"
+        names.setdefault(row.key, name)
     return values
 
 
@@ -234,7 +234,7 @@ def _setting(name: str) -> tuple[Setting, ValueType[Any]]:
     if found is not None and found[0].key in POLICY_SETTINGS:
         return found
     if found is not None:
-        raise ConfigError(f"{name} is no field of offload policies; it is set in broker.conf or by a policy of its own")
+        raise ConfigError(f"{name} is not a field of offload policies; set it in broker.conf or by its own policy")
     meant = nearest(name)
     if meant is None or meant not in spellings() or spellings()[meant][0].key not in POLICY_SETTINGS:
         raise ConfigError(f"offload policies have no field {name!r}; docs/configuration.md lists every setting")
@@ -246,7 +246,7 @@ def _read_one(name: str, row: Setting, value_type: ValueType[Any], value: object
         return _read_pairs(name, value)
     try:
         parsed = value_type.parse(_text(value))
-        # A number where a text belongs is a slip, though Java would take it.
+        # A number for a string setting is a mistake, though Java would accept it.
         if row.value_type.accepts(parsed) and (isinstance(value, str) or not isinstance(parsed, str) or parsed is None):
             return parsed
     except ValueError:
@@ -275,14 +275,14 @@ def _read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _write_one(key: str, value: Any) -> tuple[str, Any]:
-    name, unit = _WHOLE.get(key, (key, 0))
+    name, unit = _WHOLE_UNITS.get(key, (key, 0))
     if unit and value % unit == 0:
         return name, value // unit
     return key, "" if value is None else _plain(value)
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: of a word its Java constant."""
+    """A value as JSON; an enum as its Java constant."""
     if isinstance(value, Enum):
         return value.name
     return dict(value) if isinstance(value, tuple) else value

@@ -1,11 +1,11 @@
 """Effective policy of a topic: broker settings overridden by namespace and topic policies.
 
-The effective policy *is* a :class:`BrokerConfig`: typed, immutable, checked as a whole, and each value knows the level
-that set it. Field by field the topic wins over the namespace, and that over the broker; extra configurations are
-united. A partition has the policies of its partitioned topic.
+The effective policy *is* a :class:`BrokerConfig`: typed, immutable, validated as a whole, and with the origin of each
+value. For each field the topic overrides the namespace, which overrides the broker; extra configurations are merged. A
+partition has the policies of its partitioned topic.
 
-Stored values that this release cannot read are passed over with a warning, one by one: they were written by Pulsar or
-by another release, and one of them must not stop a topic. Whoever sets a policy gets an error instead.
+Stored values that this release cannot read are ignored one by one, with a warning: Pulsar or another release wrote
+them, and they must not stop a topic. A caller that sets such a value gets an error.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def resolve(config: BrokerConfig, namespace: Stored, topic: Stored) -> Effective
 
 
 def resolve_stored(config: BrokerConfig, namespace: Stored, topic: Stored) -> tuple[EffectivePolicy, tuple[str, ...]]:
-    """The effective policy of a topic by what is stored, whatever that is.
+    """The effective policy of a topic; stored policies that are not valid are ignored.
 
-    A wider level can be changed so that offload policies of a narrower one contradict it. Then those of the narrower
-    level are ignored as a whole. Its other policies stay in force: retention above all, which decides what is deleted.
+    A change of a namespace can contradict offload policies of a topic. Then the offload policies of the topic are
+    ignored as a whole. Its other policies stay effective: above all retention, which decides what is deleted.
 
     Returns:
-        The policy, and why anything that is stored is not part of it.
+        The policy, and the reasons why stored values are ignored.
     """
     policy, of_namespace = _with_level(config, namespace_settings(namespace), NAMESPACE)
     policy, of_topic = _with_level(policy, topic_settings(topic), TOPIC)
@@ -77,12 +77,12 @@ def _with_level(policy: BrokerConfig, settings: LevelSettings, origin: Origin) -
 
 
 def overridden(config: BrokerConfig, values: Mapping[str, Any], origin: Origin) -> BrokerConfig:
-    """Settings with those of one level laid over them.
+    """Settings overridden by those of one level.
 
     Raises:
         ConfigError: A value contradicts another setting.
     """
-    # Validation that the broker or a namespace enforces: of these only the broker's cannot be switched off.
+    # Schema validation that the broker enforces cannot be disabled; a topic can disable that of its namespace.
     is_enforced = config.is_schema_validation_enforced and config.origin(_VALIDATION).kind.level != "namespace"
     if is_enforced and _VALIDATION in values:
         values = {key: value for key, value in values.items() if key != _VALIDATION}
@@ -95,7 +95,7 @@ class Policies:
     Args:
         config: The broker's settings.
         catalog: Stores the policies of namespaces and topics.
-        offloads: Whether policies are carried out here: then those that cannot be are logged.
+        offloads: Whether this process offloads: then policies that it cannot apply are logged.
     """
 
     def __init__(self, config: BrokerConfig, catalog: Catalog, *, offloads: bool = False) -> None:
@@ -104,7 +104,7 @@ class Policies:
         self._catalog = catalog
         self._lock = threading.Lock()
         self._cache: dict[str, EffectivePolicy] = {}
-        # Topics without policies of their own share that of their namespace: one read and one object for all of them.
+        # Topics without policies of their own share the policy of their namespace: one read and one object for all.
         self._namespaces: dict[NamespaceName, tuple[EffectivePolicy, tuple[str, ...]]] = {}
         self._changes = 0
         self._callbacks: list[Callable[[NamespaceName | None], None]] = []
@@ -134,7 +134,7 @@ class Policies:
         base = base or self._read_namespace(topic.namespace)
         policy = self._read_topic(topic, *base)
         with self._lock:
-            if changes == self._changes:  # else it may have been read before the change
+            if changes == self._changes:  # else the policies may have been read before the change
                 self._cache[name] = policy
                 self._namespaces[topic.namespace] = base
         return policy
@@ -150,7 +150,7 @@ class Policies:
         return resolve_stored(self._config, stored, {})[0], bool(stored.get(DELETED))
 
     def changed(self, namespace: NamespaceName | None) -> None:
-        """Drop cached policies of a namespace and its topics, or of all, and notify of the change."""
+        """Drop the cached policies of a namespace and its topics, or of all, and notify of the change."""
         with self._lock:
             self._changes += 1
             below = "" if namespace is None else f"{namespace}/{Domain.PERSISTENT}/"
@@ -167,15 +167,15 @@ class Policies:
     def _read_namespace(self, namespace: NamespaceName) -> tuple[EffectivePolicy, tuple[str, ...]]:
         try:
             stored = self._catalog.policies(namespace)
-        except NotFound:  # deleted meanwhile, or never created: the broker's settings are left
+        except NotFound:  # deleted meanwhile, or never created: the broker's settings apply
             stored = {}
         return _with_level(self._config, namespace_settings(stored), NAMESPACE)
 
     def _read_topic(self, topic: TopicName, base: EffectivePolicy, problems: tuple[str, ...]) -> EffectivePolicy:
         policy, own = _with_level(base, topic_settings(self._catalog.topic_policies(topic)), TOPIC)
         for problem in (*problems, *own):
-            log.warning("policies of %s: ignored until they are changed: %s", topic, problem)
-        # A setting of the broker may have been changed since the policies were checked, or another release stored them.
+            log.warning("policies of %s: ignored until changed: %s", topic, problem)
+        # A setting of the broker may have changed since the policies were validated, or another release stored them.
         for unmet in validation.problems(policy) if self._offloads else ():
             log.warning("policies of %s: %s", topic, unmet.text)
         return policy

@@ -1,7 +1,7 @@
-"""Validation of effective policies. Pure but for the lookup of installed drivers.
+"""Validation of effective policies. Pure, except for the lookup of installed drivers.
 
 The effective policy is validated, not a single stored object: a topic may set the driver and its namespace the bucket,
-a namespace the retention and the broker the threshold. A policy that works and will surprise gives warnings instead.
+a namespace the retention and the broker the threshold. A policy that works with a surprising effect gives a warning.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
 
 _DRIVER: Final = "managedLedgerOffloadDriver"
 _BUCKETS: Final = ("S3", "aws-s3", "google-cloud-storage", "azureblob", "aliyun-oss")
-"""Pulsar's drivers that need a bucket; case does not count."""
+"""Pulsar's drivers that need a bucket; case-insensitive."""
 _S3_FAMILY: Final = {name.lower(): name for name in ("S3", "aws-s3", "aliyun-oss")}
 _STORED_NAMES: Final = {
     "defaultRetentionSizeInMB": "retentionSizeInMB",
     "defaultRetentionTimeInMinutes": "retentionTimeInMinutes",
 }
-"""Settings that have another name where a namespace or a topic sets them."""
+"""Names of settings in policies of namespaces and topics, where they differ."""
 _UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why an effective policy cannot be carried out."""
+    """One reason why an effective policy cannot be applied."""
 
     subject: str
-    """The key of the setting that is wrong: two problems of one subject are the same defect, whatever the values."""
+    """Key of the wrong setting: two problems with the same subject are the same defect, whatever the values."""
     values: tuple[object, ...]
-    """The values that do not fit together."""
+    """The values that contradict each other."""
     text: str
-    """For people: names the settings, their values and origins, and the fix."""
+    """For users: the settings with their values and origins, and the fix."""
 
 
 @cache
 def drivers() -> tuple[str, ...]:
-    """Names of the drivers that a policy may name. Kept: every change of a policy asks for them."""
+    """Names of the drivers that a policy may use. Cached: every change of a policy needs them."""
     return installed_drivers()
 
 
 def problems(policy: BrokerConfig) -> tuple[Problem, ...]:
-    """Why an effective policy cannot be carried out."""
+    """Reasons why an effective policy cannot be applied."""
     return (*_driver_problems(policy), *_unreachable_thresholds(policy))
 
 
 def warnings(policy: BrokerConfig) -> tuple[str, ...]:
-    """Parts of an effective policy that work and will surprise."""
+    """Parts of an effective policy that work with a surprising effect."""
     return (*_without_retention(policy), *_short_retention(policy))
 
 
@@ -66,10 +66,10 @@ def check(policy: BrokerConfig) -> tuple[str, ...]:
     """Check an effective policy.
 
     Returns:
-        What will surprise.
+        Warnings.
 
     Raises:
-        ConfigError: It cannot be carried out.
+        ConfigError: It cannot be applied.
     """
     for problem in problems(policy):
         raise ConfigError(problem.text)
@@ -85,8 +85,8 @@ def _driver_problems(policy: BrokerConfig) -> Iterator[Problem]:
         yield Problem(
             _DRIVER,
             (driver,),
-            f"The driver is not supported, support value: {', '.join(drivers())}; {_shown(policy, _DRIVER)} is none of "
-            f"them: choose one, or install the package that adds it to the entry point group {DRIVER_GROUP}",
+            f"The driver is not supported, support value: {', '.join(drivers())}; {_shown(policy, _DRIVER)} is not "
+            f"among them: choose one, or install the package that adds it to the entry point group {DRIVER_GROUP}",
         )
     elif driver.lower() in {name.lower() for name in _BUCKETS} and not driver_setting(policy, driver, "Bucket"):
         keys = driver_keys(driver, "Bucket")
@@ -106,7 +106,7 @@ def _driver_problems(policy: BrokerConfig) -> Iterator[Problem]:
 
 
 def _external_problems(policy: BrokerConfig, driver: str) -> Iterator[Problem]:
-    """What an external driver itself has to say about a policy."""
+    """Problems that an external driver itself reports."""
     try:
         offloader = driver_factory(driver)(policy, None, Tiers())
         _ = offloader.location
@@ -117,13 +117,13 @@ def _external_problems(policy: BrokerConfig, driver: str) -> Iterator[Problem]:
         yield Problem(
             "streamingOffloadEnabled",
             (driver,),
-            f"{_shown(policy, 'streamingOffloadEnabled')}: {_shown(policy, _DRIVER)} takes whole ledgers only; set "
+            f"{_shown(policy, 'streamingOffloadEnabled')}: {_shown(policy, _DRIVER)} supports whole ledgers only; set "
             "streamingOffloadEnabled=false, or choose a driver that streams",
         )
 
 
 def _unreachable_thresholds(policy: BrokerConfig) -> Iterator[Problem]:
-    """Thresholds that retention never lets a ledger reach: it would be deleted first."""
+    """Thresholds that a ledger never reaches because retention deletes it first."""
     for threshold, threshold_key, retention, retention_key in _pairs(policy):
         if 0 < retention <= threshold:
             yield Problem(
@@ -135,17 +135,17 @@ def _unreachable_thresholds(policy: BrokerConfig) -> Iterator[Problem]:
 
 
 def _without_retention(policy: BrokerConfig) -> Iterator[str]:
-    """Without retention a ledger is deleted once all subscriptions have consumed it, offloaded or not."""
+    """Without retention, a ledger is deleted once all subscriptions have consumed it, offloaded or not."""
     for threshold, threshold_key, retention, retention_key in _pairs(policy):
         if threshold > _UNLIMITED and retention == 0:
             yield (
-                f"{_shown(policy, threshold_key)} with {_shown(policy, retention_key)}: what all subscriptions have "
-                "consumed is deleted at once, in the tier too; set a retention to keep it"
+                f"{_shown(policy, threshold_key)} with {_shown(policy, retention_key)}: data that all "
+                "subscriptions have consumed is deleted at once, also from the tier; set a retention to keep it"
             )
 
 
 def _short_retention(policy: BrokerConfig) -> Iterator[str]:
-    """Offload that finishes, and whose result retention deletes at once. Nothing is lost that retention would keep."""
+    """Offloads whose result retention deletes at once. No data is lost that retention would keep."""
     minutes, retention_key = policy.default_retention_time_in_minutes, "defaultRetentionTimeInMinutes"
     if minutes <= 0:
         return
@@ -156,7 +156,7 @@ def _short_retention(policy: BrokerConfig) -> Iterator[str]:
             "deleted as soon as it is offloaded; lower the segment's age, or raise the retention"
         )
     lag_key, lag_ms = "managedLedgerOffloadDeletionLagInMillis", policy.managed_ledger_offload_deletion_lag_in_millis
-    # The default lag is long, and nobody who lowers the retention has asked for it.
+    # The default lag is long: an operator who lowers the retention has not set it.
     if lag_key in policy.origins and lag_ms is not None and lag_ms >= minutes * 60_000:
         yield (
             f"{_shown(policy, lag_key)} is not below the retention, {_shown(policy, retention_key)}: the hot log keeps "
@@ -165,7 +165,7 @@ def _short_retention(policy: BrokerConfig) -> Iterator[str]:
 
 
 def _pairs(policy: BrokerConfig) -> Iterator[tuple[int, str, int, str]]:
-    """Each threshold with the retention that limits it, in one unit."""
+    """Each threshold with the retention that limits it, in the same unit."""
     minutes, megabytes = policy.default_retention_time_in_minutes, policy.default_retention_size_in_mb
     yield (
         policy.managed_ledger_offload_threshold_in_bytes,
