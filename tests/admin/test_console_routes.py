@@ -119,13 +119,13 @@ def test_a_look_is_kept_for_a_moment_and_rates_are_those_since(shared: Admin) ->
     shared.get("persistent/public/default/looked-at/stats")
     clock = [0.0]
     overview = Overview(shared.server, lambda: clock[0])
-    first = shared.run(overview.look())
+    first = shared.run(overview.snapshot())
     clock[0] = 0.9
-    assert shared.run(overview.look()) is first
+    assert shared.run(overview.snapshot()) is first
     topic = next(topic for name, topic in shared.service.open_topics.items() if name.local_name == "looked-at")
     topic.past_traffic_in.add(20, 200)
     clock[0] = 10.0
-    [row] = [row for row in shared.run(overview.look()).topics if row.topic.endswith("looked-at")]
+    [row] = [row for row in shared.run(overview.snapshot()).topics if row.topic.endswith("looked-at")]
     assert (row.messages_in_per_second, row.bytes_in_per_second) == (2.0, 20.0)
 
 

@@ -66,7 +66,7 @@ def test_a_listener_that_the_broker_does_not_have_is_refused(served: Served, top
         answer = client._ask(Kind(type=Kind.LOOKUP, lookupTopic=command), 5).lookupTopicResponse
     assert answer.response == wire.CommandLookupTopicResponse.Failed
     assert answer.error == wire.ServiceNotReady
-    assert "the broker does not have the listener 'external'" in answer.message
+    assert "listener not found: 'external'" in answer.message
 
 
 def test_the_stock_client_gets_no_producer_through_an_unknown_listener(served: Served, topic: str) -> None:

@@ -303,9 +303,9 @@ def test_a_token_and_authorities_travel_with_a_task(tmp_path: Path) -> None:
     with serving(tmp_path / "home", "--conf", str(conf), plain=False) as served:
         tls = ssl.create_default_context(cafile=certificate)
         server = RunningServer(served, tmp_path / "home", publish(served.service_url, 20, token=token, tls=tls))
-        reach = TaskAccess(load_conf(conf), location_of_url("s3://bucket"))
-        reach.listening("", served.service_url)
-        address = reach()
+        access = TaskAccess(load_conf(conf), location_of_url("s3://bucket"))
+        access.set_broker_urls("", served.service_url)
+        address = access()
         assert address is not None
         task = server.task(v1(server, server.stretches[0]))
         both_ways(task, address)

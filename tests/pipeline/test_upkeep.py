@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from afterglow.errors import StoreUnavailable
-from afterglow.pipeline.upkeep import cancel, every, within
+from afterglow.pipeline.upkeep import cancel_task, run_periodically, run_with_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,15 +27,15 @@ def test_upkeep_goes_on_after_a_failure_and_tells_of_it(error: Exception, caplog
             if calls == 1:
                 raise error
 
-        task = asyncio.create_task(every(0, "the work", work))
+        task = asyncio.create_task(run_periodically(0, "the work", work))
         await asyncio.wait_for(enough.wait(), 30)
-        await cancel(task)
+        await cancel_task(task)
         return calls
 
     assert asyncio.run(run()) >= 3
-    (told,) = (record for record in caplog.records if record.name == "afterglow.pipeline.upkeep")
-    assert told.getMessage().startswith("the work failed and is done again later")
-    assert (told.exc_info is None) == isinstance(error, StoreUnavailable)
+    (record,) = (record for record in caplog.records if record.name == "afterglow.pipeline.upkeep")
+    assert record.getMessage().startswith("the work failed, will retry")
+    assert (record.exc_info is None) == isinstance(error, StoreUnavailable)
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_work_that_does_not_end_is_left_behind(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
-    assert not within(0.01, "the end", gate.wait)
-    assert "the end takes longer than 0.01 s and is left behind" in caplog.text
+    assert not run_with_timeout(0.01, "the shutdown", gate.wait)
+    assert "the shutdown did not end within 0.01 s, not waiting any longer" in caplog.text
 
 
 def test_work_that_ends_is_waited_for() -> None:
     done: list[int] = []
-    assert within(30, "the end", lambda: done.append(1))
+    assert run_with_timeout(30, "the shutdown", lambda: done.append(1))
     assert done == [1]

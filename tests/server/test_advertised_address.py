@@ -50,7 +50,7 @@ def secured(
 def test_a_wildcard_announces_the_address_of_this_machine(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "afterglow.server.advertised_address")
     assert with_advertised_address(BrokerConfig(bind_address=WILDCARD)).advertised_address == OWN
-    assert caplog.messages == [f"advertisedAddress is not set: lookups send clients to {OWN}"]
+    assert caplog.messages == [f"advertisedAddress is not set: lookups return {OWN}"]
 
 
 @pytest.mark.parametrize("wildcard", [WILDCARD, "::"])
@@ -71,7 +71,7 @@ def test_what_is_set_stays(config: BrokerConfig) -> None:
 @pytest.mark.usefixtures("_own_address")
 def test_an_address_that_the_certificate_does_not_name_is_refused_with_the_setting(tmp_path: Path) -> None:
     config = secured(tmp_path, hosts=["broker.example.com"], addresses=[])
-    with pytest.raises(ConfigError, match=rf"{OWN}, is not in .* set advertisedAddress .*: broker\.example\.com"):
+    with pytest.raises(ConfigError, match=rf"{OWN}, .* is not in .* set advertisedAddress .*: broker\.example\.com"):
         with_advertised_address(config)
 
 

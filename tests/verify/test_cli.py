@@ -176,7 +176,7 @@ def test_work_in_progress_is_not_a_finding(home: Path) -> None:
         (("http://[",), "address", 2),
         (("zk://127.0.0.1:1", "--sweep"), "none is", 2),
         (("zk://127.0.0.1:1", "--metadata", "sqlite:m"), "leave it out", 2),
-        (("ftp://x",), "no address", 2),
+        (("ftp://x",), "invalid source address", 2),
         (("{home}", "--yes"), "--sweep", 2),
         (("{home}", "--master", "local[1]"), "--deep", 2),
         (("{home}", "--deep", "--master", "local[x]"), "local[N]", 2),

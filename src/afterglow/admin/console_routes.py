@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from afterglow.ledger.layout import Layout
     from afterglow.offload.explain import Explanation
     from afterglow.offload.segments.listing import SegmentView
-    from afterglow.pipeline.metrics.overview import Look, Overview, TopicRow
+    from afterglow.pipeline.metrics.overview import Overview, TopicRow, TopicsSnapshot
 
     Json = dict[str, Any]
 
@@ -85,7 +85,7 @@ def overview_resources(overview: Overview) -> Resources:
         ``offset`` and ``limit`` select a page.
         """
         query = _query(call)
-        snapshot = await overview.look()
+        snapshot = await overview.snapshot()
         # Sorting tens of thousands of rows would block the event loop for too long.
         page = await call.blocking(_page, snapshot, query)
         return {**page, "outages": [row for row in _tiers(call) if not row["available"]]}
@@ -138,7 +138,7 @@ def _query(call: Call) -> _TopicsQuery:
     )
 
 
-def _page(snapshot: Look, query: _TopicsQuery) -> dict[str, Any]:
+def _page(snapshot: TopicsSnapshot, query: _TopicsQuery) -> dict[str, Any]:
     rows = snapshot.grouped if query.partitions_of is None else snapshot.of(query.partitions_of)
     matching = [
         row
@@ -171,7 +171,7 @@ async def get_log(call: Call) -> dict[str, Any]:
     """The log of one topic; with ``from`` only the ledgers from that id on, and the objects of their entries."""
     first = _natural(call, "from", 0, values.LONG_MAX)
     topic = await targets.open_one(call.service, call.topic)
-    figures = figures_of(topic, own=True)
+    figures = figures_of(topic, own_series=True)
     cursors = _cursors(topic)
     stored = await call.blocking(_stored_log, call, topic, first)
     return {

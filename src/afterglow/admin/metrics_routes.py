@@ -66,7 +66,7 @@ class _Families(Collector):
         for name, series in groupby(self._samples, lambda each: each[0].family or each[0].name):
             members = list(series)
             metric = members[0][0]
-            family = Family(name.removesuffix("_total"), metric.help, str(metric.kind))
+            family = Family(name.removesuffix("_total"), metric.help, str(metric.type))
             family.samples = chain.from_iterable(starmap(self._samples_of, members))  # type: ignore[assignment]  # iterated once
             yield family
 

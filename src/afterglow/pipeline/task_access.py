@@ -1,7 +1,7 @@
-"""How offload tasks come to a server's hot log, wherever Spark runs them.
+"""Access of offload tasks to the hot log of a server.
 
-Tasks of a local master read the ledgers' files. Those of any other may run on other machines: they get the address of
-the broker's port, a token and the authorities to trust, and read over the protocol what they do not find on their disk.
+Tasks of a local Spark master read the ledger files. Tasks of other masters may run on other machines: they get the
+address of the broker's port, a token and the trusted authorities, and read over the protocol.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _BEGIN: Final = "-----BEGIN"
 
 
 class TaskAccess:
-    """Where the tasks of one server read its topics. What cannot work is refused at once.
+    """The address at which tasks of one server read its topics. Settings that cannot work are refused at once.
 
     Args:
         config: The broker's settings.
         location: The server's own tier.
 
     Raises:
-        ConfigError: Tasks could not reach the broker, or would not be let in.
+        ConfigError: Tasks could not reach the broker, or could not authenticate.
     """
 
     def __init__(self, config: BrokerConfig, location: TierLocation) -> None:
@@ -46,16 +46,16 @@ class TaskAccess:
         self._urls = ("", "")
         self._trust_certs: str | None = None
         local = is_local(config.spark_master)
-        self._afar = not (local and config.offload_tasks_read_files)
-        if not self._afar:
+        self._over_protocol = not (local and config.offload_tasks_read_files)
+        if not self._over_protocol:
             return
         _check_port(config)
         if not local:
             _check_reachable(config)
             if location.driver == FILESYSTEM:
                 _log.warning(
-                    "the tier %s must be the same directory on every machine where sparkMaster=%s runs tasks: share "
-                    "it, or give another --tier",
+                    "the tier %s must be the same directory on every machine where sparkMaster=%s runs tasks; share "
+                    "it, or set another --tier",
                     *(location.url, config.spark_master),
                 )
         _check_role(config, _token(config))
@@ -63,21 +63,21 @@ class TaskAccess:
 
     @property
     def buffer(self) -> OffloadBuffer | None:
-        """Memory for entries that wait for their upload; None where tasks find them on the disk."""
+        """Memory for entries that wait for their upload; None if tasks read them from disk."""
         budget_bytes = self._config.offload_buffer_max_bytes
-        return OffloadBuffer(budget_bytes) if self._afar and budget_bytes else None
+        return OffloadBuffer(budget_bytes) if self._over_protocol and budget_bytes else None
 
-    def listening(self, service_url: str, service_url_tls: str) -> None:
-        """The broker's ports are open; an address is empty where a port is not."""
+    def set_broker_urls(self, service_url: str, service_url_tls: str) -> None:
+        """Set the addresses of the broker's open ports; empty for a port that is not open."""
         self._urls = (service_url, service_url_tls)
 
     def __call__(self) -> PulsarAddress | None:
-        """The address that goes with a task; None where the task reads files.
+        """The address for a task; None if the task reads files.
 
         Raises:
-            ConfigError: The token's file cannot be read any more.
+            ConfigError: The token's file cannot be read.
         """
-        if not self._afar:
+        if not self._over_protocol:
             return None
         plain, tls = self._urls
         return PulsarAddress(
@@ -90,19 +90,19 @@ class TaskAccess:
 
 def _check_port(config: BrokerConfig) -> None:
     if config.broker_client_tls_enabled and config.broker_service_port_tls is None:
-        raise ConfigError("brokerClientTlsEnabled=true needs brokerServicePortTls, at which offload tasks read")
+        raise ConfigError("brokerClientTlsEnabled=true needs a TLS port for offload tasks; set brokerServicePortTls")
     if config.broker_service_port is None and config.broker_service_port_tls is None:
         raise ConfigError(
             f"sparkMaster={config.spark_master}, offloadTasksReadFiles="
-            f"{str(config.offload_tasks_read_files).lower()}: offload tasks read at the broker's port, and none is "
-            "open; set brokerServicePort or brokerServicePortTls"
+            f"{str(config.offload_tasks_read_files).lower()}: offload tasks need a port of the broker; set "
+            "brokerServicePort or brokerServicePortTls"
         )
 
 
 def _check_reachable(config: BrokerConfig) -> None:
-    """Refuse ports that only this machine can reach where tasks run on another; where that is not sure, warn."""
+    """Refuse loopback addresses if tasks run on other machines; warn if that is not certain."""
     advertised = config.advertised_address or config.bind_address
-    lonely = next(
+    loopback = next(
         (
             f"{key}={host}"
             for key, host in (("bindAddress", config.bind_address), ("advertisedAddress", advertised))
@@ -111,19 +111,19 @@ def _check_reachable(config: BrokerConfig) -> None:
         None,
     )
     hosts = master_hosts(config.spark_master)
-    if lonely is None or (hosts and all(map(_is_here, hosts))):
+    if loopback is None or (hosts and all(map(_is_this_machine, hosts))):
         return
     problem = (
         f"sparkMaster={config.spark_master} runs offload tasks on other machines, which cannot reach the broker at "
-        f"{lonely}: set bindAddress, and advertisedAddress to a name that they know"
+        f"{loopback}; set bindAddress, and advertisedAddress to a name that they can resolve"
     )
     if hosts:
         raise ConfigError(problem)
-    _log.warning("%s; this works only if they all run here", problem)
+    _log.warning("%s; this works only if all tasks run on this machine", problem)
 
 
-def _is_here(host: str) -> bool:
-    """Whether a name stands for an address of this machine: only to such a one can a socket be bound."""
+def _is_this_machine(host: str) -> bool:
+    """Whether all addresses of a host belong to this machine: a socket can be bound to such addresses only."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
             with socket.socket(family, kind, protocol) as probe:
@@ -143,7 +143,7 @@ def _token(config: BrokerConfig) -> str | None:
     if parameters is None:
         if config.authentication_enabled and config.anonymous_user_role is None:
             raise ConfigError(
-                "authenticationEnabled=true: offload tasks that read over the protocol must prove who they are; set "
+                "authenticationEnabled=true: offload tasks that read over the protocol need a token; set "
                 "brokerClientAuthenticationParameters to token:… or file:///path"
             )
         return None
@@ -157,7 +157,7 @@ def _token(config: BrokerConfig) -> str | None:
 
 
 def _check_role(config: BrokerConfig, token: str | None) -> None:
-    """Warn where authorization may keep tasks out: what topics there will be, and their grants, nobody knows yet."""
+    """Warn if authorization may refuse tasks. Topics and grants may be added later, so this is not an error."""
     if not config.authorization_enabled:
         return
     authenticator = Authenticator.from_config(config)
@@ -175,7 +175,7 @@ def _check_role(config: BrokerConfig, token: str | None) -> None:
 
 
 def _trust_certs(config: BrokerConfig) -> str | None:
-    """The authorities themselves: the file need not be on the machines where tasks run."""
+    """The content of the trust file, since the file may be missing on the machines where tasks run."""
     path = config.broker_client_trust_certs_file_path
     if path is None:
         return None
@@ -184,5 +184,5 @@ def _trust_certs(config: BrokerConfig) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"brokerClientTrustCertsFilePath={path} cannot be read: {error}") from error
     if _BEGIN not in pem:
-        raise ConfigError(f"brokerClientTrustCertsFilePath={path} holds no certificate in PEM")
+        raise ConfigError(f"brokerClientTrustCertsFilePath={path} contains no PEM certificate")
     return pem[pem.index(_BEGIN) :]

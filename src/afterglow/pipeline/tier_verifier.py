@@ -1,15 +1,14 @@
-"""Verification of what one server, or one Pulsar cluster, has offloaded: metadata against every tier that it names.
+"""Verification of the offloaded data of one server or one Pulsar cluster, over all tiers that its metadata names.
 
-:func:`open_verifier` opens a home directory or a cluster's ZooKeeper from outside; a running server makes its
+:func:`open_verifier` opens a home directory or a cluster's ZooKeeper from outside; a running server creates its
 :class:`TierVerifier` itself. Metadata and ledgers are only read; objects are deleted by a sweep alone. Every request to
-a tier or to metadata passes a :class:`VerifyControl`, which counts progress and is where a cancelled verification ends.
+a tier or to metadata passes a :class:`VerifyControl`, which counts progress and ends a cancelled verification.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from afterglow.format.frames import iter_entries
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
 from afterglow.hot.local.layout import Layout
 from afterglow.hot.local.shared import read_instance
+from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
 from afterglow.read.driver_copies import open_driver_copy
 from afterglow.read.objects import Located
@@ -52,10 +52,12 @@ if TYPE_CHECKING:
     from afterglow.spark.verify_jobs import ByteProgress
     from afterglow.storage import ObjectStore
     from afterglow.storage.wrapper import StoreRequest
-    from afterglow.verify import CommittedObject, Finding, ObjectVerifier, ParsedLocation, Swept
+    from afterglow.verify import CommittedObject, Finding, ObjectVerifier, ParsedLocation
     from afterglow.verify.objects import DriverCopies
 
 T = TypeVar("T")
+
+_CLOCK: Final = SystemClock()
 
 _SOURCES: Final = "the directory that `afterglow serve --home` runs on, http://HOST:8080 or zk://HOST:2181"
 
@@ -67,11 +69,11 @@ class VerifyRequest:
     deep: bool = False
     """Read every byte of every object."""
     sweep: bool = False
-    """Treat orphans and leaked uploads as what is to be deleted."""
+    """Report orphans and leaked uploads as deletable."""
     delete: bool = False
-    """With a sweep: delete them. Without, the sweep is a dry run."""
+    """With a sweep: delete them. Otherwise the sweep is a dry run."""
     grace_ms: int = 3_600_000
-    """Objects that are not older may belong to work in progress."""
+    """Younger objects may belong to work in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,9 @@ class ReportedFinding:
 
     finding: Finding
     fault: bool
-    """Whether something is wrong that is still there."""
+    """Whether it is a fault that the sweep has not removed."""
     deleted: bool = False
-    """Whether the sweep has deleted what it is about."""
+    """Whether the sweep has deleted its object."""
 
 
 class VerifyCancelled(AfterglowError):
@@ -90,19 +92,19 @@ class VerifyCancelled(AfterglowError):
 
 
 class VerifyControl:
-    """Progress of one verification, and the way to cancel it.
+    """Progress of one verification, and its cancellation.
 
-    Only the thread that verifies writes the figures; any thread may read them, and may cancel.
+    Only the verifying thread writes the figures; any thread may read them, and may cancel.
     """
 
     def __init__(self) -> None:
         self.current = ""
-        """The object, the listing or the node of metadata that was requested last."""
+        """The object, listing or metadata node of the last request."""
         self.objects_done = 0
         self.objects_due = 0
-        """Known so far; more may become due."""
+        """Number known so far; more may be added."""
         self.bytes_done = 0
-        """Read and verified, by a deep verification alone."""
+        """Bytes that a deep verification has read and verified."""
         self.bytes_due = 0
         self.cancelled = False
         self._interrupts: list[Callable[[], None]] = []
@@ -111,7 +113,7 @@ class VerifyControl:
         """Record the next request.
 
         Args:
-            current: The object or node that is requested; empty: the same.
+            current: The requested object or node; empty: unchanged.
 
         Raises:
             VerifyCancelled: The verification was cancelled.
@@ -130,26 +132,26 @@ class VerifyControl:
         self.step()
 
     def on_cancel(self, interrupt: Callable[[], None]) -> None:
-        """Register a function that ends what waits between two steps, such as a Spark job."""
+        """Register a function that interrupts work between two steps, such as a Spark job."""
         self._interrupts.append(interrupt)
 
     def cancel(self) -> None:
-        """Have the verification end at its next step. Does not wait: Spark may take its time to end a job."""
+        """End the verification at its next step. Does not wait, since Spark may need time to cancel a job."""
         self.cancelled = True
         for interrupt in tuple(self._interrupts):
             threading.Thread(target=interrupt, name="afterglow-verify-cancel", daemon=True).start()
 
 
 class TierVerifier:
-    """Verifies what one server, or one cluster, has offloaded.
+    """Verifies the offloaded data of one server or one cluster.
 
     Args:
-        home: Where the hot ledgers are; None where these are not known.
-        instance: Of the hot log, as objects carry it.
-        metadata: Only read.
-        stores: Of objects; their control is notified of every step.
+        home: Home directory with the hot ledgers; None if these are unknown.
+        instance: Id of the hot log, as recorded in objects.
+        metadata: The metadata, read only.
+        stores: Stores of objects, with the control of this verification.
         config: The settings.
-        quiet: Whether Spark is started for this alone, and logs nothing besides; else the session is shared with the
+        quiet: Whether Spark is started for this run only, without its log; otherwise the session is shared with the
             pipeline of a server in this process.
     """
 
@@ -172,11 +174,11 @@ class TierVerifier:
         self._quiet = quiet
 
     def run(self, request: VerifyRequest, objects: ObjectVerifier | None = None) -> Iterator[ReportedFinding]:
-        """Verify, and sweep where requested. Findings come as they are made; swept ones come last.
+        """Verify, and sweep if requested. Findings are returned as they are made; swept ones come last.
 
         Args:
             request: The options.
-            objects: Verifies the objects; None: this process does, without reading their bytes.
+            objects: Verifies the objects; None: they are verified here, without reading their bytes.
 
         Raises:
             AfterglowError: See :func:`afterglow.verify.verify` and :func:`afterglow.verify.sweep`.
@@ -189,7 +191,16 @@ class TierVerifier:
                 detail = f"{finding.detail}; the sweep would delete it"
                 yield ReportedFinding(replace(finding, detail=detail), fault=True)
         if request.sweep and request.delete:
-            for item in self._sweep(request.grace_ms):
+            # The sweep covers every tier that the verification above has opened.
+            for item in sweep(
+                self._metadata,
+                tiers=self._stores,
+                instance=self._instance,
+                cluster=self._config.cluster_name,
+                now_ms=_CLOCK.now_ms(),
+                grace_ms=request.grace_ms,
+                dry_run=False,
+            ):
                 detail = f"{item.finding.detail}; deleted"
                 yield ReportedFinding(replace(item.finding, detail=detail), fault=False, deleted=True)
 
@@ -201,7 +212,7 @@ class TierVerifier:
             tiers=self._stores,
             instance=self._instance,
             cluster=self._config.cluster_name,
-            now_ms=_now_ms(),
+            now_ms=_CLOCK.now_ms(),
             grace_ms=grace_ms,
             hot=None if layout is None else lambda ledger_id: layout.frames(ledger_id).exists(),
             object_verifier=_CountedObjects(
@@ -211,38 +222,26 @@ class TierVerifier:
 
     @contextmanager
     def deep(self, master: str | None = None, progress: ByteProgress | None = None) -> Iterator[ObjectVerifier]:
-        """A Spark session that reads every byte of objects; it runs for as long as the context.
+        """Start a Spark session, for the duration of the context, whose tasks read every byte of objects.
 
         Args:
-            master: Where tasks run; else as ``sparkMaster`` says.
-            progress: Notified when a task ends.
+            master: The Spark master; None: that of ``sparkMaster``.
+            progress: Called at the end of each task.
 
         Raises:
-            MissingDependency: PySpark or a Java is missing.
+            MissingDependency: PySpark or Java is missing.
             ConfigError: The master is malformed.
         """
-        # Here, since these imports are slow, and rarely needed.
+        # Imported here, since these imports are slow and rarely needed.
         from afterglow.spark.session import QUIET, local_session, spark_properties  # noqa: PLC0415
         from afterglow.spark.verify_jobs import SparkVerifier  # noqa: PLC0415
 
-        self._control.step("Spark, which is being started")
+        self._control.step("start of Spark")
         properties = {**(QUIET if self._quiet else {}), **spark_properties(self._config)}
         with local_session(master or self._config.spark_master, **properties) as session:
             verifier = SparkVerifier(session, self._stores, self._instance, progress)
             self._control.on_cancel(verifier.cancel)
             yield verifier
-
-    def _sweep(self, grace_ms: int) -> Iterator[Swept]:
-        """Delete orphans and abort leaked uploads in every tier that the findings came to know."""
-        return sweep(
-            self._metadata,
-            tiers=self._stores,
-            instance=self._instance,
-            cluster=self._config.cluster_name,
-            now_ms=_now_ms(),
-            grace_ms=grace_ms,
-            dry_run=False,
-        )
 
 
 @contextmanager
@@ -251,43 +250,45 @@ def open_verifier(
 ) -> Iterator[TierVerifier]:
     """Open a source for verification from outside, whether or not a server runs on it.
 
-    Of a cluster everything is verified that its brokers have offloaded. What they still have in BookKeeper is not known
-    here, and whatever metadata does not name is foreign.
+    In a cluster, all offloaded data of its brokers is verified. The content of BookKeeper is unknown here, and objects
+    that metadata does not name are foreign.
 
     Args:
         source: The home directory of a server, or the ZooKeeper of a Pulsar cluster.
-        tier: Where all objects are, whatever metadata says.
-        metadata: Where the metadata is, if not in the home.
-        options: Of that tier, such as its endpoint.
+        tier: Location of all objects, instead of the locations in metadata.
+        metadata: Location of the metadata, if not in the home.
+        options: Options of that tier, such as its endpoint.
 
     Raises:
         ConfigError: An address or an option is malformed.
-        NotSupported: The tier is of a kind that this release does not verify.
+        NotSupported: This release cannot verify a tier of this kind.
         HotLogError: The directory has no hot log.
-        MetadataUnavailable: There is no such home, or the metadata cannot be read.
+        MetadataUnavailable: The home does not exist, or the metadata cannot be read.
     """
     scheme, separator, _ = source.partition("://")
     if separator and scheme != "zk":
-        raise ConfigError(f"source {source!r} is no address; give {_SOURCES}")
+        raise ConfigError(f"invalid source address {source!r}; expected {_SOURCES}")
     if options and tier is None:
-        raise ConfigError("--option says how to reach --tier, which is not given")
+        raise ConfigError("--option is for --tier, which is not set; add --tier")
     config = load_conf(environ=os.environ)
     if separator:
         if metadata is not None:
-            raise ConfigError("--metadata is for a home directory: a cluster's own is in its ZooKeeper; leave it out")
+            raise ConfigError(
+                "--metadata is for a home directory; leave it out, a cluster's metadata is in its ZooKeeper"
+            )
         with closing(open_metadata(source, config)) as cluster:
             own = None if tier is None else _open_tier(tier, config, options or {})
             stores = TierStores(own, config, everywhere=own is not None)
-            nobody = str(uuid4())  # an instance that no object carries: nothing is ours
-            yield TierVerifier(None, nobody, cluster, stores, config)
+            unused = str(uuid4())  # an instance of no object: all unnamed objects are foreign
+            yield TierVerifier(None, unused, cluster, stores, config)
         return
     home = Path(source)
     with closing(read_metadata(home, metadata)) as opened:
         instance = read_instance(home)
         if instance is None:
             raise HotLogError(
-                f"source {home} has no hot log, so that nobody knows which objects are its own; give the directory "
-                "that `afterglow serve --home` runs on"
+                f"source {home} has no hot log, which identifies its objects; use the directory of "
+                "`afterglow serve --home`"
             )
         if tier is None:
             own = open_store((home.absolute() / TIER_DIRECTORY).as_uri(), create="true")
@@ -297,12 +298,12 @@ def open_verifier(
 
 
 class TierStores:
-    """The store of each place that metadata names; iterated, all stores met so far, each once.
+    """The stores of all tier locations that metadata names; iteration returns those opened so far.
 
     Args:
-        own: Where objects are of which metadata does not say where; None: nobody knows.
-        config: For credentials.
-        everywhere: Whether all objects are in ``own``, whatever metadata says.
+        own: Store of objects without a location in metadata; None: it is unknown.
+        config: The settings, for credentials.
+        everywhere: Whether all objects are in ``own``, regardless of metadata.
         tiers: Opens the other stores.
         control: Notified of every request.
     """
@@ -322,23 +323,23 @@ class TierStores:
         self._config = config
         self._everywhere = everywhere
         self._tiers = tiers or Tiers()
-        self._met: dict[str, ObjectStore] = {} if self._own is None else {self._own.url: self._own}
+        self._opened: dict[str, ObjectStore] = {} if self._own is None else {self._own.url: self._own}
 
     def __call__(self, location: ParsedLocation) -> ObjectStore | DriverCopies:
-        """The store of a place, or the external driver that has its objects.
+        """The store of a location, or the external driver that has its objects.
 
         Raises:
-            NotSupported: No store of this release reaches it, or nobody knows where it is.
-            ConfigError: Its driver is not installed.
-            MissingDependency: The package of its driver, or the SDK of its store, cannot be imported.
-            CorruptMetadata: The place is none.
+            NotSupported: This release has no store for the location, or the location is unknown.
+            ConfigError: The driver is not installed.
+            MissingDependency: The package of the driver, or the SDK of the store, cannot be imported.
+            CorruptMetadata: The location is not valid.
         """
         if self._everywhere or not location.driver:
             if self._own is None:
-                raise NotSupported("metadata does not say where an object is: give --tier")
+                raise NotSupported("the location of an object is missing in metadata; set --tier")
             return self._own
         if not is_built_in(location.driver):
-            driver_factory(location.driver)  # so that a driver that is not installed is reported now
+            driver_factory(location.driver)  # reports a driver that is not installed
             return ExternalCopies(external_location(location.driver, dict(location.properties)), self._config)
         recorded = driver_metadata(
             TierLocation(location.driver, location.bucket, location.region, location.endpoint, location.prefix)
@@ -348,15 +349,15 @@ class TierStores:
         if self._own is not None and known.url == self._own.url:
             return self._own
         store = self._tiers.store(known, self._config)
-        return self._met.setdefault(store.url, _ControlledStore(store, self.control))
+        return self._opened.setdefault(store.url, _ControlledStore(store, self.control))
 
     def __iter__(self) -> Iterator[ObjectStore]:
-        return iter(tuple(self._met.values()))
+        return iter(tuple(self._opened.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalCopies:
-    """What an external driver has stored in one place; a :class:`~afterglow.verify.objects.DriverCopies`."""
+    """Objects of an external driver in one location; a :class:`~afterglow.verify.objects.DriverCopies`."""
 
     location: TierLocation
     config: BrokerConfig
@@ -364,25 +365,25 @@ class ExternalCopies:
 
     @property
     def url(self) -> str:
-        """The place, for messages."""
+        """The location, for messages."""
         return str(self.location)
 
     def entries(self, key: str, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
-        """Entries as the driver gives them; see the protocol."""
+        """Entries as the driver returns them; see the protocol."""
         copy = open_driver_copy(Located(self.location, key), ledger_id, self.config, Tiers())
         for run in copy.scan(first, last):
             yield from iter_entries(run.data, run.frames)
 
 
 class _ControlledStore(StoreWrapper):
-    """A store whose requests are steps. A pickled copy is the store itself: tasks have no control."""
+    """A store whose requests are steps of a control. Pickling yields the inner store: tasks have no control."""
 
     def __init__(self, inner: ObjectStore, control: VerifyControl) -> None:
         super().__init__(inner)
         self._control = control
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _itself, (self.inner,)
+        return _identity, (self.inner,)
 
     def _call(self, request: StoreRequest, perform: Callable[[], T]) -> T:
         self._control.step(request.key or f"{request.operation} of {self.url}")
@@ -390,14 +391,14 @@ class _ControlledStore(StoreWrapper):
 
 
 class _ControlledMetadata:
-    """The reading half of a metadata store, whose requests are steps."""
+    """A metadata reader whose requests are steps of a control."""
 
     def __init__(self, inner: MetadataReader, control: VerifyControl) -> None:
         self._inner = inner
         self._control = control
 
     def get(self, path: str) -> Versioned | None:
-        """A node; None where it is missing."""
+        """A node; None if it is missing."""
         self._control.step(path)
         return self._inner.get(path)
 
@@ -408,7 +409,7 @@ class _ControlledMetadata:
 
 
 class _CountedObjects:
-    """An :class:`~afterglow.verify.ObjectVerifier` that counts the objects that another has verified."""
+    """An :class:`~afterglow.verify.ObjectVerifier` that counts the objects that its inner one has verified."""
 
     def __init__(self, inner: ObjectVerifier, control: VerifyControl) -> None:
         self._inner = inner
@@ -428,7 +429,7 @@ class _CountedObjects:
             yield verified
 
 
-def _itself(store: ObjectStore) -> ObjectStore:
+def _identity(store: ObjectStore) -> ObjectStore:
     return store
 
 
@@ -436,7 +437,3 @@ def _open_tier(tier: str, config: BrokerConfig, options: Mapping[str, str]) -> O
     region, endpoint = (driver_setting(config, "S3", suffix) or "" for suffix in ("Region", "ServiceEndpoint"))
     location = location_of_url(tier, region=region, endpoint=endpoint)
     return open_store(location.url, **{**store_options(location, config), **options})
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

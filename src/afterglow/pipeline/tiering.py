@@ -1,4 +1,4 @@
-"""The tier of a process: what copies ledgers there, and what reads them back."""
+"""The tier of a process: the offload service, the sources that read offloaded data, and their shared parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from afterglow.offload.drivers import offloader_of
 from afterglow.offload.service import OffloadService
 from afterglow.pipeline.task_access import TaskAccess
 from afterglow.pipeline.tier_verifier import TierStores, TierVerifier
-from afterglow.pipeline.upkeep import within
+from afterglow.pipeline.upkeep import run_with_timeout
 from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.resolver import Policies
 from afterglow.read.counters import ReadCounters
@@ -51,7 +51,7 @@ class TopicSources:
     Args:
         hot: The hot log.
         tiers: Reads objects.
-        policies: Say which copy to read while both exist.
+        policies: Effective policies, with the read priority.
     """
 
     def __init__(self, hot: HotReader, tiers: TierSource, policies: Policies) -> None:
@@ -63,51 +63,51 @@ class TopicSources:
         self._topics: dict[str, ReadCounters] = {}
 
     def __call__(self, name: str) -> TieredSource:
-        """The source of a topic by its managed-ledger name; a topic that is opened again counts on."""
+        """The source of a topic by its managed-ledger name; counters continue when a topic is opened again."""
         with self._lock:
             counters = self._topics.setdefault(name, ReadCounters(self._total))
         return TieredSource(name, self._hot, self._tiers, partial(self._policies.of, name), counters)
 
     def counts(self, name: str) -> ReadCounts | None:
-        """What was read of a topic since the start; None where it was not opened yet."""
+        """Reads of a topic since the start; None if it was not opened yet."""
         with self._lock:
             counters = self._topics.get(name)
         return None if counters is None else counters.counts()
 
     def total(self) -> ReadCounts:
-        """What was read of all topics since the start."""
+        """Reads of all topics since the start."""
         return self._total.counts()
 
 
 _THREADS: Final = 4
-"""For what waits for the tier on behalf of offload. Their own, so that a slow tier never holds up the broker's."""
+"""Threads of offload that wait for the tier. Separate ones, so that a slow tier never blocks those of the broker."""
 _IDLE_S: Final = 300.0
-"""A tier that fails, and that no topic has needed for so long, is not probed any more."""
+"""A failing tier that no topic has used for this time is not probed any more."""
 _GRACE_S: Final = 3.0
-"""For requests to the tier that are under way at the end. Metadata knows what they are for; the next start goes on."""
+"""Wait for requests to the tier at shutdown. Metadata records their purpose, and the next start continues them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiering:
-    """What a server needs for its tier. Made by :meth:`open`."""
+    """The parts of a server that use its tier. Created by :meth:`open`."""
 
     location: TierLocation
     """The server's own tier."""
     target: TierLocation
-    """The tier of topics without policies of their own: the one that the broker's settings name, else the own tier."""
+    """The tier of topics without policies: that of the broker's settings, else the server's own tier."""
     policies: Policies
     sources: TopicSources
     offload: OffloadService
-    reach: TaskAccess
-    """How tasks come to the hot log; to be told once the broker's ports are open."""
+    task_access: TaskAccess
+    """Access of tasks to the hot log; needs the addresses of the broker's ports."""
     buffer: OffloadBuffer | None
-    """For entries that wait for their upload."""
+    """Memory for entries that wait for their upload; None if tasks read files."""
     jobs: Callable[[], JobCounts]
-    """How jobs of tasks went so far."""
+    """Counts of offload jobs since the start."""
     requests: Callable[[], dict[str, OperationCount]]
-    """What this process has asked of tiers so far, by operation; tasks ask on their own."""
+    """Requests of this process to tiers since the start, by operation; tasks make theirs on their own."""
     verify_runs: VerifyRuns
-    """Verify the tiers on request."""
+    """Verification of the tiers on request."""
     _tiers: Tiers
     _tier_source: TierSource
     _stack: ExitStack
@@ -124,20 +124,20 @@ class Tiering:
         paths: AfterglowPaths,
         catalog: Catalog,
     ) -> Tiering:
-        """Put it together. Nothing runs yet, and Spark is not even imported.
+        """Create all parts. Nothing runs yet, and Spark is not imported.
 
         Raises:
-            ConfigError: A setting or the tier's address cannot be obeyed.
+            ConfigError: A setting or the tier's address is not valid.
             MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
         """
         location = own_tier(home, tier, config)
         policies = Policies(config, catalog, offloads=True)
-        reach = TaskAccess(config, location)
+        task_access = TaskAccess(config, location)
         requests = RequestCounters()
         retry_s = config.offload_retry_max_backoff_millis / 1000
         health = TierHealth(spawn=spawn_thread, idle_s=max(_IDLE_S, 2 * retry_s))
         tiers = Tiers(partial(CountingStore, counters=requests), health)
-        # A tier or a driver that can never be used is reported now, not at the first offload.
+        # An unusable tier or driver is reported now, not at the first offload.
         tiers.store(location, config)
         target = offloader_of(config, location, tiers).location
         if is_built_in(target.driver):
@@ -148,11 +148,10 @@ class Tiering:
             )
             stack.callback(runner.close)
             tier_source = TierSource(tiers, config, Locator(metadata, paths, own=location))
-            stack.callback(within, _GRACE_S, "the end of reads from the tier", tier_source.close)
+            stack.callback(run_with_timeout, _GRACE_S, "closing readers of the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
-            stack.callback(
-                within, _GRACE_S, "the end of what waits for the tier", partial(threads.shutdown, cancel_futures=True)
-            )
+            stop_threads = partial(threads.shutdown, cancel_futures=True)
+            stack.callback(run_with_timeout, _GRACE_S, "stopping threads of offload", stop_threads)
             offload = OffloadService(
                 metadata=metadata,
                 paths=paths,
@@ -164,7 +163,7 @@ class Tiering:
                 clock=SystemClock(),
                 instance=hot.instance,
                 home=str(home.absolute()) if config.offload_tasks_read_files else "",
-                remote=reach,
+                remote=task_access,
                 flush=hot.flush,
             )
             sources = TopicSources(hot, tier_source, policies)
@@ -180,8 +179,8 @@ class Tiering:
                 policies,
                 sources,
                 offload,
-                reach,
-                reach.buffer,
+                task_access,
+                task_access.buffer,
                 runner.counts,
                 requests.counts,
                 verify_runs,
@@ -192,17 +191,17 @@ class Tiering:
         raise AssertionError("unreachable: the block returns or raises")
 
     def check_target(self) -> None:
-        """Have the log say at once where the tier is missing or does not answer; does not wait for it.
+        """Start a probe that logs at once if the tier is missing or does not respond; does not wait for it.
 
-        An external driver has a store of its own, which nothing here can ask.
+        The store of an external driver cannot be probed.
         """
         if is_built_in(self.target.driver):
             self._tiers.health.require(str(self.target))
 
     def drop_idle(self) -> None:
-        """Let go of what nobody has read for a while."""
+        """Evict objects that were not read for some time."""
         self._tier_source.drop_idle()
 
     def close(self) -> None:
-        """End all threads and processes, Spark last. To be called once offload and topics are closed."""
+        """Stop all threads and processes, Spark last. To be called after offload and topics are closed."""
         self._stack.close()

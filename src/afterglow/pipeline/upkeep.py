@@ -1,4 +1,4 @@
-"""What a server does over and over, and how it ends what will not end."""
+"""Periodic work of a server, and work with a deadline at its end."""
 
 from __future__ import annotations
 
@@ -15,47 +15,45 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-async def every(interval_s: float, what: str, work: Callable[[], Awaitable[object]]) -> None:
-    """Do work at intervals until cancelled; each begins when the one before is through.
-
-    A failure is logged and does not end it.
+async def run_periodically(interval_s: float, what: str, work: Callable[[], Awaitable[object]]) -> None:
+    """Run work at intervals until cancelled. A failure is logged, and the work is run again after the interval.
 
     Args:
-        interval_s: Seconds from the end of one to the begin of the next.
-        what: Names the work, for the log.
-        work: Does it.
+        interval_s: Seconds from the end of one run to the start of the next.
+        what: Name of the work, for the log.
+        work: The work.
     """
     while True:
         await asyncio.sleep(interval_s)
         try:
             await work()
         except AfterglowError as error:
-            _log.warning("%s failed and is done again later: %s", what, error)
-        except Exception:  # noqa: BLE001 - whatever it is, upkeep must not end for ever
-            _log.exception("%s failed and is done again later", what)
+            _log.warning("%s failed, will retry: %s", what, error)
+        except Exception:  # noqa: BLE001 - an unknown error must not end the upkeep for good
+            _log.exception("%s failed, will retry", what)
 
 
-async def cancel(task: asyncio.Task[None]) -> None:
-    """End what :func:`every` does."""
+async def cancel_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def within(grace_s: float, what: str, work: Callable[[], object]) -> bool:
-    """Do work that may wait for somebody who does not answer; after the grace period it is left behind.
+def run_with_timeout(timeout_s: float, what: str, work: Callable[[], object]) -> bool:
+    """Run work that may wait for a store that does not respond; after the timeout it is abandoned to its thread.
 
     Args:
-        grace_s: Seconds to wait for it.
-        what: Names the work, for the log.
-        work: Does it.
+        timeout_s: Seconds to wait.
+        what: Name of the work, for the log.
+        work: The work.
 
     Returns:
-        Whether it was done in time.
+        Whether the work ended in time.
     """
     thread = threading.Thread(target=work, name=what, daemon=True)
     thread.start()
-    thread.join(grace_s)
+    thread.join(timeout_s)
     if thread.is_alive():
-        _log.warning("%s takes longer than %g s and is left behind", what, grace_s)
+        _log.warning("%s did not end within %g s, not waiting any longer", what, timeout_s)
         return False
     return True

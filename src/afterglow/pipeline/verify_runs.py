@@ -1,7 +1,7 @@
-"""Verification runs of a server: one at a time, each on a thread of its own, with the figures for its metrics.
+"""Verification runs of a server: one at a time, each in its own thread, with the figures for its metrics.
 
-Findings wait in a small buffer for the client that asked for them. A client that reads slowly slows the run down; one
-that is gone has it cancelled. Nothing of a run is kept but its figures.
+Findings wait in a small buffer for the client. A client that reads slowly slows the run down; if it disconnects, the
+run is cancelled. Only the figures of a run are kept.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BUFFERED: Final = 200
-"""Findings: a millisecond of JSON."""
+"""Findings in the buffer: about a millisecond of JSON."""
 _FULL_POLL_S: Final = 0.1
-"""How often a run whose buffer is full looks whether it was cancelled."""
+"""Interval at which a run with a full buffer checks for cancellation."""
 _GRACE_S: Final = 5.0
-"""For a run that is under way when the server ends."""
-_FAULT: Final = "the server failed inside; its log says more"
+"""Wait for a running verification at shutdown."""
+_INTERNAL_ERROR: Final = "internal error of the server; see its log"
 
 
 class VerifyState(StrEnum):
-    """How a run ended."""
+    """Result of a run."""
 
     DONE = "done"
     FAILED = "failed"
@@ -51,40 +51,40 @@ class VerifyRunning(AfterglowError):
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """A run that has ended."""
+    """Figures of an ended run."""
 
     state: VerifyState
     error: str
-    """Why it failed; empty otherwise."""
+    """Reason of a failure; empty otherwise."""
     started_ms: int
     ended_ms: int
     counts: Mapping[FindingKind, int]
-    """Findings by kind, those that were swept included."""
+    """Findings by kind, including those that the sweep deleted."""
     faults: int
-    """Findings that are faults and still there."""
+    """Findings that are faults and were not deleted."""
     deleted: Mapping[FindingKind, int]
-    """What the sweep has deleted, by kind."""
+    """Objects that the sweep has deleted, by kind of finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyFigures:
-    """All runs since the start in numbers."""
+    """Figures of all runs since the start."""
 
     running: int = 0
     ended: Mapping[VerifyState, int] = field(default_factory=dict)
     last: Mapping[bool, VerifyResult] = field(default_factory=dict)
-    """The last run that is done, by whether it was a deep one."""
+    """The last completed run, by whether it was deep."""
     deleted: Mapping[FindingKind, int] = field(default_factory=dict)
-    """What sweeps have deleted."""
+    """Objects that sweeps have deleted, by kind of finding."""
 
 
 class VerifyRun:
-    """One verification. Made by :meth:`VerifyRuns.start`; thread-safe for one reader."""
+    """One verification. Created by :meth:`VerifyRuns.start`; thread-safe for one reader."""
 
     def __init__(self, request: VerifyRequest, started_ms: int, on_change: Callable[[], None]) -> None:
         self.control = VerifyControl()
         self.result: VerifyResult | None = None
-        """None while it runs. Set after the last finding was buffered."""
+        """None during the run. Set after the last finding was buffered."""
         self.request = request
         self.started_ms = started_ms
         self.counts: Counter[FindingKind] = Counter()
@@ -94,7 +94,7 @@ class VerifyRun:
         self._buffer: Queue[ReportedFinding] = Queue(_BUFFERED)
 
     def take(self) -> list[ReportedFinding]:
-        """The findings that have come since the last call."""
+        """Return the findings since the last call."""
         taken: list[ReportedFinding] = []
         try:
             while len(taken) < _BUFFERED:
@@ -104,19 +104,19 @@ class VerifyRun:
         return taken
 
     def verify(self, open_verifier: Callable[[VerifyControl], TierVerifier]) -> tuple[VerifyState, str]:
-        """Run to the end; gives the state, and why it failed. On a thread of its own."""
+        """Run to the end, in its own thread; returns the state, and the reason of a failure."""
         try:
             verifier = open_verifier(self.control)
             with ExitStack() as stack:
                 deep = stack.enter_context(verifier.deep(progress=self.control.on_bytes)) if self.request.deep else None
                 for found in verifier.run(self.request, deep):
                     self._report(found)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run has ended with it
-            if self.control.cancelled:  # Spark, when cancelled, fails in words of its own
+        except Exception as error:  # noqa: BLE001 - any error ends the run
+            if self.control.cancelled:  # a cancelled Spark job fails with an error of its own
                 return VerifyState.CANCELLED, ""
             known = isinstance(error, AfterglowError)
             _log.warning("verification failed: %s", error, exc_info=None if known else error)
-            return VerifyState.FAILED, str(error) if known else _FAULT
+            return VerifyState.FAILED, str(error) if known else _INTERNAL_ERROR
         return VerifyState.DONE, ""
 
     def end(self, state: VerifyState, error: str, ended_ms: int) -> VerifyResult:
@@ -145,8 +145,8 @@ class VerifyRuns:
     """The verification runs of a server. Thread-safe.
 
     Args:
-        open_verifier: Makes the verifier of the server under a control.
-        clock: Dates the runs.
+        open_verifier: Creates the verifier of the server, with a control.
+        clock: Clock for the times of runs.
     """
 
     def __init__(self, open_verifier: Callable[[VerifyControl], TierVerifier], clock: Clock | None = None) -> None:
@@ -164,16 +164,16 @@ class VerifyRuns:
 
         Args:
             request: Its options.
-            on_change: Called on another thread when there is a finding to take, and when the run has ended.
+            on_change: Called in another thread for every finding, and at the end of the run.
 
         Raises:
-            VerifyRunning: Another one runs, or the server is shutting down.
+            VerifyRunning: Another run is active, or the server is shutting down.
         """
         with self._lock:
             if self._closed:
-                raise VerifyRunning("the server is shutting down and starts no verification")
+                raise VerifyRunning("the server is shutting down; no verification was started")
             if self._running is not None:
-                raise VerifyRunning("another verification is running: wait for it to end, or interrupt its client")
+                raise VerifyRunning("another verification is running; wait for it to end, or interrupt its client")
             run = VerifyRun(request, self._clock.now_ms(), on_change)
             # A daemon: a store that does not answer must not keep the process alive.
             thread = threading.Thread(target=self._run, args=(run,), name="afterglow-verify", daemon=True)
@@ -182,7 +182,7 @@ class VerifyRuns:
             return run
 
     def figures(self) -> VerifyFigures:
-        """All runs in numbers."""
+        """Figures of all runs."""
         with self._lock:
             deleted = self._deleted
             if self._running is not None:
@@ -190,7 +190,7 @@ class VerifyRuns:
             return VerifyFigures(int(self._running is not None), dict(self._ended), dict(self._last), dict(deleted))
 
     def close(self) -> None:
-        """Start no more, and cancel the one that runs; it is left behind where it does not end within some seconds."""
+        """Refuse new runs, and cancel the active one; it is abandoned if it does not end within some seconds."""
         with self._lock:
             self._closed = True
             running = self._running
@@ -200,14 +200,14 @@ class VerifyRuns:
         run.control.cancel()
         thread.join(_GRACE_S)
         if thread.is_alive():
-            _log.warning("the verification takes longer than %g s to end and is left behind", _GRACE_S)
+            _log.warning("the verification did not end within %g s, not waiting any longer", _GRACE_S)
             self._end(run, VerifyState.CANCELLED, "")
 
     def _run(self, run: VerifyRun) -> None:
         self._end(run, *run.verify(self._open_verifier))
 
     def _end(self, run: VerifyRun, state: VerifyState, error: str) -> None:
-        with self._lock:  # so that a client that sees the end finds it counted, and may start the next
+        with self._lock:  # so that a client that sees the end finds it counted, and can start the next run
             if run.result is not None:
                 return
             self._running = None

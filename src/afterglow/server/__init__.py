@@ -1,4 +1,4 @@
-"""A running server: it chooses the implementations, and starts and stops them.
+"""A running server: chooses the implementations, and starts and stops them.
 
 Entry point: :class:`~afterglow.server.process.Server`.
 """

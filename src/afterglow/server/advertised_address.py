@@ -1,8 +1,7 @@
-"""The address that lookups announce: one that clients can reach, and that the certificate names.
+"""The address that lookups return: one that clients can reach, and that the certificate names.
 
-A client asks any address of the broker where a topic is, and connects to what it is told. A wildcard such as
-``0.0.0.0`` is not an address to connect to, so where ``advertisedAddress`` is not set, that of this machine's default
-route is announced.
+A client connects to the address in the response of a lookup. A wildcard such as ``0.0.0.0`` cannot be connected to, so
+if ``advertisedAddress`` is not set, the address of this machine's default route is returned.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _WILDCARDS: Final = {
     "0.0.0.0": (socket.AF_INET, "192.0.2.1", "127.0.0.1"),  # noqa: S104 - compared, not bound
     "::": (socket.AF_INET6, "2001:db8::1", "::1"),
 }
-"""Family, an address beyond this machine (of the ranges for documentation), and the one that always works here."""
+"""Family, an address of another machine (from the ranges for documentation), and the loopback address."""
 
 
 def with_advertised_address(config: BrokerConfig) -> BrokerConfig:
-    """Return the configuration with an address to announce, where the ports listen on all addresses of this machine.
+    """Return the configuration with an advertised address, if the ports listen on all addresses of this machine.
 
-    An address that the TLS certificate does not name is logged where it was set, since clients need not verify it.
+    A configured address that the TLS certificate does not name is logged only, since clients need not verify it.
 
     Raises:
         ConfigError: ``advertisedAddress`` is not set, and the TLS certificate does not name the address found.
@@ -43,26 +42,26 @@ def with_advertised_address(config: BrokerConfig) -> BrokerConfig:
         host = config.advertised_address or config.bind_address
         if names is not None and not _names_host(names, host):
             log.warning(
-                "the TLS certificate %s does not name %s, which lookups announce: clients that verify host names will "
-                "not connect; it names %s: set advertisedAddress to one of these, or renew the certificate",
+                "the TLS certificate %s does not name %s, the address in lookups: clients that verify host names will "
+                "not connect; set advertisedAddress to one of its names (%s), or renew the certificate",
                 config.tls_certificate_file_path,
                 host,
-                ", ".join(names) or "nothing",
+                ", ".join(names) or "none",
             )
         return config
     host = _own_address(config.bind_address)
     if names is not None and not _names_host(names, host):
         raise ConfigError(
-            f"bindAddress {config.bind_address} is not an address that clients can connect to, and the one of this "
-            f"machine, {host}, is not in the TLS certificate {config.tls_certificate_file_path}; set advertisedAddress "
-            f"to the name by which clients reach it: {', '.join(names) or 'the certificate names nothing'}"
+            f"bindAddress {config.bind_address} is not an address that clients can connect to, and {host}, that of "
+            f"this machine, is not in the TLS certificate {config.tls_certificate_file_path}; set advertisedAddress "
+            f"to one of the names in the certificate: {', '.join(names) or 'none'}"
         )
-    log.info("advertisedAddress is not set: lookups send clients to %s", host)
+    log.info("advertisedAddress is not set: lookups return %s", host)
     return dataclasses.replace(config, advertised_address=host)
 
 
 def _own_address(wildcard: str) -> str:
-    """The address from which this machine reaches others; the loopback address where it reaches nobody."""
+    """The address from which this machine reaches others; the loopback address without a network."""
     family, elsewhere, loopback = _WILDCARDS[wildcard]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -74,9 +73,9 @@ def _own_address(wildcard: str) -> str:
 
 
 def _certificate_names(config: BrokerConfig) -> list[str] | None:
-    """Host names and addresses in the certificate; None where no TLS port is open or the file cannot be read.
+    """Host names and addresses in the certificate; None without a TLS port, or if the file cannot be read.
 
-    Whatever is wrong with the file is reported when the ports are opened.
+    Problems of the file are reported when the ports are opened.
     """
     path = config.tls_certificate_file_path
     if path is None or (config.broker_service_port_tls is None and config.web_service_port_tls is None):
@@ -97,7 +96,7 @@ def _certificate_names(config: BrokerConfig) -> list[str] | None:
 
 
 def _names_host(names: Iterable[str], host: str) -> bool:
-    """Whether a client that connects to a host takes a certificate with these names for the host's (RFC 9525)."""
+    """Whether clients accept a certificate with these names for a host (RFC 9525)."""
     try:
         address = str(ipaddress.ip_address(host))
     except ValueError:

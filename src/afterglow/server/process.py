@@ -1,4 +1,4 @@
-"""A running server: hot log, tier, metadata, topics and the broker, in one process and one event loop."""
+"""A running server: hot log, tier, metadata, topics and broker, in one process and one event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.pipeline.server_handle import ServerHandle
 from afterglow.pipeline.tiering import Tiering
-from afterglow.pipeline.upkeep import cancel, every, within
+from afterglow.pipeline.upkeep import cancel_task, run_periodically, run_with_timeout
 from afterglow.policy import validation
 from afterglow.policy.allowed_tiers import AllowedTiers
 from afterglow.server.advertised_address import with_advertised_address
@@ -51,11 +51,11 @@ log = logging.getLogger(__name__)
 
 
 def summarize(config: BrokerConfig, target: TierLocation) -> str:
-    """Tier, offload method and retention.
+    """Describe tier, offload method and retention in one line.
 
     Args:
         config: The broker's settings.
-        target: The tier of topics without policies of their own.
+        target: The tier of topics without policies.
     """
     return f"tier {target}, offload {_method(config)}, retention {_retention(config)}"
 
@@ -72,7 +72,7 @@ def _method(config: BrokerConfig) -> str:
 
 
 def _retention(config: BrokerConfig) -> str:
-    """Of acknowledged messages; others stay."""
+    """Retention of acknowledged messages; others are always kept."""
     minutes, mebibytes = config.default_retention_time_in_minutes, config.default_retention_size_in_mb
     if 0 in {minutes, mebibytes}:
         return "until acknowledged"
@@ -81,23 +81,23 @@ def _retention(config: BrokerConfig) -> str:
 
 
 _THREADS: Final = 8
-"""For reads from disk and metadata: more than cores, since they wait."""
+"""Threads for disk and metadata: more than cores, since they mostly wait."""
 _TIER_THREADS: Final = 32
-"""For reads that may wait for a tier. Apart from the others, so that dispatch of hot topics never waits for them."""
+"""Threads for reads that may wait for a tier. Separate ones, so that dispatch of hot topics never waits for them."""
 _TICK_S: Final = 1.0
-_IDLE_LOOK_S: Final = 60.0
+_EVICT_INTERVAL_S: Final = 60.0
 _GRACE_S: Final = 3.0
-"""For reads from the tier that are under way at the end; whoever asked for them is gone by then."""
+"""Wait for reads from the tier at shutdown, after their clients were disconnected."""
 
 
 class Server:
-    """A server that serves clients. Made by :meth:`start`."""
+    """A running server. Created by :meth:`start`."""
 
     def __init__(self, service: BrokerService, tiering: Tiering, stack: AsyncExitStack, admin_url: str) -> None:
         self.service = service
         self.tiering = tiering
         self.admin_url = admin_url
-        """Where the admin API is; empty where there is none."""
+        """Address of the admin API; empty without one."""
         self._stack = stack
 
     @classmethod
@@ -110,21 +110,21 @@ class Server:
         tier: str | None = None,
         on_shutdown: Callable[[], None] | None = None,
     ) -> Self:
-        """Start a server on a home, made where there is none, and wait until clients can connect.
+        """Start a server on a home directory, which is created if missing, and wait until clients can connect.
 
         Args:
-            home: The directory that holds everything.
+            home: The directory of all its data.
             config: The settings.
-            admin: Serves the admin API of the broker, in the same event loop; it knows the rooms below, not they it.
+            admin: Starts the admin API in the same event loop. An argument, since its package is above this one.
             tier: Address of the server's own tier; None: the directory ``tier`` in the home.
             on_shutdown: Starts a clean end of the process when the admin API asks for it; None: it refuses such calls.
 
         Raises:
-            ConfigError: A setting cannot be obeyed.
+            ConfigError: A setting is not valid.
             MissingDependency: The SDK of the tier, or the package of the driver, is not installed.
-            HotLogError: The home is in use, or its disk refuses.
+            HotLogError: The home is in use, or its disk fails.
             MetadataError: The metadata cannot be read.
-            OSError: A port is taken.
+            OSError: The home cannot be created.
         """
         config = with_advertised_address(config)
         for warning in validation.check(config):
@@ -158,7 +158,9 @@ class Server:
             stack.push_async_callback(loop.run_in_executor, pool, tiering.offload.close)
             await loop.run_in_executor(pool, store.start)
             tier_pool = ThreadPoolExecutor(_TIER_THREADS, thread_name_prefix="afterglow-tier")
-            stack.callback(within, _GRACE_S, "the end of reads", partial(tier_pool.shutdown, cancel_futures=True))
+            stack.callback(
+                run_with_timeout, _GRACE_S, "stopping reads", partial(tier_pool.shutdown, cancel_futures=True)
+            )
             service = BrokerService(
                 config=config,
                 store=store,
@@ -175,7 +177,7 @@ class Server:
             stack.push_async_callback(service.close)
             tls = server_context(config)
             await _listen(service, config, tls)
-            tiering.reach.listening(service.service_url, service.service_url_tls)
+            tiering.task_access.set_broker_urls(service.service_url, service.service_url_tls)
             announce(home, service.service_url or service.service_url_tls)
             stack.callback(withdraw, home)
             admin_url = ""
@@ -191,17 +193,17 @@ class Server:
                 )
                 admin_url, stop = await admin(handle, tls)
                 stack.push_async_callback(stop)
-                # Ended before the ports: a verification is a call under way, for whose end they would wait.
+                # Closed before the ports, which would wait for the call of a running verification.
                 stack.push_async_callback(loop.run_in_executor, pool, tiering.verify_runs.close)
             tiering.offload.start()
             tiering.check_target()
             for interval_s, what, work in _upkeep(service, tiering, config):
-                stack.push_async_callback(cancel, loop.create_task(every(interval_s, what, work)))
+                stack.push_async_callback(cancel_task, loop.create_task(run_periodically(interval_s, what, work)))
             return cls(service, tiering, stack.pop_all(), admin_url)
         raise AssertionError("unreachable: the block returns or raises")
 
     async def stop(self) -> None:
-        """Stop serving, in the reverse order of the start: everything acknowledged is on disk already."""
+        """Stop all parts in the reverse order of the start. Acknowledged messages are on disk already."""
         await self._stack.aclose()
 
 
@@ -215,7 +217,7 @@ def _deliver(loop: asyncio.AbstractEventLoop) -> Callable[[list[Completion], Hot
     def deliver(dones: list[Completion], error: HotLogError | None) -> None:
         try:
             loop.call_soon_threadsafe(call_each, dones, error)
-        except RuntimeError:  # the loop has ended before the log: nobody waits for these any more
+        except RuntimeError:  # the loop has ended before the log: no client waits for these any more
             call_each(dones, error)
 
     return deliver
@@ -242,11 +244,11 @@ async def _listen(service: BrokerService, config: BrokerConfig, tls: ssl.SSLCont
 def _upkeep(
     service: BrokerService, tiering: Tiering, config: BrokerConfig
 ) -> Iterator[tuple[float, str, Callable[[], Awaitable[None]]]]:
-    """What is done over and over: seconds between, name, work. Each at its own pace, so that none waits for another."""
+    """Periodic work: interval in seconds, name, function. Each has its own task, so that none delays another."""
     store, offload = service.store, tiering.offload
     yield _TICK_S, "roll-over by age", partial(service.blocking, store.tick)
     yield config.retention_check_interval_in_seconds, "retention", partial(service.blocking, store.trim)
     yield config.stats_update_frequency_in_secs, "rates", service.sample_rates
     yield 60 * config.message_expiry_check_interval_in_minutes, "expiry", service.expire_messages
     yield config.offload_tick_interval_millis / 1000, "offload", partial(service.blocking, offload.tick)
-    yield _IDLE_LOOK_S, "upkeep of caches", partial(service.blocking, tiering.drop_idle)
+    yield _EVICT_INTERVAL_S, "cache eviction", partial(service.blocking, tiering.drop_idle)

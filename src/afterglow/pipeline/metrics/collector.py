@@ -1,4 +1,4 @@
-"""Collection of every metric of a process: what belongs to the event loop there, all else on a thread."""
+"""Collection of all metrics of a process: state of the event loop in its thread, the rest in another."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from afterglow.read.counters import ReadCounts
 
 
-def add_checks(samples: Samples, figures: VerifyFigures) -> None:
-    """Add what verification has found, and what sweeps have deleted."""
+def add_verification(samples: Samples, figures: VerifyFigures) -> None:
+    """Add findings of verification, and deletions of sweeps."""
     samples.add("afterglow_checks_running", figures.running)
     for state in (VerifyState.DONE, VerifyState.FAILED, VerifyState.CANCELLED):
         samples.add("afterglow_checks_total", figures.ended.get(state, 0), state)
@@ -52,8 +52,8 @@ def add_checks(samples: Samples, figures: VerifyFigures) -> None:
 _NO_TOPICS: Final = frozenset({"topic", "subscription"})
 
 
-async def _in_turns(service: BrokerService) -> AsyncIterator[tuple[TopicName, Topic]]:
-    """All open topics; between some of them others have their turn."""
+async def _open_topics(service: BrokerService) -> AsyncIterator[tuple[TopicName, Topic]]:
+    """All open topics; the event loop runs other work after every few of them."""
     for number, found in enumerate(service.open_topics.items()):
         yield found
         if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
@@ -61,12 +61,12 @@ async def _in_turns(service: BrokerService) -> AsyncIterator[tuple[TopicName, To
 
 
 async def all_topic_figures(service: BrokerService) -> list[TopicFigures]:
-    """The figures of all open topics, each by its own name. To be called in the broker's event loop."""
-    return [figures_of(topic, own=True) async for _, topic in _in_turns(service)]
+    """Figures of all open topics, each by its own name. To be called in the broker's event loop."""
+    return [figures_of(topic, own_series=True) async for _, topic in _open_topics(service)]
 
 
 class MetricsCollector:
-    """Collects on request, one request at a time.
+    """Collects metrics on request, one request at a time.
 
     Args:
         server: The server.
@@ -77,7 +77,7 @@ class MetricsCollector:
         self._server = server
         self._service = server.service
         self._offload = server.offload
-        self._alone = asyncio.Lock()
+        self._lock = asyncio.Lock()
         config = server.service.config
         self._tier_rates = RateMeter(monotonic, config.managed_ledger_stats_period_seconds)
         self._hidden = frozenset(
@@ -88,22 +88,22 @@ class MetricsCollector:
         )
 
     async def collect(self) -> Samples:
-        """All metrics as of now. To be called in the broker's event loop, which it never holds up."""
-        async with self._alone:
+        """All metrics as of now. To be called in the broker's event loop, which it does not block."""
+        async with self._lock:
             topics = await self._topics(self._service.config.metrics_max_topics)
             connections = len(self._service.connections)
             return await self._service.blocking(self._gather, topics, connections)
 
-    async def _topics(self, most: int) -> list[TopicFigures]:
-        """The figures of all open topics; namespaces count instead of topics where these are not told apart."""
+    async def _topics(self, limit: int) -> list[TopicFigures]:
+        """Figures of all open topics; the limit applies to namespaces if series have no topic label."""
         by_topic = self._service.config.expose_topic_level_metrics_in_prometheus
-        own: set[object] = set()
+        with_series: set[object] = set()
         found = []
-        async for name, topic in _in_turns(self._service):
+        async for name, topic in _open_topics(self._service):
             key = name if by_topic else name.namespace
-            if len(own) < most:
-                own.add(key)
-            found.append(figures_of(topic, own=key in own))
+            if len(with_series) < limit:
+                with_series.add(key)
+            found.append(figures_of(topic, own_series=key in with_series))
         return found
 
     def _gather(self, topics: Sequence[TopicFigures], connections: int) -> Samples:
@@ -115,24 +115,24 @@ class MetricsCollector:
         self._add_work(samples)
         self._add_memory(samples)
         if self._server.verify_runs is not None:
-            add_checks(samples, self._server.verify_runs.figures())
+            add_verification(samples, self._server.verify_runs.figures())
         samples.add("pulsar_active_connections", connections)
-        samples.add("afterglow_topics_without_series", sum(not topic.own for topic in topics))
+        samples.add("afterglow_topics_without_series", sum(not topic.has_own_series for topic in topics))
         return samples
 
     def _add_tiers(self, samples: Samples, topics: Sequence[TopicFigures]) -> None:
         counts: dict[object, int] = {}
-        told: list[tuple[TopicFigures, OffloadStatistics | None, ReadCounts | None]] = []
+        collected: list[tuple[TopicFigures, OffloadStatistics | None, ReadCounts | None]] = []
         for topic in topics:
-            time.sleep(0)  # so that the event loop has its turn, for which it would wait five milliseconds otherwise
+            time.sleep(0)  # yields the GIL: the event loop would wait five milliseconds for it otherwise
             statistics, reads = self._statistics(topic), self._server.read_counts(topic.ledger_name)
-            told.append((topic, statistics, reads))
+            collected.append((topic, statistics, reads))
             if statistics is not None:
                 counts[topic.ledger_name, "offload"] = statistics.read_bytes.files + statistics.read_bytes.protocol
             if reads is not None:
                 counts[topic.ledger_name, "read"] = reads.bytes.get(Tier.TIERED, 0)
         per_second = self._tier_rates.measure(counts)
-        for topic, statistics, reads in told:
+        for topic, statistics, reads in collected:
             labels = topic.namespace, topic.topic
             if statistics is not None:
                 add_offload(samples, topic, statistics, self._service.store)
@@ -147,7 +147,7 @@ class MetricsCollector:
             return None
         try:
             return self._offload.statistics(topic.ledger_name)
-        except (TopicMissing, MetadataError):  # gone since, or not to be had: it has no series then
+        except (TopicMissing, MetadataError):  # deleted meanwhile, or unavailable: the topic gets no series
             return None
 
     def _add_work(self, samples: Samples) -> None:

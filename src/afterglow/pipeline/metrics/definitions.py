@@ -1,7 +1,7 @@
-"""Every metric that is emitted. The exposition, the page of the docs and the check of the dashboard read this table.
+"""Definitions of all metrics: the table behind the exposition, its page in the docs, and the check of the dashboard.
 
-What Pulsar measures has Pulsar's name and labels; what only Afterglow has begins with ``afterglow_``. Each series has
-the label ``cluster`` besides those that are named here.
+Metrics of Pulsar have Pulsar's names and labels; those of Afterglow alone start with ``afterglow_``. Every series has
+the label ``cluster`` besides those defined here.
 """
 
 from __future__ import annotations
@@ -14,26 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OTHER: Final = "other"
-"""Stands for all that has no series of its own."""
-TOPIC_LABELS: Final = ("namespace", "topic")
-"""The labels that tell topics apart."""
+"""Label of topics and subscriptions without series of their own."""
 
 
-class Kind(StrEnum):
-    """What a value means."""
+class MetricType(StrEnum):
+    """Type of a metric in the Prometheus exposition."""
 
     COUNTER = "counter"
-    """Grows from the start of the process, or from when the topic was opened."""
+    """Counts from the start of the process, or from the opening of the topic."""
     GAUGE = "gauge"
-    """As of now."""
     SUMMARY = "summary"
-    """Quantiles of the last minutes; ``_sum`` and ``_count`` grow."""
+    """Quantiles over the last minutes; ``_sum`` and ``_count`` are counters."""
     HISTOGRAM = "histogram"
-    """How many were no larger than each bound; all grow."""
 
 
 class Merge(StrEnum):
-    """How values of several topics become one."""
+    """Rule that merges values of several topics."""
 
     SUM = "sum"
     MAX = "max"
@@ -44,50 +40,50 @@ class Metric:
     """One metric."""
 
     name: str
-    """As it is emitted; counters end in ``_total``."""
-    kind: Kind
+    """The emitted name; counters end in ``_total``."""
+    type: MetricType
     labels: tuple[str, ...]
-    """Besides ``cluster``."""
+    """Labels besides ``cluster``."""
     help: str
     merge: Merge = Merge.SUM
     family: str = ""
-    """Name of the summary or the histogram that it is a series of; empty where it stands for itself."""
+    """Name of the summary or histogram of this series; empty for other types."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Metrics that belong together."""
+class MetricGroup:
+    """A group of related metrics."""
 
     title: str
     metrics: tuple[Metric, ...]
     managed_ledgers: bool = False
-    """Whether ``exposeManagedLedgerMetricsInPrometheus`` switches them."""
+    """Whether ``exposeManagedLedgerMetricsInPrometheus`` controls them."""
 
 
 def _counter(name: str, labels: str, text: str) -> Metric:
-    return Metric(name, Kind.COUNTER, tuple(labels.split()), text)
+    return Metric(name, MetricType.COUNTER, tuple(labels.split()), text)
 
 
 def _gauge(name: str, labels: str, text: str, merge: Merge = Merge.SUM) -> Metric:
-    return Metric(name, Kind.GAUGE, tuple(labels.split()), text, merge)
+    return Metric(name, MetricType.GAUGE, tuple(labels.split()), text, merge)
 
 
 def _summary(name: str, labels: str, text: str) -> tuple[Metric, ...]:
-    """Quantiles cannot be added up: of several topics the largest is told."""
+    """Quantiles cannot be summed: of several topics the largest is reported."""
     plain = tuple(labels.split())
     return (
-        Metric(name, Kind.SUMMARY, (*plain, "quantile"), text, Merge.MAX, name),
-        Metric(f"{name}_sum", Kind.SUMMARY, plain, text, family=name),
-        Metric(f"{name}_count", Kind.SUMMARY, plain, text, family=name),
+        Metric(name, MetricType.SUMMARY, (*plain, "quantile"), text, Merge.MAX, name),
+        Metric(f"{name}_sum", MetricType.SUMMARY, plain, text, family=name),
+        Metric(f"{name}_count", MetricType.SUMMARY, plain, text, family=name),
     )
 
 
 def _histogram(name: str, labels: str, text: str) -> tuple[Metric, ...]:
     plain = tuple(labels.split())
     return (
-        Metric(f"{name}_bucket", Kind.HISTOGRAM, (*plain, "le"), text, family=name),
-        Metric(f"{name}_sum", Kind.HISTOGRAM, plain, text, family=name),
-        Metric(f"{name}_count", Kind.HISTOGRAM, plain, text, family=name),
+        Metric(f"{name}_bucket", MetricType.HISTOGRAM, (*plain, "le"), text, family=name),
+        Metric(f"{name}_sum", MetricType.HISTOGRAM, plain, text, family=name),
+        Metric(f"{name}_count", MetricType.HISTOGRAM, plain, text, family=name),
     )
 
 
@@ -95,13 +91,13 @@ _TOPIC: Final = "namespace topic"
 _SUBSCRIPTION: Final = "namespace topic subscription"
 
 GROUPS: Final = (
-    Group(
+    MetricGroup(
         "Topics",
         (
-            _gauge("pulsar_topics_count", "namespace", "Topics that are open."),
-            _gauge("pulsar_producers_count", _TOPIC, "Producers that are connected."),
-            _gauge("pulsar_consumers_count", _TOPIC, "Consumers that are connected."),
-            _gauge("pulsar_subscriptions_count", _TOPIC, "Subscriptions, readers included."),
+            _gauge("pulsar_topics_count", "namespace", "Open topics."),
+            _gauge("pulsar_producers_count", _TOPIC, "Connected producers."),
+            _gauge("pulsar_consumers_count", _TOPIC, "Connected consumers."),
+            _gauge("pulsar_subscriptions_count", _TOPIC, "Subscriptions, including readers."),
             _gauge("pulsar_rate_in", _TOPIC, "Messages per second from producers."),
             _gauge("pulsar_rate_out", _TOPIC, "Messages per second to consumers."),
             _gauge("pulsar_throughput_in", _TOPIC, "Bytes per second from producers."),
@@ -110,249 +106,253 @@ GROUPS: Final = (
             _counter("pulsar_in_bytes_total", _TOPIC, "Bytes from producers."),
             _counter("pulsar_out_messages_total", _TOPIC, "Messages to consumers."),
             _counter("pulsar_out_bytes_total", _TOPIC, "Bytes to consumers."),
-            _gauge("pulsar_msg_backlog", _TOPIC, "Entries that are not acknowledged, summed over subscriptions."),
-            _gauge("pulsar_storage_size", _TOPIC, "Bytes of all entries, in whichever tier."),
-            _gauge("pulsar_storage_logical_size", _TOPIC, "The same: entries are not replicated here."),
-            _gauge("pulsar_storage_backlog_size", _TOPIC, "Bytes behind the slowest subscription, estimated."),
+            _gauge("pulsar_msg_backlog", _TOPIC, "Unacknowledged entries, summed over subscriptions."),
+            _gauge("pulsar_storage_size", _TOPIC, "Bytes of all entries, hot and offloaded."),
+            _gauge(
+                "pulsar_storage_logical_size", _TOPIC, "The same as pulsar_storage_size: entries are not replicated."
+            ),
+            _gauge("pulsar_storage_backlog_size", _TOPIC, "Estimated backlog of the slowest subscription in bytes."),
         ),
     ),
-    Group(
+    MetricGroup(
         "Subscriptions",
         (
-            _gauge("pulsar_subscription_back_log", _SUBSCRIPTION, "Entries that are not acknowledged."),
+            _gauge("pulsar_subscription_back_log", _SUBSCRIPTION, "Unacknowledged entries."),
             _gauge("pulsar_subscription_unacked_messages", _SUBSCRIPTION, "Messages sent and not acknowledged."),
-            _gauge("pulsar_subscription_delayed", _SUBSCRIPTION, "Messages held back until their delivery time."),
-            _gauge("pulsar_subscription_consumers_count", _SUBSCRIPTION, "Consumers that are connected."),
+            _gauge("pulsar_subscription_delayed", _SUBSCRIPTION, "Messages that wait for their delivery time."),
+            _gauge("pulsar_subscription_consumers_count", _SUBSCRIPTION, "Connected consumers."),
             _gauge("pulsar_subscription_msg_rate_out", _SUBSCRIPTION, "Messages per second to consumers."),
             _gauge("pulsar_subscription_msg_throughput_out", _SUBSCRIPTION, "Bytes per second to consumers."),
         ),
     ),
-    Group(
+    MetricGroup(
         "Offload",
         (
-            _gauge("pulsar_storage_offloaded_size", _TOPIC, "Bytes of entries that are in the tier."),
-            _counter(
-                "brk_ledgeroffloader_offload_error_total", _TOPIC, "Tries of tasks that failed; each is repeated."
-            ),
+            _gauge("pulsar_storage_offloaded_size", _TOPIC, "Bytes of offloaded entries."),
+            _counter("brk_ledgeroffloader_offload_error_total", _TOPIC, "Failed attempts of tasks; each is retried."),
             _counter(
                 "brk_ledgeroffloader_write_storage_error_total",
                 _TOPIC,
-                "Those of them that the store has failed. Requests of the server itself, as those that begin and "
-                "complete an upload, are in afterglow_store_requests_total.",
+                "Failed attempts of tasks that were caused by the store. Requests of the server itself, such as those "
+                "that create and complete an upload, are in afterglow_store_requests_total.",
             ),
-            _gauge("brk_ledgeroffloader_offload_rate", _TOPIC, "Bytes per second that tasks have uploaded."),
+            _gauge("brk_ledgeroffloader_offload_rate", _TOPIC, "Bytes per second uploaded by tasks."),
             *_summary(
                 "brk_ledgeroffloader_read_ledger_latency",
                 _TOPIC,
-                "Microseconds that a task took to read a part from the hot log, and to check and measure it; in "
-                "Pulsar, to read a batch of entries.",
+                "Microseconds in which a task read and verified a part from the hot log; in Pulsar, a batch of "
+                "entries.",
             ),
             _counter(
                 "brk_ledgeroffloader_delete_offload_ops_total",
                 "namespace topic status",
-                "Deletions of objects, each with its index: succeed or failed, which is repeated. Those of topics that "
-                "are gone have no series.",
+                "Deletions of objects with their index, by status: succeed, or failed, which is retried. Deletions for "
+                "deleted topics have no series.",
             ),
             _gauge(
                 "afterglow_offload_lag_bytes",
                 _TOPIC,
-                "Bytes of entries that are not in the tier yet, whether or not a policy wants them there.",
+                "Bytes of entries that are not offloaded yet, regardless of policies.",
             ),
             _gauge(
                 "afterglow_offload_lag_seconds",
                 _TOPIC,
-                "Age of the oldest entry that is not in the tier; 0 where all are.",
+                "Age of the oldest entry that is not offloaded; 0 if all are.",
                 Merge.MAX,
             ),
             _gauge(
                 "afterglow_segments",
                 "namespace topic status",
-                "Segments of streaming offload: Assigned, Failed (to be tried again) and Offloaded.",
+                "Segments of streaming offload by status: Assigned, Failed (will be retried) and Offloaded.",
             ),
             _gauge(
                 "afterglow_open_segment_age_seconds",
                 _TOPIC,
-                "Time since the oldest segment was assigned that is not offloaded yet; 0 where there is none.",
+                "Time since the assignment of the oldest segment that is not offloaded; 0 without such a segment.",
                 Merge.MAX,
             ),
-            _gauge("afterglow_offload_ledgers_running", _TOPIC, "Whole ledgers that are being offloaded."),
+            _gauge("afterglow_offload_ledgers_running", _TOPIC, "Ledgers that are being offloaded."),
             _gauge(
                 "afterglow_offload_ledgers_stalled",
                 _TOPIC,
-                "Those of them that have not come further for offloadStallWarningSeconds.",
+                "Ledgers being offloaded that have made no progress for offloadStallWarningSeconds.",
             ),
             _gauge(
                 "afterglow_offload_last_success_timestamp_seconds",
                 _TOPIC,
-                "When an offload last succeeded since the start; 0: none has.",
+                "Time of the last successful offload since the start; 0 without one.",
                 Merge.MAX,
             ),
             _gauge(
                 "afterglow_offload_last_failure_timestamp_seconds",
                 _TOPIC,
-                "When one last failed since the start; 0: none has.",
+                "Time of the last failed offload since the start; 0 without one.",
                 Merge.MAX,
             ),
             _counter(
                 "afterglow_offload_task_bytes_total",
                 "namespace topic route",
-                "Bytes that tasks have read and uploaded, by where they read them: files or protocol.",
+                "Bytes that tasks have read and uploaded, by route: files or protocol.",
             ),
             _counter(
                 "afterglow_offload_read_bytes_total",
                 "from",
-                "Bytes of entries that offload tasks have read, by where. Over the protocol: buffer (the offload "
+                "Bytes of entries that offload tasks have read, by origin. Over the protocol: buffer (the offload "
                 "buffer), cache (the tail cache) or hot (the hot log). On the server's own disk: file (ledger files, "
-                "of which the page cache holds the newest). What a task has read counts again where it is retried.",
+                "of which the page cache holds the newest). Retries of a task count again.",
             ),
         ),
         managed_ledgers=True,
     ),
-    Group(
+    MetricGroup(
         "Reads",
         (
-            _counter("brk_ledgeroffloader_read_bytes_total", _TOPIC, "Bytes of entries that the tier has served."),
-            _gauge("brk_ledgeroffloader_read_offload_rate", _TOPIC, "Bytes per second that the tier has served."),
+            _counter("brk_ledgeroffloader_read_bytes_total", _TOPIC, "Bytes of entries served by the tier."),
+            _gauge("brk_ledgeroffloader_read_offload_rate", _TOPIC, "Bytes per second served by the tier."),
             _counter(
                 "brk_ledgeroffloader_read_offload_error_total",
                 _TOPIC,
-                "Objects that could not be opened, and ranged reads that the store has failed.",
+                "Objects that could not be opened, and failed ranged reads.",
             ),
             *_summary(
                 "brk_ledgeroffloader_read_offload_index_latency",
                 _TOPIC,
-                "Microseconds to open an object: the head of the data object, which Pulsar does not ask for, its "
-                "index, and what is made of it. An object that is open is not opened again.",
+                "Microseconds to open an object: the head of the data object, which Pulsar does not request, and the "
+                "parsed index. Open objects are cached.",
             ),
             *_summary(
                 "brk_ledgeroffloader_read_offload_data_latency",
                 _TOPIC,
-                "Microseconds of a ranged read of a data object, retries and throttling included.",
+                "Microseconds of a ranged read of a data object, including retries and throttling.",
             ),
             _counter(
                 "afterglow_read_bytes_total",
                 "namespace topic tier",
-                "Bytes of entries by the tier that served them: hot or tiered. What the cache served is not in it, "
-                "nor what a search by time looked at.",
+                "Bytes of entries by serving tier: hot or tiered. Reads from the cache and by searches by time are not "
+                "counted.",
             ),
-            _counter("afterglow_read_entries_total", "namespace topic tier", "Entries, likewise."),
+            _counter("afterglow_read_entries_total", "namespace topic tier", "Entries by serving tier."),
             _counter(
                 "afterglow_read_fallbacks_total",
                 "namespace topic wanted reason",
-                "Reads that the wanted tier did not serve, and the other one did.",
+                "Reads that the preferred tier failed to serve and the other one served, by reason.",
             ),
             _counter(
                 "afterglow_read_left_out_entries_total",
                 "namespace topic reason",
-                "Entries that no copy could give and that were left out.",
+                "Entries that no copy could serve and that were skipped, by reason.",
             ),
             _counter("afterglow_tier_reads_total", _TOPIC, "Ranged reads of data objects."),
             _counter(
                 "afterglow_tier_fetched_bytes_total",
                 _TOPIC,
-                "Bytes that came with them. Divided by brk_ledgeroffloader_read_bytes_total it says how much was "
-                "fetched for each byte that was delivered.",
+                "Bytes of ranged reads of data objects. The quotient by brk_ledgeroffloader_read_bytes_total is the "
+                "read amplification.",
             ),
         ),
         managed_ledgers=True,
     ),
-    Group(
+    MetricGroup(
         "Tier and Spark",
         (
             _gauge(
-                "afterglow_tier_available", "location", "Whether the tier answers: 1, or 0 while it is unavailable."
+                "afterglow_tier_available", "location", "Availability of the tier: 1, or 0 while it is unavailable."
             ),
             _gauge(
                 "afterglow_tier_unavailable_since_timestamp_seconds",
                 "location",
-                "When the first request failed of an outage that lasts; 0 while the tier is available.",
+                "Time of the first failed request of the current outage; 0 while the tier is available.",
             ),
             _counter(
                 "afterglow_store_requests_total",
                 "operation result",
-                "Requests of this process to tiers, by operation and result: ok, or the name of the error. Tasks on "
-                "Spark's workers make theirs on their own, and are not in it.",
+                "Requests of this process to tiers, by operation and result: ok, or the name of the error. Requests of "
+                "tasks in Spark's workers are not counted.",
             ),
-            _counter("afterglow_store_request_seconds_total", "operation", "Time that they took."),
-            _counter("afterglow_store_sent_bytes_total", "operation", "Bytes of objects that went with them."),
-            _counter("afterglow_store_received_bytes_total", "operation", "Bytes of objects that came with them."),
-            _gauge("afterglow_spark_jobs_running", "", "Jobs of offload that were handed in and have not ended."),
-            _counter("afterglow_spark_jobs_total", "result", "Jobs that have ended: succeeded or failed."),
+            _counter("afterglow_store_request_seconds_total", "operation", "Duration of these requests."),
+            _counter("afterglow_store_sent_bytes_total", "operation", "Bytes of objects sent by these requests."),
+            _counter(
+                "afterglow_store_received_bytes_total", "operation", "Bytes of objects received by these requests."
+            ),
+            _gauge("afterglow_spark_jobs_running", "", "Offload jobs that were submitted and have not ended."),
+            _counter("afterglow_spark_jobs_total", "result", "Ended offload jobs by result: succeeded or failed."),
             *_histogram(
                 "afterglow_spark_job_seconds",
                 "",
-                "Time from handing in to the end of those, the start of Spark with the first included.",
+                "Time from submission to end of offload jobs; the first includes the start of Spark.",
             ),
         ),
         managed_ledgers=True,
     ),
-    Group(
-        "Checks",
+    MetricGroup(
+        "Verification",
         (
-            _gauge("afterglow_checks_running", "", "Checks that run: one at most."),
-            _counter("afterglow_checks_total", "state", "Checks that have ended: done, failed or cancelled."),
+            _gauge("afterglow_checks_running", "", "Running verifications, at most one."),
+            _counter("afterglow_checks_total", "state", "Ended verifications by state: done, failed or cancelled."),
             _gauge(
                 "afterglow_check_findings",
                 "depth kind",
-                "What the last check that was done has found and its sweep has not deleted. The depth is shallow or "
-                "deep: a shallow check does not see damage within objects.",
+                "Findings of the last completed verification that its sweep has not deleted. The depth is shallow or "
+                "deep: a shallow verification does not detect damage within objects.",
             ),
-            _gauge("afterglow_check_last_timestamp_seconds", "depth", "When that check ended."),
-            _gauge("afterglow_check_last_duration_seconds", "depth", "How long it took."),
-            _counter("afterglow_sweep_deleted_total", "kind", "What sweeps have deleted, by the kind of finding."),
+            _gauge(
+                "afterglow_check_last_timestamp_seconds", "depth", "Time of the end of the last completed verification."
+            ),
+            _gauge("afterglow_check_last_duration_seconds", "depth", "Duration of the last completed verification."),
+            _counter("afterglow_sweep_deleted_total", "kind", "Objects deleted by sweeps, by kind of finding."),
         ),
     ),
-    Group(
+    MetricGroup(
         "Memory",
         (
-            _gauge("pulsar_ml_cache_used_size", "", "Bytes that the tail cache holds, overhead included."),
-            _gauge("pulsar_ml_cache_entries", "", "Entries that it holds."),
-            _counter("pulsar_ml_cache_evicted_entries_total", "", "Entries that it has dropped for newer ones."),
-            _counter("afterglow_cache_hits_total", "", "Entries that were asked of it and there."),
-            _counter("afterglow_cache_hit_bytes_total", "", "Bytes of these."),
-            _counter("afterglow_cache_misses_total", "", "Reads that it could not begin."),
-            _gauge("afterglow_offload_buffer_bytes", "", "Bytes that the offload buffer holds, overhead included."),
+            _gauge("pulsar_ml_cache_used_size", "", "Bytes in the tail cache, including overhead."),
+            _gauge("pulsar_ml_cache_entries", "", "Entries in the tail cache."),
+            _counter("pulsar_ml_cache_evicted_entries_total", "", "Entries evicted from the tail cache."),
+            _counter("afterglow_cache_hits_total", "", "Entries read from the tail cache."),
+            _counter("afterglow_cache_hit_bytes_total", "", "Bytes of entries read from the tail cache."),
+            _counter("afterglow_cache_misses_total", "", "Reads that did not start in the tail cache."),
+            _gauge("afterglow_offload_buffer_bytes", "", "Bytes in the offload buffer, including overhead."),
             _gauge(
                 "afterglow_offload_buffer_budget_bytes",
                 "",
-                "Bytes that it may hold: offloadBufferMaxBytes, or 0 where tasks read files and there is no buffer.",
+                "Limit of the offload buffer: offloadBufferMaxBytes, or 0 without a buffer, if tasks read files.",
             ),
-            _gauge("afterglow_offload_buffer_entries", "", "Entries that it holds."),
+            _gauge("afterglow_offload_buffer_entries", "", "Entries in the offload buffer."),
             _counter(
                 "afterglow_offload_buffer_refused_entries_total",
                 "",
-                "Entries that it has not admitted, for want of room or because one before them was not admitted. "
-                "Tasks read them from the hot log.",
+                "Entries that the offload buffer refused, since it was full or had refused an earlier one. Tasks read "
+                "them from the hot log.",
             ),
-            _counter("afterglow_offload_buffer_refused_bytes_total", "", "Bytes of these."),
+            _counter("afterglow_offload_buffer_refused_bytes_total", "", "Bytes of refused entries."),
             _counter(
                 "afterglow_offload_buffer_dropped_entries_total",
                 "",
-                "Entries that it held and has dropped before they were offloaded: their topic was closed, deleted or "
-                "streams no more.",
+                "Entries that were dropped from the offload buffer before they were offloaded, since their topic was "
+                "closed or deleted or its streaming was turned off.",
             ),
             _counter(
                 "afterglow_raw_read_bytes_total",
                 "origin",
-                "Bytes that raw readers, which are offload tasks and readers of sources, were sent over the protocol, "
-                "by where they were: cache, buffer or log.",
+                "Bytes sent over the protocol to raw readers (offload tasks and readers of sources), by origin: cache, "
+                "buffer or log.",
             ),
             _gauge(
                 "afterglow_hot_pending_bytes",
                 "",
-                "Bytes in memory that wait for the journal, or that it has and the ledgers' own files have not.",
+                "Bytes in memory that are not yet written to the journal, or not yet to the ledger files.",
             ),
         ),
         managed_ledgers=True,
     ),
-    Group(
+    MetricGroup(
         "Broker",
         (
-            _gauge("pulsar_active_connections", "", "Connections of clients."),
+            _gauge("pulsar_active_connections", "", "Client connections."),
             _gauge(
                 "afterglow_topics_without_series",
                 "",
-                'Topics whose figures are in the series "other": more are open than metricsMaxTopics.',
+                'Topics beyond metricsMaxTopics, which are merged into the series "other".',
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Figures of offload and of reads from both tiers. Waits for disks: to be called on a thread."""
+"""Metrics of offload and of reads by tier. Waits for disks: to be called outside the event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatistics, store: LedgerStore) -> None:
-    """Add what is in the tier of a topic, and what is not yet."""
+    """Add the offload state of a topic."""
     labels = topic.namespace, topic.topic
     samples.add("pulsar_storage_offloaded_size", statistics.offloaded_bytes, *labels)
     samples.add("brk_ledgeroffloader_offload_error_total", statistics.failed_tasks, *labels)
@@ -37,7 +37,7 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
     for route in Route:
         samples.add("afterglow_offload_task_bytes_total", getattr(statistics.read_bytes, route), *labels, route)
     ledger = store.opened(topic.ledger_name)
-    if ledger is None:  # closed since
+    if ledger is None:  # closed meanwhile
         return
     now_ms = store.clock.now_ms()
     samples.add("afterglow_offload_lag_bytes", max(ledger.size_bytes - statistics.offloaded_bytes, 0), *labels)
@@ -48,7 +48,7 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
 
 
 def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None:
-    """Add which tier served reads of a topic."""
+    """Add the reads of a topic by serving tier."""
     labels = topic.namespace, topic.topic
     samples.add("brk_ledgeroffloader_read_bytes_total", counts.bytes.get(Tier.TIERED, 0), *labels)
     samples.add("brk_ledgeroffloader_read_offload_error_total", counts.failed, *labels)
@@ -66,28 +66,28 @@ def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None
 
 
 def oldest_unoffloaded_ms(ledger: ManagedLedger, store: LedgerStore) -> int | None:
-    """When the oldest entry outside the tier was written; now where there is none, None where it cannot be read."""
+    """When the oldest entry outside the tier was written; now if all are offloaded, None if it cannot be read."""
     oldest = ledger.layout.at_or_after(first_unoffloaded(ledger.info))
     if oldest is None:
         return store.clock.now_ms()
     try:
         (entry,) = store.hot.open(oldest.ledger_id).read(oldest.entry_id, oldest.entry_id)
         return entry_time(entry).time_ms
-    except (AfterglowError, ValueError):  # gone since, or no entry of Pulsar's
+    except (AfterglowError, ValueError):  # deleted meanwhile, or not a valid entry
         return None
 
 
 def _add_segments(samples: Samples, labels: tuple[str, str], info: ManagedLedgerInfo, failed: int, now_ms: int) -> None:
-    """Add the segments that the list names; one that reaches over ledgers is named by each."""
+    """Add the segments of the ledger list, in which a segment of several ledgers is repeated."""
     found = {
         (segment.uidMsb, segment.uidLsb): segment
         for row in info.ledgerInfo
         for segment in row.offloadContext.offloadSegment
     }
-    under_way = [segment for segment in found.values() if not segment.complete]
-    failed = min(failed, len(under_way))
-    samples.add("afterglow_segments", len(found) - len(under_way), *labels, SegmentStatus.OFFLOADED)
-    samples.add("afterglow_segments", len(under_way) - failed, *labels, SegmentStatus.ASSIGNED)
+    unfinished = [segment for segment in found.values() if not segment.complete]
+    failed = min(failed, len(unfinished))
+    samples.add("afterglow_segments", len(found) - len(unfinished), *labels, SegmentStatus.OFFLOADED)
+    samples.add("afterglow_segments", len(unfinished) - failed, *labels, SegmentStatus.ASSIGNED)
     samples.add("afterglow_segments", failed, *labels, SegmentStatus.FAILED)
-    since_ms = min((segment.assignedTimestamp for segment in under_way), default=now_ms)
+    since_ms = min((segment.assignedTimestamp for segment in unfinished), default=now_ms)
     samples.add("afterglow_open_segment_age_seconds", max(now_ms - since_ms, 0) / 1000, *labels)

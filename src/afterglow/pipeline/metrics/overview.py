@@ -1,4 +1,4 @@
-"""All topics at a glance, open or not: one row each, computed without opening any."""
+"""Overview of all topics, open or not: one row each, computed without opening any."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from afterglow.broker.policy_refresh import TOPICS_AT_ONCE
 from afterglow.broker.traffic import RateMeter
 from afterglow.errors import MetadataError, TopicMissing
 from afterglow.ledger import ledger_list
@@ -27,51 +28,49 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 50
-"""Rows between two turns of the event loop."""
-_FRESH_S: Final = 1.0
-"""Who asks again within this gets what was found before."""
-_SHARE: Final = 10
-"""A look that took a second is not repeated within ten: whatever is asked, a tenth of one thread goes into looks."""
+_MIN_AGE_S: Final = 1.0
+"""A snapshot is reused for at least this time."""
+_AGE_PER_COST: Final = 10
+"""A snapshot that took one second is reused for ten, so that snapshots take at most a tenth of one thread."""
 _RATES_S: Final = 5.0
-"""A person who watches wants to see a change within seconds; the rates that the broker keeps are over a minute."""
+"""Period of the rates. The console shall show a change within seconds; the broker's own rates cover a minute."""
 
 
 class OffloadMode(StrEnum):
-    """How a topic goes to the tier."""
+    """Method of offload of a topic."""
 
     STREAMING = "streaming"
     LEDGERS = "ledgers"
-    """Whole ledgers, by a threshold."""
+    """Whole ledgers, triggered by a threshold."""
     MANUAL = "manual"
-    """Whole ledgers, by hand only."""
+    """Whole ledgers, on request only."""
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic, or all partitions of one together."""
+    """One topic, or the sum of all partitions of one."""
 
     topic: str
     """The full name."""
     partitions: int
-    """How many were added up; 0: it is not partitioned, or is a partition itself."""
+    """Number of partitions in the sum; 0: the topic is not partitioned, or is a partition."""
     offload: OffloadMode
     failing: bool
-    """Whether an offload of it failed and has not succeeded since."""
+    """Whether its last offload has failed."""
     open: bool
-    """Whether it is open here; else there are no clients, and nothing is counted of them."""
+    """Whether it is open; otherwise it has no clients, and their figures are 0."""
     entries: int
     size_bytes: int
-    """Of all entries, wherever they are."""
+    """Size of all entries, hot and offloaded."""
     offloaded_bytes: int
     lag_bytes: int
-    """Not in the tier."""
+    """Size of entries that are not in the tier."""
     lag_seconds: float | None
-    """Age of the oldest entry outside the tier; None where it is not known. Of a topic that is not open, the age of
-    the last entry of its ledger."""
+    """Age of the oldest entry outside the tier, None if unknown; for a closed topic that of the last entry of the
+    ledger."""
     backlog: int
-    """Entries that subscriptions have not acknowledged, all together."""
+    """Unacknowledged entries, summed over subscriptions."""
     subscriptions: int
     producers: int
     consumers: int
@@ -82,16 +81,16 @@ class TopicRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """All topics as of one moment."""
+class TopicsSnapshot:
+    """All topics at one time."""
 
     now_ms: int
     topics: tuple[TopicRow, ...]
-    """Each partition by itself, in no order."""
+    """All topics and partitions, in no order."""
     partitions: Mapping[str, str]
-    """From the names of partitions to that of their topic."""
+    """Names of partitioned topics by names of their partitions."""
     grouped: tuple[TopicRow, ...]
-    """The same with partitioned topics instead of their partitions."""
+    """All topics, with partitioned topics instead of their partitions."""
 
     def of(self, topic: str) -> tuple[TopicRow, ...]:
         """The partitions of a topic."""
@@ -99,15 +98,15 @@ class Look:
 
 
 def yielding_gil(items: Iterable[T]) -> Iterator[T]:
-    """The same, on a thread, with turns for the event loop: it would wait for one five milliseconds, at each step."""
+    """Iterate in a thread and yield the GIL after every few items: the event loop would wait 5 ms for it otherwise."""
     for number, item in enumerate(items):
-        if number % _AT_ONCE == 0:
+        if number % TOPICS_AT_ONCE == 0:
             time.sleep(0)
         yield item
 
 
 class Overview:
-    """Looks at all topics on request, not more often than is good.
+    """Takes snapshots of all topics on request, at a limited rate.
 
     Args:
         server: The server.
@@ -118,24 +117,24 @@ class Overview:
         self._service = server.service
         self._offload = server.offload
         self._monotonic = monotonic
-        self._alone = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._rates = RateMeter(monotonic, _RATES_S)
         self._oldest: dict[str, tuple[Position, int]] = {}
-        self._last: Look | None = None
-        self._until_s = 0.0
+        self._last: TopicsSnapshot | None = None
+        self._expires_s = 0.0
 
-    async def look(self) -> Look:
-        """All topics as of now, or a moment ago. To be called in the broker's event loop, which it never holds up."""
-        async with self._alone:
-            begun_s = self._monotonic()
-            if self._last is None or begun_s >= self._until_s:
+    async def snapshot(self) -> TopicsSnapshot:
+        """All topics as of now or seconds ago. To be called in the broker's event loop, which it does not block."""
+        async with self._lock:
+            started_s = self._monotonic()
+            if self._last is None or started_s >= self._expires_s:
                 figures = {found.ledger_name: found for found in await all_topic_figures(self._service)}
-                self._last = await self._service.blocking(self._look, figures)
+                self._last = await self._service.blocking(self._take_snapshot, figures)
                 ended_s = self._monotonic()
-                self._until_s = ended_s + max(_FRESH_S, _SHARE * (ended_s - begun_s))
+                self._expires_s = ended_s + max(_MIN_AGE_S, _AGE_PER_COST * (ended_s - started_s))
             return self._last
 
-    def _look(self, figures: Mapping[str, TopicFigures]) -> Look:
+    def _take_snapshot(self, figures: Mapping[str, TopicFigures]) -> TopicsSnapshot:
         per_second = self._rates.measure(
             {
                 (name, way, unit): count
@@ -149,10 +148,10 @@ class Overview:
         partitions: dict[str, str] = {}
         partitioned: dict[object, frozenset[TopicName]] = {}
         for topic in self._service.store.all_topics():
-            time.sleep(0)  # as between the items of in_turns; a row may cost as much as many of those
+            time.sleep(0)  # yields the GIL after each row, which may cost as much as many items of yielding_gil
             try:
                 rows.append(self._row(topic, figures.get(topic.managed_ledger_name), per_second, now_ms))
-            except (TopicMissing, MetadataError):  # gone since, or not to be had: it has no row then
+            except (TopicMissing, MetadataError):  # deleted meanwhile, or unavailable: the topic gets no row
                 continue
             if topic.partition_index is not None:
                 known = partitioned.get(topic.namespace)
@@ -162,7 +161,7 @@ class Overview:
                 if topic.base in known:
                     partitions[str(topic)] = str(topic.base)
         self._oldest = {name: kept for name, kept in self._oldest.items() if name in figures}
-        return Look(now_ms, tuple(rows), partitions, _grouped(rows, partitions))
+        return TopicsSnapshot(now_ms, tuple(rows), partitions, _grouped(rows, partitions))
 
     def _row(
         self, topic: TopicName, figures: TopicFigures | None, per_second: Mapping[object, float], now_ms: int
@@ -204,7 +203,7 @@ class Overview:
         return OffloadMode.LEDGERS if planner.is_triggered(policy) else OffloadMode.MANUAL
 
     def _oldest_ms(self, ledger: ManagedLedger) -> int | None:
-        """When the oldest entry outside the tier was written. Its place says when: it is read once."""
+        """When the oldest entry outside the tier was written; an entry of a known position is not read again."""
         position = ledger_list.first_unoffloaded(ledger.info)
         known = self._oldest.get(ledger.name)
         if known is not None and known[0] == position:
@@ -226,7 +225,7 @@ def _grouped(rows: Iterable[TopicRow], partitions: Mapping[str, str]) -> tuple[T
 
 
 def sum_rows(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
-    """All partitions of a topic as one row; of the lag in seconds the longest."""
+    """The sum of all partitions of a topic as one row, with the longest lag in seconds."""
     lags = [row.lag_seconds for row in rows if row.lag_seconds is not None]
     return TopicRow(
         topic,
@@ -241,7 +240,7 @@ def sum_rows(topic: str, rows: Sequence[TopicRow]) -> TopicRow:
 
 
 def totals(rows: Iterable[TopicRow]) -> dict[str, float]:
-    """What all topics have together."""
+    """Sums over all topics."""
     summed = dict.fromkeys(SUMMED, 0.0)
     for row in yielding_gil(rows):
         for name in SUMMED:
@@ -254,11 +253,11 @@ SUMMED: Final = tuple(
     for field in fields(TopicRow)
     if field.name not in {"topic", "partitions", "offload", "failing", "open", "lag_seconds", "subscriptions"}
 )
-"""What of several topics adds up."""
+"""Fields that are summed over topics."""
 
 
 def _oldest_listed_ms(info: ManagedLedgerInfo, now_ms: int) -> int | None:
-    """As far as the list alone tells: when the first ledger that is not whole in the tier got its last entry."""
+    """When the first ledger that is not fully offloaded got its last entry, from the ledger list alone."""
     outside = ledger_list.first_unoffloaded(info)
     for row in ledger_list.records(info):
         if row.ledger_id == outside.ledger_id and row.entries and outside.entry_id < row.entries:

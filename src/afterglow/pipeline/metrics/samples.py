@@ -1,4 +1,4 @@
-"""Values of declared metrics on their way to whoever shows them."""
+"""Collected values of metrics, merged by labels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Values by metric and labels. Those of the same labels are merged as the metric says.
+    """Values by metric and labels. Values with the same labels are merged by the rule of the metric.
 
     Args:
-        without: Labels that are left out, so that what they tell apart becomes one.
-        hidden: Names of metrics that are not wanted.
+        without: Labels to leave out; values that differ in them only are merged.
+        hidden: Names of metrics to leave out.
     """
 
     def __init__(self, without: frozenset[str] = frozenset(), hidden: frozenset[str] = frozenset()) -> None:
@@ -27,12 +27,12 @@ class Samples:
         self._values: dict[str, dict[tuple[str, ...], float]] = {}
 
     def add(self, name: str, value: float, *labels: str) -> None:
-        """Add a value of a metric; nothing happens where it is hidden.
+        """Add a value of a metric, unless it is hidden.
 
         Args:
-            name: Of a declared metric.
-            value: As of now.
-            labels: Values of the labels that are declared, in their order.
+            name: Name of a defined metric.
+            value: The current value.
+            labels: Values of its labels, in the order of the definition.
         """
         if name in self._hidden:
             return
@@ -46,7 +46,7 @@ class Samples:
             values[kept] = max(known, value) if metric.merge is Merge.MAX else known + value
 
     def add_summary(self, name: str, summary: LatencySummary, *labels: str) -> None:
-        """Add the series of a summary; none where nothing was ever measured."""
+        """Add the series of a summary, unless it is empty."""
         if not summary.count:
             return
         for quantile, took_us in summary.quantiles.items():
@@ -55,11 +55,11 @@ class Samples:
         self.add(f"{name}_count", summary.count, *labels)
 
     def labels_of(self, metric: Metric) -> tuple[str, ...]:
-        """The labels that are shown of a metric."""
+        """The labels of a metric, without those left out."""
         return tuple(label for label in metric.labels if label not in self._without)
 
     def __iter__(self) -> Iterator[tuple[Metric, dict[tuple[str, ...], float]]]:
-        """Every metric that has a value, as declared, with its values by labels."""
+        """All metrics with values, in the order of the definitions, with their values by labels."""
         for name, metric in METRICS.items():
             if name in self._values:
                 yield metric, self._values[name]

@@ -1,4 +1,4 @@
-"""Figures of topics as clients see them: plain numbers, taken in the event loop's thread."""
+"""Figures of open topics and subscriptions: plain numbers, taken in the event loop's thread."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class SubscriptionFigures:
 
     name: str
     backlog: int
-    """Entries that are not acknowledged."""
+    """Unacknowledged entries."""
     unacknowledged: int
-    """Messages that were sent and are not acknowledged."""
+    """Messages sent and not acknowledged."""
     delayed: int
-    """Messages that are held back until their delivery time."""
+    """Messages that wait for their delivery time."""
     consumers: int
     rate: Rate
-    """Of what its consumers are sent."""
+    """Messages to its consumers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """One topic that is open."""
+    """One open topic."""
 
     ledger_name: str
     """The managed-ledger name."""
     namespace: str
     topic: str
-    """The full name; with the namespace, ``other`` where the topic has no series of its own."""
+    """The full name; like the namespace, ``other`` for a topic without series of its own."""
     producers: int
     traffic_in: Traffic
     rate_in: Rate
@@ -50,17 +50,17 @@ class TopicFigures:
     subscriptions: tuple[SubscriptionFigures, ...]
 
     @property
-    def own(self) -> bool:
-        """Whether it has series of its own."""
+    def has_own_series(self) -> bool:
+        """Whether its metrics have series of their own."""
         return self.topic != OTHER
 
 
-def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
-    """The figures of a topic as of now.
+def figures_of(topic: Topic, *, own_series: bool) -> TopicFigures:
+    """The current figures of a topic.
 
     Args:
         topic: The topic.
-        own: Whether it has series of its own.
+        own_series: Whether its metrics have series of their own.
     """
     subscriptions = tuple(
         SubscriptionFigures(
@@ -76,8 +76,8 @@ def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
     traffic_in, traffic_out = topic.traffic_in, topic.traffic_out
     return TopicFigures(
         topic.name.managed_ledger_name,
-        str(topic.name.namespace) if own else OTHER,
-        str(topic.name) if own else OTHER,
+        str(topic.name.namespace) if own_series else OTHER,
+        str(topic.name) if own_series else OTHER,
         len(topic.producers),
         traffic_in,
         topic.meter_in.rate(traffic_in),
@@ -89,21 +89,21 @@ def figures_of(topic: Topic, *, own: bool) -> TopicFigures:
     )
 
 
-def add_topics(samples: Samples, topics: Sequence[TopicFigures], most_subscriptions: int) -> None:
+def add_topics(samples: Samples, topics: Sequence[TopicFigures], max_subscriptions: int) -> None:
     """Add the figures of all topics.
 
     Args:
-        samples: Where to.
-        topics: All that are open, in the order in which they were opened.
-        most_subscriptions: How many have series of their own; further ones are ``other`` in their topics.
+        samples: Receives the values.
+        topics: All open topics, in the order of their opening.
+        max_subscriptions: Subscriptions with series of their own; the others of a topic are merged into ``other``.
     """
-    left = most_subscriptions
-    for each in topics:
-        _add_topic(samples, each)
-        own = left if each.own else 0
-        for index, subscription in enumerate(each.subscriptions):
-            _add_subscription(samples, each, subscription, subscription.name if index < own else OTHER)
-        left -= min(own, len(each.subscriptions))
+    left = max_subscriptions
+    for topic in topics:
+        _add_topic(samples, topic)
+        with_series = left if topic.has_own_series else 0
+        for index, subscription in enumerate(topic.subscriptions):
+            _add_subscription(samples, topic, subscription, subscription.name if index < with_series else OTHER)
+        left -= min(with_series, len(topic.subscriptions))
 
 
 def _add_topic(samples: Samples, topic: TopicFigures) -> None:
@@ -125,8 +125,8 @@ def _add_topic(samples: Samples, topic: TopicFigures) -> None:
     samples.add("pulsar_storage_backlog_size", backlog_bytes, *labels)
 
 
-def _add_subscription(samples: Samples, topic: TopicFigures, subscription: SubscriptionFigures, shown: str) -> None:
-    labels = topic.namespace, topic.topic, shown
+def _add_subscription(samples: Samples, topic: TopicFigures, subscription: SubscriptionFigures, label: str) -> None:
+    labels = topic.namespace, topic.topic, label
     samples.add("pulsar_subscription_back_log", subscription.backlog, *labels)
     samples.add("pulsar_subscription_unacked_messages", subscription.unacknowledged, *labels)
     samples.add("pulsar_subscription_delayed", subscription.delayed, *labels)
