@@ -17,7 +17,7 @@ from afterglow.format.compression import Codec
 from afterglow.format.frames import iter_entries, scan_frames
 from afterglow.format.position import Position
 from afterglow.hot.local import LocalLog
-from afterglow.hot.local.shared import open_shared
+from afterglow.hot.local.shared_ledger import open_shared
 from afterglow.offload.block_handle import BlockHandle, SegmentLimits
 from afterglow.offload.segments.part_planner import Sizes, plan_parts
 from afterglow.offload.segments.uncovered import EntryRange, PositionRange

@@ -31,7 +31,7 @@ from afterglow.config import BrokerConfig
 from afterglow.format.compression import Codec
 from afterglow.format.frames import FRAME_BYTES, scan_frames
 from afterglow.format.position import LATEST, Position
-from afterglow.hot.local.layout import Layout
+from afterglow.hot.local.paths import HotLogPaths
 from afterglow.offload.task import cached_store
 from afterglow.read.hot_readers import SharedHot
 from afterglow.read.topic_reader import TopicReader, TopicView
@@ -238,7 +238,7 @@ def rounds(server: Server, home: Path, target: Target, sample: bytes) -> dict[st
     drop_topic(server, small)
     second_s = offload(server, small)
     fill(store.open(name), sample, TOTAL)
-    path = Layout(home).frames(min(row.ledgerId for row in store.open(name).info.ledgerInfo))
+    path = HotLogPaths(home).frames(min(row.ledgerId for row in store.open(name).info.ledgerInfo))
     mebibytes = path.stat().st_size / (1 << 20)
     ours: list[float] = []
     raws: list[float] = []

@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from afterglow.hot.local.layout import Layout
+from afterglow.hot.local.paths import HotLogPaths
 from afterglow.metadata.names import TopicName
 from afterglow.server.process import Server
 from bench import offload
@@ -74,7 +74,7 @@ async def throughput(home: Path, target: Target, sample: bytes) -> dict[str, Any
 def rounds(server: Server, home: Path, target: Target, sample: bytes) -> dict[str, Any]:
     ledger = server.service.store.open(NAME)
     fill(ledger, sample, TOTAL)
-    path = Layout(home).frames(min(row.ledgerId for row in ledger.info.ledgerInfo))
+    path = HotLogPaths(home).frames(min(row.ledgerId for row in ledger.info.ledgerInfo))
     mebibytes = path.stat().st_size / (1 << 20)
     let_stream(server, NAME)
     stream(server, NAME)  # starts Spark

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.serving import serving
 
-from afterglow.hot.local.shared import read_instance
+from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.storage import LocalStore
 
 if TYPE_CHECKING:

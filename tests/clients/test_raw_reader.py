@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.support.serving import Served
 
-    from afterglow.hot.pulsar import RawRun
+    from afterglow.hot.pulsar import RawEntries
 
 SECRET = bytes(range(32))
 KEEP = "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"
@@ -101,7 +101,7 @@ def stored(home: Path, ranges: Iterable[LedgerRange]) -> dict[int, bytes]:
     return found
 
 
-def joined(runs: Iterable[RawRun]) -> dict[int, bytes]:
+def joined(runs: Iterable[RawEntries]) -> dict[int, bytes]:
     """The runs of each ledger, one behind the other; fails if they do not follow each other."""
     found: dict[int, bytes] = {}
     following: dict[int, int] = {}
@@ -311,7 +311,7 @@ def test_a_topic_that_is_unloaded_is_read_on_at_the_next_entry(
     publish(served, topic, (entry(i, 4000) for i in range(100)))
     ranges = layout(served, topic)
 
-    def interrupted(reader: RawReader) -> Iterator[RawRun]:
+    def interrupted(reader: RawReader) -> Iterator[RawEntries]:
         for number, run in enumerate(reader.read(*ends(ranges), ranges)):
             yield run
             if number % 5 == 2:
@@ -334,7 +334,7 @@ def test_a_broker_that_is_killed_is_read_on_once_it_is_back(tmp_path: Path, topi
     try:
         publish(served, topic, (entry(i, 20_000) for i in range(200)))
         ranges = layout(served, topic)
-        runs: list[RawRun] = []
+        runs: list[RawEntries] = []
         with RawReader(PulsarAddress(served.service_url), topic, receive_bytes=100_000) as reader:
             for run in reader.read(*ends(ranges), ranges):
                 runs.append(run)
@@ -362,7 +362,7 @@ def test_entries_that_were_trimmed_are_named_and_not_skipped(
         with pytest.raises(EntriesMissing, match=f"no entry {begin} .*up to {end}.*the log is empty"):
             next(reader.read(begin, end, ranges))
         publish(served, topic, [entry(60)])
-        with pytest.raises(EntriesMissing, match=f"no entry {begin} .*up to {end}.*goes on with"):
+        with pytest.raises(EntriesMissing, match=f"no entry {begin} .*up to {end}.*continues with"):
             next(reader.read(begin, end, ranges))
         rest = layout(served, topic)
         assert joined(reader.read(*ends(rest), rest)) == stored(home, rest)

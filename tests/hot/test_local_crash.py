@@ -16,7 +16,7 @@ from tests.support.hot import Completions, append_all, read_all
 from afterglow.errors import HotLogError, LedgerMissing
 from afterglow.format.frames import frame_entries
 from afterglow.hot.local import LocalLog
-from afterglow.hot.local.stored import HEAD_BYTES
+from afterglow.hot.local.ledger_files import HEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,8 +118,8 @@ def _check(log: LocalLog, ops: Sequence[Op]) -> None:
         assert len(found) >= len(acked[ledger_id])
         assert len(found) == ends.get(ledger_id, len(found))
         # The files hold this and nothing behind it, torn or void.
-        assert log._layout.frames(ledger_id).read_bytes() == frame_entries(found)
-        assert log._layout.offsets(ledger_id).stat().st_size == HEAD_BYTES + 8 * len(found)
+        assert log._paths.frames(ledger_id).read_bytes() == frame_entries(found)
+        assert log._paths.offsets(ledger_id).stat().st_size == HEAD_BYTES + 8 * len(found)
     for key, value in values.items():
         assert int(log.state()[key]) >= value
     assert log.create().ledger_id > max(created, default=0)

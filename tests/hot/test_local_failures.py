@@ -17,7 +17,7 @@ from tests.support.hot import Completions, append_all, read_all
 from afterglow.errors import DiskFull, HotLogError, LedgerClosed
 from afterglow.hot.local import LocalLog
 from afterglow.hot.local.disk import Disk
-from afterglow.hot.local.layout import Layout
+from afterglow.hot.local.paths import HotLogPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -307,7 +307,7 @@ def test_two_do_not_write_the_same_home(home: Path) -> None:
 
 
 def test_a_completion_that_would_wait_for_itself_is_told(home: Path) -> None:
-    told: list[Exception] = []
+    translated: list[Exception] = []
     with LocalLog(home) as log:
         ledger = log.create()
         completions = Completions()
@@ -317,12 +317,12 @@ def test_a_completion_that_would_wait_for_itself_is_told(home: Path) -> None:
             try:
                 log.create()
             except RuntimeError as wrong:
-                told.append(wrong)
+                translated.append(wrong)
             done(error)
 
         ledger.append((b"0",), wait_for_myself)
         completions.wait()
-    assert len(told) == 1
+    assert len(translated) == 1
 
 
 @pytest.fixture
@@ -358,7 +358,7 @@ def test_a_disk_that_is_really_full_takes_entries_again_after_a_deletion(tiny_di
 def test_a_home_that_somebody_only_asks_about_can_be_opened(home: Path) -> None:
     LocalLog(home).close()
     disk = Disk()
-    with disk.opened(Layout(home).lock) as asking:
+    with disk.opened(HotLogPaths(home).lock) as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
         release = threading.Timer(0.1, fcntl.flock, (asking, fcntl.LOCK_UN))
         release.start()

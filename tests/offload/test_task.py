@@ -14,7 +14,7 @@ from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing, ObjectExi
 from afterglow.format.blocks import plan_v1, plan_v2
 from afterglow.format.objects import INSTANCE_KEY, ObjectKey
 from afterglow.hot.local.log import LocalLog
-from afterglow.hot.local.shared import open_shared
+from afterglow.hot.local.shared_ledger import open_shared
 from afterglow.offload.block_offloader import group_blocks
 from afterglow.offload.task import LedgerPart, PartBuffer, PartTask, cached_store, run_part
 from afterglow.storage.memory import MemoryStore

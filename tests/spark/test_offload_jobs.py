@@ -18,8 +18,8 @@ from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, ConfigError, LedgerMissing, MissingDependency
 from afterglow.format.blocks import plan_v1
 from afterglow.format.objects import INSTANCE_KEY
-from afterglow.hot.local.layout import Layout
 from afterglow.hot.local.log import LocalLog
+from afterglow.hot.local.paths import HotLogPaths
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask
 from afterglow.spark.offload_jobs import SparkRunner, describe, explain, group_count
 from afterglow.storage import open_store
@@ -49,7 +49,7 @@ class Home:
             self.plans = plan_v1(ledger.offsets(0, ledger.confirmed), 1024)
             self.ledger_id = ledger.ledger_id
             self.instance = log.instance
-        self._file = Layout(path).instance
+        self._file = HotLogPaths(path).instance
 
     def task(self, number: int = 1, **changes: object) -> PartTask:
         given: dict[str, object] = {

@@ -17,7 +17,7 @@ from afterglow.errors import EntriesMissing
 from afterglow.format.entry import encode_entry
 from afterglow.format.position import EARLIEST, LATEST
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
-from afterglow.hot.local.shared import open_shared
+from afterglow.hot.local.shared_ledger import open_shared
 from afterglow.metadata.names import TopicName
 from afterglow.read.counters import ReadCounts
 from afterglow.read.split_reader import SplitReader

@@ -130,7 +130,7 @@ class RecordedDisk(UnsyncedDisk):
             super().write(descriptor, data, offset)
             self.ops.append(Op("write", number, offset, bytes(data)))
 
-    def write_pieces(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+    def write_buffers(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
         """Write to a file."""
         self.write(descriptor, b"".join(pieces), offset)
 

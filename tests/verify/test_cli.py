@@ -13,7 +13,7 @@ from tests.support.served_topics import eventually
 
 from afterglow.format.objects import set_uuid
 from afterglow.hot.local.log import LocalLog
-from afterglow.hot.local.shared import read_instance
+from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.storage import open_store
 

@@ -29,8 +29,8 @@ from afterglow.format.frames import check_whole, scan_frames
 from afterglow.format.objects import INSTANCE_KEY
 from afterglow.format.position import LedgerRange, Position
 from afterglow.format.statistics import measure_block
-from afterglow.hot.local.shared import open_shared, read_instance
-from afterglow.hot.pulsar.ledgers import RemoteLedgers
+from afterglow.hot.local.shared_ledger import open_shared, read_instance
+from afterglow.hot.pulsar.remote_ledgers import RemoteLedgers
 from afterglow.metadata.names import TopicName
 from afterglow.storage.address import open_store
 from afterglow.storage.store import Part, Upload

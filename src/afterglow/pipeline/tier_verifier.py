@@ -19,8 +19,8 @@ from afterglow.config import load_conf
 from afterglow.errors import AfterglowError, ConfigError, HotLogError, NotSupported
 from afterglow.format.frames import iter_entries
 from afterglow.format.proto.managed_ledger_pb2 import KeyValue, OffloadDriverMetadata
-from afterglow.hot.local.layout import Layout
-from afterglow.hot.local.shared import read_instance
+from afterglow.hot.local.paths import HotLogPaths
+from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
 from afterglow.read.driver_copies import open_driver_copy
@@ -166,7 +166,7 @@ class TierVerifier:
         quiet: bool = True,
     ) -> None:
         self._instance = instance
-        self._layout = None if home is None else Layout(home)
+        self._layout = None if home is None else HotLogPaths(home)
         self._control = stores.control
         self._metadata = _ControlledMetadata(metadata, self._control)
         self._stores = stores

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import EntriesMissing, HotLogUnavailable, LedgerMissing
 from afterglow.format.position import LedgerRange
-from afterglow.hot.local.shared import open_shared, read_instance
+from afterglow.hot.local.shared_ledger import open_shared, read_instance
 from afterglow.hot.pulsar.address import PulsarAddress
-from afterglow.hot.pulsar.ledgers import RemoteLedgers
+from afterglow.hot.pulsar.remote_ledgers import RemoteLedgers
 from afterglow.metadata.cluster_credentials import ClusterCredentials
 
 if TYPE_CHECKING:

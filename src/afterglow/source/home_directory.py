@@ -17,7 +17,7 @@ from afterglow.catalog.schema_registry import SchemaRegistry
 from afterglow.errors import MetadataUnavailable, NotSupported, TopicMissing
 from afterglow.format.metadata_envelope import parse_managed_ledger
 from afterglow.format.schema import SchemaVersion
-from afterglow.hot.local.shared import read_instance
+from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.policy.resolver import Policies

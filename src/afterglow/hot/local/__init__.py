@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from afterglow.hot.local.log import LocalLog
-from afterglow.hot.local.shared import SharedLedger, open_shared, read_instance
+from afterglow.hot.local.shared_ledger import SharedLedger, open_shared, read_instance
 
 __all__ = ["LocalLog", "SharedLedger", "open_shared", "read_instance"]

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.layout import Layout
-
-__all__ = ["FIRST_LEDGER_ID", "Checkpoint", "Durable", "load_checkpoint", "store_checkpoint"]
+    from afterglow.hot.local.paths import HotLogPaths
 
 FIRST_LEDGER_ID = 1
 
@@ -33,7 +31,7 @@ _UNCHECKED = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Durable:
+class DurableEnd:
     """How much of an open ledger is durable in its own files."""
 
     entries: int
@@ -53,7 +51,7 @@ class Checkpoint:
     next_ledger_id: int = FIRST_LEDGER_ID
     """Greater than the id of every ledger there ever was."""
 
-    ledgers: Mapping[int, Durable] = field(default_factory=dict)
+    ledgers: Mapping[int, DurableEnd] = field(default_factory=dict)
     """Ledgers that were not durably closed."""
 
     state: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -83,7 +81,7 @@ class Checkpoint:
         ledgers = {}
         for _ in range(ledger_count):
             ledger_id, entries, frame_bytes = _LEDGER.unpack_from(data, at)
-            ledgers[ledger_id] = Durable(entries, frame_bytes)
+            ledgers[ledger_id] = DurableEnd(entries, frame_bytes)
             at += _LEDGER.size
         state = {}
         for _ in range(state_count):
@@ -94,27 +92,27 @@ class Checkpoint:
         return cls(journal, next_ledger_id, ledgers, state)
 
 
-def load_checkpoint(disk: Disk, layout: Layout) -> Checkpoint:
+def load_checkpoint(disk: Disk, paths: HotLogPaths) -> Checkpoint:
     """The last checkpoint; an empty one where none was made yet.
 
     Raises:
         HotLogError: It is damaged.
     """
     try:
-        with disk.opened(layout.checkpoint) as file:
+        with disk.opened(paths.checkpoint) as file:
             data = disk.read(file, disk.size(file), 0)
     except FileNotFoundError:
         return Checkpoint()
     checkpoint = Checkpoint.decode(data)
     if checkpoint is None:
         raise HotLogError(
-            f"{layout.checkpoint} is damaged, or was written by another release: bring it back from a copy, or start "
+            f"{paths.checkpoint} is damaged, or was written by another release: bring it back from a copy, or start "
             "the release that wrote it"
         )
     return checkpoint
 
 
-def store_checkpoint(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None:
+def store_checkpoint(disk: Disk, paths: HotLogPaths, checkpoint: Checkpoint) -> None:
     """Put a checkpoint in the place of the last one, durably.
 
     1. Write and sync it under another name. *Crash: the old one counts; the file is overwritten next time.*
@@ -123,9 +121,9 @@ def store_checkpoint(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None
     Raises:
         OSError: The old or the new one counts: journals that the old one needs must stay.
     """
-    draft = layout.checkpoint.with_suffix(".new")
+    draft = paths.checkpoint.with_suffix(".new")
     with disk.opened(draft, write=True, create=True, empty=True) as file:
         disk.write(file, checkpoint.encode(), 0)
         disk.sync(file)
-    disk.rename(draft, layout.checkpoint)
-    disk.sync_directory(layout.root)
+    disk.rename(draft, paths.checkpoint)
+    disk.sync_directory(paths.root)

@@ -18,18 +18,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from afterglow.errors import HotLogError
-from afterglow.hot.local.journal import SECTION, JournalFile, Kind, Start
-from afterglow.hot.local.layout import explain
+from afterglow.hot.local.journal import SECTION, JournalFile, JournalStart, SectionKind
+from afterglow.hot.local.paths import disk_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.layout import Layout
-    from afterglow.hot.local.track import Queued, Track
+    from afterglow.hot.local.ledger_state import LedgerState, QueuedEntries
+    from afterglow.hot.local.paths import HotLogPaths
     from afterglow.hot.log import Completion, Deliver
-
-__all__ = ["Committer", "Outcome"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ _log = logging.getLogger(__name__)
 _GROUP_BYTES = 4 << 20
 
 
-class Outcome:
+class CompletionWaiter:
     """A completion that a thread waits for."""
 
     def __init__(self) -> None:
@@ -68,21 +66,21 @@ class _Control(NamedTuple):
     """Called under the lock when it is durable."""
 
     done: Completion
-    owed: bool
+    keep_on_failure: bool
     """Whether it is written with a later group where this one fails."""
 
 
 class _Group(NamedTuple):
     controls: list[_Control]
-    queued: list[Queued]
+    queued: list[QueuedEntries]
 
     def body(self) -> bytes:
         """The sections, joined."""
         out: list[bytes | bytearray | memoryview] = [control.section for control in self.controls]
-        for track, pieces, sizes, _, frame_bytes in self.queued:
-            place = (track.ledger_id, track.entries, track.frame_bytes)
-            out.append(SECTION.pack(Kind.APPENDED, len(sizes), *place, frame_bytes))
-            out += pieces
+        for ledger, buffers, sizes, _, frame_bytes in self.queued:
+            place = (ledger.ledger_id, ledger.entries, ledger.frame_bytes)
+            out.append(SECTION.pack(SectionKind.APPENDED, len(sizes), *place, frame_bytes))
+            out += buffers
         return b"".join(out)
 
 
@@ -92,18 +90,18 @@ class Committer:
     def __init__(
         self,
         disk: Disk,
-        layout: Layout,
+        paths: HotLogPaths,
         lock: threading.Lock,
         *,
         journal_max_bytes: int,
         deliver: Deliver,
-        confirmed: Callable[[list[Track], int], None],
+        confirmed: Callable[[list[LedgerState], int], None],
     ) -> None:
         """Prepare; nothing is written before :meth:`start`.
 
         Args:
             disk: Where to write.
-            layout: What files are called.
+            paths: Names of the files.
             lock: Guards all that the log's threads share.
             journal_max_bytes: Size at which the next file is begun.
             deliver: Calls completions.
@@ -116,7 +114,7 @@ class Committer:
         self.pending_bytes = 0
         """Bytes queued or being written."""
         self._disk = disk
-        self._layout = layout
+        self._paths = paths
         self._journal_max_bytes = journal_max_bytes
         self._deliver = deliver
         self._confirmed = confirmed
@@ -124,13 +122,13 @@ class Committer:
         self._settled = threading.Condition(lock)
         self._idle = False
         self._stopping = False
-        self._dirty: list[Track] = []
+        self._dirty: list[LedgerState] = []
         self._controls: list[_Control] = []
-        self._owed: list[_Control] = []
-        self._rotations: list[Outcome] = []
+        self._kept: list[_Control] = []
+        self._rotations: list[CompletionWaiter] = []
         self._journal: JournalFile | None = None
         self._newest = 0  # the greatest number ever tried
-        self._start = Start()  # how the next file goes on from the last
+        self._start = JournalStart()  # how the next file goes on from the last
         self._thread = threading.Thread(target=self._run, name="afterglow-journal", daemon=True)
 
     @property
@@ -143,7 +141,7 @@ class Committer:
         """Whether nothing was written since the file was begun."""
         return self._journal is not None and self._journal.empty
 
-    def start(self, newest: int, start: Start) -> None:
+    def start(self, newest: int, start: JournalStart) -> None:
         """Begin a journal file behind those that are there, and the thread.
 
         Raises:
@@ -151,20 +149,22 @@ class Committer:
         """
         self._newest = newest
         self._start = start
-        self._begin()
+        self._begin_file()
         self._thread.start()
 
-    def enqueue(self, track: Track, frame_bytes: int) -> None:
+    def enqueue(self, ledger: LedgerState, frame_bytes: int) -> None:
         """Note that an entry was put into a ledger's queue. The lock is held."""
-        if not track.queued_bytes:
-            self._dirty.append(track)
-        track.queued_bytes += frame_bytes
+        if not ledger.queued_bytes:
+            self._dirty.append(ledger)
+        ledger.queued_bytes += frame_bytes
         self.pending_bytes += frame_bytes
         if self._idle:
             self._idle = False
             self._work.notify()
 
-    def submit(self, section: bytes, apply: Callable[[], None], done: Completion, *, owed: bool = False) -> None:
+    def submit(
+        self, section: bytes, apply: Callable[[], None], done: Completion, *, keep_on_failure: bool = False
+    ) -> None:
         """Queue a change that is no append.
 
         Raises:
@@ -172,31 +172,31 @@ class Committer:
         """
         with self.lock:
             if self._stopping:
-                raise HotLogError(f"the hot log at {self._layout.root} is closed")
-            self._controls.append(_Control(section, apply, done, owed))
+                raise HotLogError(f"the hot log at {self._paths.root} is closed")
+            self._controls.append(_Control(section, apply, done, keep_on_failure))
             self.pending_bytes += len(section)
             self._work.notify()
 
-    def write(self, section: bytes, apply: Callable[[], None] = lambda: None, *, owed: bool = False) -> None:
+    def write(self, section: bytes, apply: Callable[[], None] = lambda: None, *, keep_on_failure: bool = False) -> None:
         """Do a change that is no append, and wait until it is durable. With no bytes: sync, and no more.
 
         Raises:
             HotLogError: It is not durable.
         """
         self.refuse_own_thread()
-        outcome = Outcome()
-        self.submit(section, apply, outcome, owed=owed)
+        outcome = CompletionWaiter()
+        self.submit(section, apply, outcome, keep_on_failure=keep_on_failure)
         outcome.wait()
 
-    def settle(self, track: Track) -> None:
+    def settle(self, ledger: LedgerState) -> None:
         """Wait until nothing of a ledger is under way. The lock is held, and let go meanwhile."""
-        while not track.settled:
+        while not ledger.settled:
             self.refuse_own_thread()
             self._settled.wait()
 
-    def fence_durable(self, track: Track) -> bool:
+    def fence_durable(self, ledger: LedgerState) -> bool:
         """Whether no crash can bring back an append of a ledger that failed."""
-        return track.fenced_in < self.number
+        return ledger.fenced_in < self.number
 
     def rotate(self) -> int:
         """Begin a new file; gives its number. Everything confirmed before the call stands in files before it.
@@ -204,10 +204,10 @@ class Committer:
         Raises:
             HotLogError: It could not be made.
         """
-        outcome = Outcome()
+        outcome = CompletionWaiter()
         with self.lock:
             if self._stopping:
-                raise HotLogError(f"the hot log at {self._layout.root} is closed")
+                raise HotLogError(f"the hot log at {self._paths.root} is closed")
             self._rotations.append(outcome)
             self._work.notify()
         outcome.wait()
@@ -219,7 +219,7 @@ class Committer:
             self._stopping = True
             self._work.notify()
         self._thread.join()
-        self._leave()
+        self._abandon_file()
 
     def refuse_own_thread(self) -> None:
         """Keep a completion from waiting for the thread that calls it.
@@ -252,15 +252,15 @@ class Committer:
         """Take a group, of all that is queued up to a size."""
         if not (self._dirty or self._controls):
             return None
-        controls = self._owed + self._controls
-        self._owed, self._controls = [], []
+        controls = self._kept + self._controls
+        self._kept, self._controls = [], []
         taken, size = 0, 0
-        for track in self._dirty:
+        for ledger in self._dirty:
             taken += 1
-            size += track.queued_bytes
+            size += ledger.queued_bytes
             if size >= _GROUP_BYTES:
                 break
-        queued = [track.take() for track in self._dirty[:taken]]
+        queued = [ledger.take() for ledger in self._dirty[:taken]]
         self._dirty = self._dirty[taken:]
         return _Group(controls, queued)
 
@@ -272,13 +272,13 @@ class Committer:
         3. Confirm, call completions.
         """
         try:
-            journal = self._journal or self._begin()
+            journal = self._journal or self._begin_file()
             body = group.body()
             journal.append(body)
         except OSError as error:
-            self._fail(group, explain(error, f"the journal in {self._layout.journals} could not be written"))
+            self._fail(group, disk_error(error, f"the journal in {self._paths.journals} could not be written"))
         except Exception as error:  # noqa: BLE001 - whatever it is, producers that wait must hear of it
-            self._fail(group, HotLogError(f"the journal in {self._layout.journals} was not written: {error!r}"))
+            self._fail(group, HotLogError(f"the journal in {self._paths.journals} was not written: {error!r}"))
         else:
             self._confirm(group, body)
             if journal.end >= self._journal_max_bytes:
@@ -288,17 +288,17 @@ class Committer:
         frames = memoryview(body)
         at = 0
         dones: list[Completion] = []
-        unflushed: list[Track] = []
+        unflushed: list[LedgerState] = []
         frame_bytes = 0
         with self.lock:
             for control in group.controls:
                 control.apply()
                 at += len(control.section)
             self.pending_bytes -= at
-            for track, _, sizes, entry_dones, length in group.queued:
+            for ledger, _, sizes, entry_dones, length in group.queued:
                 at += SECTION.size
-                if track.confirm(sizes, frames[at : at + length]):
-                    unflushed.append(track)
+                if ledger.confirm(sizes, frames[at : at + length]):
+                    unflushed.append(ledger)
                 at += length
                 frame_bytes += length
                 dones += entry_dones
@@ -310,18 +310,18 @@ class Committer:
     def _fail(self, group: _Group, error: HotLogError) -> None:
         """Fail a group and all that is queued behind it, and leave the file."""
         _log.error("%s; producers are told, reads go on", error)
-        self._leave()
+        self._abandon_file()
         dones: list[Completion] = []
         with self.lock:
-            for track, _, _, entry_dones, _ in group.queued:
+            for ledger, _, _, entry_dones, _ in group.queued:
                 dones += entry_dones
-                dones += track.fence(self.number)
-            for track in self._dirty:
-                dones += track.fence(self.number)
+                dones += ledger.fence(self.number)
+            for ledger in self._dirty:
+                dones += ledger.fence(self.number)
             controls = group.controls + self._controls
-            self._owed = [control._replace(done=_nobody) for control in controls if control.owed]
+            self._kept = [control._replace(done=_ignore) for control in controls if control.keep_on_failure]
             self._dirty, self._controls = [], []
-            self.pending_bytes = sum(len(control.section) for control in self._owed)
+            self.pending_bytes = sum(len(control.section) for control in self._kept)
             self._settled.notify_all()
         self._call(controls, dones, error)
 
@@ -332,7 +332,7 @@ class Committer:
         """
         others: list[Completion] = []
         for control in controls:
-            if isinstance(control.done, Outcome):
+            if isinstance(control.done, CompletionWaiter):
                 control.done(error)
             else:
                 others.append(control.done)
@@ -345,35 +345,35 @@ class Committer:
 
     # --- files ------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> JournalFile:
+    def _begin_file(self) -> JournalFile:
         self._newest += 1
-        journal = JournalFile(self._disk, self._layout, self._newest, self._start)
-        self._start = Start(journal.number, journal.end)
+        journal = JournalFile(self._disk, self._paths, self._newest, self._start)
+        self._start = JournalStart(journal.number, journal.end)
         self._journal = journal
         return journal
 
-    def _leave(self) -> None:
+    def _abandon_file(self) -> None:
         """Never write the present file again; what is synced in it counts."""
         journal, self._journal = self._journal, None
         if journal is not None:
-            self._start = Start(journal.number, journal.end)
+            self._start = JournalStart(journal.number, journal.end)
             with suppress(OSError):
                 journal.close()
 
-    def _rotate(self, outcomes: list[Outcome]) -> None:
+    def _rotate(self, outcomes: list[CompletionWaiter]) -> None:
         """Go on in a new file.
 
         Where it cannot be made the old one must be left all the same: a header that did reach the disk says how much of
         the old file counts, and that must stay true.
         """
-        self._leave()
+        self._abandon_file()
         try:
-            self._begin()
+            self._begin_file()
         except OSError as error:
-            told = explain(error, f"no new journal file could be begun in {self._layout.journals}")
-            _log.warning("%s", told)
+            translated = disk_error(error, f"no new journal file could be begun in {self._paths.journals}")
+            _log.warning("%s", translated)
             for outcome in outcomes:
-                outcome(told)
+                outcome(translated)
             return
         with self.lock:
             if not outcomes:
@@ -382,5 +382,5 @@ class Committer:
             outcome(None)
 
 
-def _nobody(_: HotLogError | None) -> None:
+def _ignore(_: HotLogError | None) -> None:
     """The completion of what nobody waits for."""

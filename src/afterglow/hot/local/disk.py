@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Disk"]
-
-_ONE_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB at once
-_ONE_CALL_PIECES = 1024  # IOV_MAX
-_LOCK_TRIES = 50
+_MAX_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB at once
+_MAX_BUFFERS = 1024  # IOV_MAX
+_LOCK_ATTEMPTS = 50
 _LOCK_WAIT_S = 0.02
 
 
@@ -40,22 +38,22 @@ class Disk:
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read ``length`` bytes; fewer only where the file ends."""
-        data = os.pread(descriptor, min(length, _ONE_CALL_BYTES), offset)
+        data = os.pread(descriptor, min(length, _MAX_CALL_BYTES), offset)
         if len(data) == length or not data:
             return data
-        pieces = [data]
-        while (done := sum(map(len, pieces))) < length:
-            data = os.pread(descriptor, min(length - done, _ONE_CALL_BYTES), offset + done)
+        buffers = [data]
+        while (done := sum(map(len, buffers))) < length:
+            data = os.pread(descriptor, min(length - done, _MAX_CALL_BYTES), offset + done)
             if not data:
                 break
-            pieces.append(data)
-        return b"".join(pieces)
+            buffers.append(data)
+        return b"".join(buffers)
 
     def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
         """Fill a buffer; returns how many bytes came, fewer than fit only where the file ends."""
         done = 0
         while done < target.nbytes:
-            count = os.preadv(descriptor, [target[done : done + _ONE_CALL_BYTES]], offset + done)
+            count = os.preadv(descriptor, [target[done : done + _MAX_CALL_BYTES]], offset + done)
             if not count:
                 break
             done += count
@@ -69,10 +67,10 @@ class Disk:
             while done < len(view):
                 done += os.pwrite(descriptor, view[done:], offset + done)
 
-    def write_pieces(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+    def write_buffers(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Write pieces one behind the other, by few calls: each may cost a wait for the interpreter."""
-        for first in range(0, len(pieces), _ONE_CALL_PIECES):
-            some = pieces[first : first + _ONE_CALL_PIECES]
+        for first in range(0, len(buffers), _MAX_BUFFERS):
+            some = buffers[first : first + _MAX_BUFFERS]
             length = sum(map(len, some))
             done = os.pwritev(descriptor, some, offset)
             if done < length:
@@ -124,7 +122,7 @@ class Disk:
         Who only asks with :meth:`locked`, or is about to become another program, holds it for a moment: that is waited
         for.
         """
-        for _ in range(_LOCK_TRIES):
+        for _ in range(_LOCK_ATTEMPTS):
             if self._flock(descriptor, fcntl.LOCK_EX):
                 return True
             time.sleep(_LOCK_WAIT_S)

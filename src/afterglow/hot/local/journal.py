@@ -38,23 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.layout import Layout
-
-__all__ = [
-    "BATCH",
-    "HEADER_BYTES",
-    "SECTION",
-    "JournalFile",
-    "JournalHeader",
-    "Kind",
-    "Section",
-    "Start",
-    "batch_crc",
-    "created_section",
-    "deleted_section",
-    "sections",
-    "state_section",
-]
+    from afterglow.hot.local.paths import HotLogPaths
 
 JOURNAL_MAGIC = b"AGLOWJ1\n"
 BATCH_MAGIC = b"\xa6JB\x01"
@@ -66,7 +50,7 @@ SECTION = struct.Struct(">B3xIqqqq")
 _UNCHECKED = 8  # magic and CRC of a batch, which its CRC does not cover
 
 
-class Kind(IntEnum):
+class SectionKind(IntEnum):
     """What a section tells."""
 
     APPENDED = 1
@@ -119,7 +103,7 @@ class JournalHeader:
         return cls(number, file_id, previous, previous_end)
 
 
-class Start(NamedTuple):
+class JournalStart(NamedTuple):
     """How a new file goes on from those before it."""
 
     previous: int = 0
@@ -150,24 +134,24 @@ def sections(body: memoryview) -> Iterator[Section]:
 
 def created_section(ledger_id: int) -> bytes:
     """Tell that a ledger was created."""
-    return SECTION.pack(Kind.CREATED, 0, ledger_id, 0, 0, 0)
+    return SECTION.pack(SectionKind.CREATED, 0, ledger_id, 0, 0, 0)
 
 
 def deleted_section(ledger_id: int) -> bytes:
     """Tell that a ledger was deleted."""
-    return SECTION.pack(Kind.DELETED, 0, ledger_id, 0, 0, 0)
+    return SECTION.pack(SectionKind.DELETED, 0, ledger_id, 0, 0, 0)
 
 
 def state_section(key: bytes, value: bytes | None) -> bytes:
     """Tell the new value of a key, or with None that it has none any more."""
     data = key if value is None else key + value
-    return SECTION.pack(Kind.STATE, len(key), 0, -1 if value is None else 0, 0, len(data)) + data
+    return SECTION.pack(SectionKind.STATE, len(key), 0, -1 if value is None else 0, 0, len(data)) + data
 
 
 class JournalFile:
     """The journal file that is being written. One thread uses it."""
 
-    def __init__(self, disk: Disk, layout: Layout, number: int, start: Start) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths, number: int, start: JournalStart) -> None:
         """Begin a file; it is durable when this returns.
 
         1. Write and sync it under another name. *Crash: it means nothing.*
@@ -182,7 +166,7 @@ class JournalFile:
         self.end = HEADER_BYTES
         """Bytes that are durable."""
         self._file_id = secrets.randbits(63)
-        draft, path = layout.journals / "next.journal", layout.journal(number)
+        draft, path = paths.journals / "next.journal", paths.journal(number)
         disk.unlink(draft)
         self._file = disk.open(draft, write=True, create=True)
         try:
@@ -193,7 +177,7 @@ class JournalFile:
             else:
                 self.append(start.carried)
             disk.rename(draft, path)
-            disk.sync_directory(layout.journals)
+            disk.sync_directory(paths.journals)
         except OSError:
             self.close()
             for name in (draft, path):
@@ -215,7 +199,7 @@ class JournalFile:
         head = BATCH.pack(BATCH_MAGIC, 0, len(body), self.end, self._file_id)
         crc = batch_crc(head, body)
         head = BATCH.pack(BATCH_MAGIC, crc, len(body), self.end, self._file_id)
-        self._disk.write_pieces(self._file, (head, body), self.end)
+        self._disk.write_buffers(self._file, (head, body), self.end)
         self._disk.sync(self._file)
         self.end += BATCH.size + len(body)
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from afterglow.errors import CorruptBlock, EntryTooLarge, HotLogError, LedgerClosed, LedgerMissing
 from afterglow.format.frames import FRAME, FRAME_BYTES
-from afterglow.hot.local.files import Part
-from afterglow.hot.local.layout import explain
-from afterglow.hot.local.stored import entries_in, read_entries, read_fitting, read_offsets
+from afterglow.hot.local.ledger_files import entries_in, read_entries, read_fitting, read_offsets
+from afterglow.hot.local.open_files import LedgerFile
+from afterglow.hot.local.paths import disk_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from afterglow.hot.local.commit import Committer
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.files import OpenFiles
-    from afterglow.hot.local.layout import Layout
-    from afterglow.hot.local.track import Book, Piece, Track
+    from afterglow.hot.local.ledger_state import LedgerState, LedgerTable, UnflushedFrames
+    from afterglow.hot.local.open_files import OpenFiles
+    from afterglow.hot.local.paths import HotLogPaths
     from afterglow.hot.local.writeback import Writeback
     from afterglow.hot.log import Completion
 
@@ -57,19 +57,19 @@ def total_bytes(parts: Sequence[bytes | bytearray | memoryview]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Machinery:
+class LogComponents:
     """The parts, of which each knows those above it only."""
 
     disk: Disk
     """Calls to the operating system."""
 
-    layout: Layout
+    paths: HotLogPaths
     """What files are called."""
 
     files: OpenFiles
     """Open files of ledgers."""
 
-    book: Book
+    book: LedgerTable
     """What is known of ledgers."""
 
     writeback: Writeback
@@ -79,7 +79,7 @@ class Machinery:
     """Writes the journal."""
 
 
-class _Seen(NamedTuple):
+class _LedgerView(NamedTuple):
     """A ledger at one moment."""
 
     flushed: int
@@ -88,7 +88,7 @@ class _Seen(NamedTuple):
     flushed_bytes: int
     """Bytes of their frames."""
 
-    tail: list[Piece]
+    tail: list[UnflushedFrames]
     """The confirmed entries behind them."""
 
     entries: int
@@ -98,34 +98,34 @@ class _Seen(NamedTuple):
 class LocalLedger:
     """A :class:`~afterglow.hot.log.HotLedger` on the local disk."""
 
-    def __init__(self, shared: Machinery, track: Track) -> None:
-        self._shared = shared
+    def __init__(self, shared: LogComponents, ledger: LedgerState) -> None:
+        self._components = shared
         self._committer = shared.committer
-        self._track = track
+        self._state = ledger
 
     def __repr__(self) -> str:
-        return f"<LocalLedger {self.ledger_id}: {self._track.entries} entries{', closed' if self.closed else ''}>"
+        return f"<LocalLedger {self.ledger_id}: {self._state.entries} entries{', closed' if self.closed else ''}>"
 
     @property
     def ledger_id(self) -> int:
         """Unique in its log, growing with creation, never reused."""
-        return self._track.ledger_id
+        return self._state.ledger_id
 
     @property
     def confirmed(self) -> int:
         """Id of the last confirmed entry; -1 before the first."""
-        return self._track.entries - 1
+        return self._state.entries - 1
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all confirmed entries, without frames."""
         with self._committer.lock:
-            return self._track.frame_bytes - FRAME_BYTES * self._track.entries
+            return self._state.frame_bytes - FRAME_BYTES * self._state.entries
 
     @property
     def closed(self) -> bool:
         """Whether it takes no more entries: closed, or fenced after a failure."""
-        return self._track.closed
+        return self._state.closed
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview], done: Completion) -> int:
         """Append one entry; returns its id at once, and calls ``done`` when it is durable. Does no input or output.
@@ -136,17 +136,17 @@ class LocalLedger:
             EntryTooLarge: The entry's length does not fit the frame's 31 bits.
         """
         length = total_bytes(parts)
-        track = self._track
+        ledger = self._state
         with self._committer.lock:
-            if track.closed:
-                raise LedgerClosed(f"ledger {track.ledger_id} takes no more entries; go on in a new one")
-            entry_id = track.next_entry
-            track.next_entry = entry_id + 1
-            track.pieces.append(FRAME.pack(length, entry_id))
-            track.pieces += parts
-            track.sizes.append(FRAME_BYTES + length)
-            track.dones.append(done)
-            self._committer.enqueue(track, FRAME_BYTES + length)
+            if ledger.closed:
+                raise LedgerClosed(f"ledger {ledger.ledger_id} takes no more entries; go on in a new one")
+            entry_id = ledger.next_entry
+            ledger.next_entry = entry_id + 1
+            ledger.buffers.append(FRAME.pack(length, entry_id))
+            ledger.buffers += parts
+            ledger.sizes.append(FRAME_BYTES + length)
+            ledger.dones.append(done)
+            self._committer.enqueue(ledger, FRAME_BYTES + length)
         return entry_id
 
     def read(self, first: int, last: int) -> list[bytes | memoryview]:
@@ -156,19 +156,19 @@ class LocalLedger:
             LedgerMissing: The ledger was deleted.
             CorruptBlock: What is stored is damaged.
         """
-        seen = self._look()
+        seen = self._view()
         entries: list[bytes | memoryview] = []
         first, last = max(first, 0), min(last, seen.entries - 1)
         if first <= last and first < seen.flushed:
             with self._files() as (frames, offsets):
-                entries = read_entries(self._shared.disk, frames, offsets, first, min(last, seen.flushed - 1))
+                entries = read_entries(self._components.disk, frames, offsets, first, min(last, seen.flushed - 1))
             first += len(entries)
-        for piece in seen.tail:
+        for part in seen.tail:
             if first > last:
                 break
-            if first < piece.first + len(piece.sizes):
-                found = entries_in(piece.frames, piece.first, piece.sizes)
-                wanted = found[first - piece.first : last - piece.first + 1]
+            if first < part.first + len(part.sizes):
+                found = entries_in(part.frames, part.first, part.sizes)
+                wanted = found[first - part.first : last - part.first + 1]
                 entries += wanted
                 first += len(wanted)
         return entries
@@ -180,16 +180,18 @@ class LocalLedger:
             LedgerMissing: The ledger was deleted.
             CorruptBlock: What is stored is damaged.
         """
-        seen = self._look()
+        seen = self._view()
         if not 0 <= first < seen.entries:
             return memoryview(b""), 0
         if first < seen.flushed:
             with self._files() as (frames, offsets):
-                return read_fitting(self._shared.disk, frames, offsets, first, end=seen.flushed, max_bytes=max_bytes)
-        piece = next(piece for piece in seen.tail if first < piece.first + len(piece.sizes))
-        ends = list(accumulate(piece.sizes, initial=0))[first - piece.first :]
+                return read_fitting(
+                    self._components.disk, frames, offsets, first, end=seen.flushed, max_bytes=max_bytes
+                )
+        part = next(part for part in seen.tail if first < part.first + len(part.sizes))
+        ends = list(accumulate(part.sizes, initial=0))[first - part.first :]
         count = max(1, sum(end - ends[0] <= max_bytes for end in islice(ends, 1, None)))
-        return piece.frames[ends[0] : ends[count]], count
+        return part.frames[ends[0] : ends[count]], count
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
         """Offset of each frame from entry ``first`` to ``last`` among the ledger's frames, and behind ``last``.
@@ -199,16 +201,16 @@ class LocalLedger:
             LedgerMissing: The ledger was deleted.
             CorruptBlock: What is stored is damaged.
         """
-        seen = self._look()
+        seen = self._view()
         if not 0 <= first <= last < seen.entries:
             raise IndexError(f"entries {first} to {last} are not among the {seen.entries} of ledger {self.ledger_id}")
         stored = np.empty(1, np.int64)
         if first < seen.flushed:
             with self._files() as (_, file):
-                stored = read_offsets(self._shared.disk, file, first, min(last, seen.flushed - 1))
+                stored = read_offsets(self._components.disk, file, first, min(last, seen.flushed - 1))
             if last < seen.flushed:
                 return stored
-        sizes = chain.from_iterable(piece.sizes for piece in seen.tail)
+        sizes = chain.from_iterable(part.sizes for part in seen.tail)
         unflushed = np.fromiter(accumulate(sizes, initial=seen.flushed_bytes), np.int64)
         wanted = unflushed[max(first - seen.flushed, 0) : last - seen.flushed + 2]
         return np.concatenate((stored[:-1], wanted))
@@ -223,34 +225,34 @@ class LocalLedger:
             HotLogError: An append had failed and that file cannot be made yet. Close it again before anyone is told
                 its end.
         """
-        track = self._track
+        ledger = self._state
         with self._committer.lock:
-            track.closed = True
-            self._committer.settle(track)
-        if not self._committer.fence_durable(track):
+            ledger.closed = True
+            self._committer.settle(ledger)
+        if not self._committer.fence_durable(ledger):
             self._committer.write(b"")
         with self._committer.lock:
-            if not track.ending and track.ledger_id in self._shared.book.active:
-                self._shared.writeback.note_ending(track)
+            if not ledger.ending and ledger.ledger_id in self._components.book.active:
+                self._components.writeback.add_ending(ledger)
 
-    def _look(self) -> _Seen:
+    def _view(self) -> _LedgerView:
         """What is flushed and what is not, all at one moment."""
-        track = self._track
+        ledger = self._state
         with self._committer.lock:
-            if self._shared.book.closed:
-                raise HotLogError(f"the hot log at {self._shared.layout.root} is closed")
-            if track.ledger_id not in self._shared.book.ids:
-                raise LedgerMissing(f"ledger {track.ledger_id} was deleted")
-            return _Seen(track.flushed_entries, track.flushed_bytes, list(track.tail), track.entries)
+            if self._components.book.closed:
+                raise HotLogError(f"the hot log at {self._components.paths.root} is closed")
+            if ledger.ledger_id not in self._components.book.ids:
+                raise LedgerMissing(f"ledger {ledger.ledger_id} was deleted")
+            return _LedgerView(ledger.flushed_entries, ledger.flushed_bytes, list(ledger.tail), ledger.entries)
 
     @contextmanager
     def _files(self) -> Iterator[tuple[int, int]]:
         """The ledger's two files, and what goes wrong with them told with the ledger's name."""
-        files = self._shared.files
+        files = self._components.files
         try:
             with (
-                files.use(self.ledger_id, Part.FRAMES) as frames,
-                files.use(self.ledger_id, Part.OFFSETS) as offsets,
+                files.use(self.ledger_id, LedgerFile.FRAMES) as frames,
+                files.use(self.ledger_id, LedgerFile.OFFSETS) as offsets,
             ):
                 yield frames, offsets
         except FileNotFoundError as error:
@@ -258,4 +260,4 @@ class LocalLedger:
         except CorruptBlock as error:
             raise CorruptBlock(f"ledger {self.ledger_id} is damaged: {error}") from error
         except OSError as error:
-            raise explain(error, f"ledger {self.ledger_id} could not be read") from error
+            raise disk_error(error, f"ledger {self.ledger_id} could not be read") from error

@@ -7,7 +7,7 @@
 * A disk that is full, read-only or failing fails appends and creations, with the process and reads going on, and they
   work again when the cause is gone.
 
-One process writes a home at a time; others read it (:func:`~afterglow.hot.local.shared.open_shared`). It is not
+One process writes a home at a time; others read it (:func:`~afterglow.hot.local.shared_ledger.open_shared`). It is not
 replicated: what the disk loses is lost.
 """
 
@@ -20,18 +20,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from afterglow.errors import CorruptBlock, HotLogError, LedgerMissing
-from afterglow.hot.local.background import Background
-from afterglow.hot.local.checkpointing import Checkpointer
+from afterglow.hot.local.checkpointer import Checkpointer
 from afterglow.hot.local.commit import Committer
 from afterglow.hot.local.disk import Disk
-from afterglow.hot.local.files import OpenFiles, Part
+from afterglow.hot.local.flush_scheduler import FlushScheduler
 from afterglow.hot.local.journal import created_section, deleted_section, state_section
-from afterglow.hot.local.layout import Layout, explain
-from afterglow.hot.local.ledger import LocalLedger, Machinery
-from afterglow.hot.local.published import PublishedEnds
+from afterglow.hot.local.ledger import LocalLedger, LogComponents
+from afterglow.hot.local.ledger_files import HEAD_BYTES, LedgerHead
+from afterglow.hot.local.ledger_state import LedgerState, LedgerTable
+from afterglow.hot.local.open_files import LedgerFile, OpenFiles
+from afterglow.hot.local.paths import HotLogPaths, disk_error
+from afterglow.hot.local.published_ends import PublishedEnds
 from afterglow.hot.local.recovery import Recovery
-from afterglow.hot.local.stored import HEAD_BYTES, Head
-from afterglow.hot.local.track import Book, Track
 from afterglow.hot.local.writeback import Writeback
 from afterglow.hot.log import call_each
 
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from afterglow.hot.log import Completion, Deliver
-
-__all__ = ["LocalLog"]
 
 _log = logging.getLogger(__name__)
 _MIB = 1 << 20
@@ -76,21 +74,21 @@ class LocalLog:
                 cannot be brought back.
         """
         self._disk = disk = disk or Disk()
-        self._layout = layout = Layout(home)
-        self._book = book = Book()
-        self._files = OpenFiles(disk, layout, max_open_files)
-        self._writeback = Writeback(disk, layout, self._files, book)
+        self._paths = paths = HotLogPaths(home)
+        self._book = book = LedgerTable()
+        self._files = OpenFiles(disk, paths, max_open_files)
+        self._writeback = Writeback(disk, paths, self._files, book)
         self._committer = Committer(
             disk,
-            layout,
+            paths,
             book.lock,
             journal_max_bytes=journal_max_bytes,
             deliver=deliver,
-            confirmed=self._writeback.note,
+            confirmed=self._writeback.add_unflushed,
         )
-        self._shared = Machinery(disk, layout, self._files, book, self._writeback, self._committer)
-        self._checkpointer = Checkpointer(self._shared)
-        self._background = Background(
+        self._components = LogComponents(disk, paths, self._files, book, self._writeback, self._committer)
+        self._checkpointer = Checkpointer(self._components)
+        self._background = FlushScheduler(
             self._committer,
             self._writeback,
             self._checkpointer,
@@ -102,7 +100,7 @@ class LocalLog:
                 self.instance = self._open(held)
                 """The id of this hot log, which ``hot/instance`` holds too."""
             except OSError as error:
-                raise explain(error, f"the hot log at {layout.root} could not be opened") from error
+                raise disk_error(error, f"the hot log at {paths.root} could not be opened") from error
             self._held = held.pop_all()
 
     def __enter__(self) -> Self:
@@ -129,24 +127,24 @@ class LocalLog:
         """
         with self._book.lock:
             self._refuse_closing()
-            track = Track(self._book.next_ledger_id)
-            track.created = False
+            ledger = LedgerState(self._book.next_ledger_id)
+            ledger.created = False
             self._book.next_ledger_id += 1
-            self._book.active[track.ledger_id] = track
+            self._book.active[ledger.ledger_id] = ledger
         try:
-            self._committer.write(created_section(track.ledger_id), lambda: setattr(track, "created", True))
+            self._committer.write(created_section(ledger.ledger_id), lambda: setattr(ledger, "created", True))
         except BaseException:
             with self._book.lock:
-                del self._book.active[track.ledger_id]
+                del self._book.active[ledger.ledger_id]
             raise
         try:
-            self._writeback.create(track)
+            self._writeback.create(ledger)
         except OSError as error:
-            self._remove(track.ledger_id)
-            raise explain(error, f"the files of ledger {track.ledger_id} could not be made") from error
+            self._remove(ledger.ledger_id)
+            raise disk_error(error, f"the files of ledger {ledger.ledger_id} could not be made") from error
         with self._book.lock:
-            self._book.ids.add(track.ledger_id)
-        return LocalLedger(self._shared, track)
+            self._book.ids.add(ledger.ledger_id)
+        return LocalLedger(self._components, ledger)
 
     def open(self, ledger_id: int) -> LocalLedger:
         """An existing ledger.
@@ -158,11 +156,11 @@ class LocalLog:
         with self._book.lock:
             self._refuse_closing()
             if ledger_id not in self._book.ids:
-                raise LedgerMissing(f"there is no ledger {ledger_id} in {self._layout.ledgers}")
-            track = self._book.active.get(ledger_id)
-        if track is None:
-            track = self._load(ledger_id)
-        return LocalLedger(self._shared, track)
+                raise LedgerMissing(f"there is no ledger {ledger_id} in {self._paths.ledgers}")
+            ledger = self._book.active.get(ledger_id)
+        if ledger is None:
+            ledger = self._load(ledger_id)
+        return LocalLedger(self._components, ledger)
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger and its bytes, closing it first.
@@ -181,10 +179,10 @@ class LocalLog:
             self._refuse_closing()
             if ledger_id not in self._book.ids:
                 return
-            track = self._book.active.get(ledger_id)
-        if track is not None:
+            ledger = self._book.active.get(ledger_id)
+        if ledger is not None:
             with suppress(HotLogError):  # that its fence is not durable does not matter any more
-                LocalLedger(self._shared, track).close()
+                LocalLedger(self._components, ledger).close()
         with self._book.lock:
             self._book.ids.discard(ledger_id)
         self._remove(ledger_id)
@@ -243,10 +241,10 @@ class LocalLog:
                 return
             self._committer.refuse_own_thread()
             self._book.closing = True
-            tracks = list(self._book.active.values())
-        for track in tracks:
+            ledgers = list(self._book.active.values())
+        for ledger in ledgers:
             with suppress(HotLogError):  # recovery closes it
-                LocalLedger(self._shared, track).close()
+                LocalLedger(self._components, ledger).close()
         self._background.stop()
         try:
             self._checkpointer.make(rotate=True)
@@ -266,28 +264,28 @@ class LocalLog:
            recovered is durable from here on.
         3. Close the ledgers, which readers learn from their files. Begin a table of published ends.
         """
-        disk, layout = self._disk, self._layout
-        for path in (layout.home, layout.root, layout.journals, layout.ledgers):
+        disk, paths = self._disk, self._paths
+        for path in (paths.home, paths.root, paths.journals, paths.ledgers):
             if not path.is_dir():
                 disk.make_directory(path)
                 disk.sync_directory(path.parent)
-        lock_file = disk.open(layout.lock, write=True, create=True)
+        lock_file = disk.open(paths.lock, write=True, create=True)
         held.callback(disk.close, lock_file)
         if not disk.lock(lock_file):
             raise HotLogError(
-                f"{layout.home} is in use by another process that writes it: stop that one, or name another home"
+                f"{paths.home} is in use by another process that writes it: stop that one, or name another home"
             )
         held.callback(self._files.close)
         instance = self._identity()
-        recovery = Recovery(disk, layout, self._book, self._writeback)
+        recovery = Recovery(disk, paths, self._book, self._writeback)
         start = recovery.replay()
         self._committer.start(recovery.newest_journal, start)
         held.callback(self._committer.stop)
         recovery.finish(start.carried)
         self._checkpointer.journal = recovery.journal
-        published = self._writeback.published = PublishedEnds(disk, layout)
+        published = self._writeback.published = PublishedEnds(disk, paths)
         held.callback(published.close)
-        self._writeback.nudge = self._background.nudge
+        self._writeback.schedule_flush = self._background.schedule_flush
         self._committer.rotated = self._background.rotated
         self._background.start()
         return instance
@@ -295,47 +293,47 @@ class LocalLog:
     def _identity(self) -> str:
         """The instance id, made once."""
         try:
-            with self._disk.opened(self._layout.instance) as file:
+            with self._disk.opened(self._paths.instance) as file:
                 return self._disk.read(file, 100, 0).decode("ascii").strip()
         except FileNotFoundError:
             pass
         instance = str(uuid.uuid4())
-        draft = self._layout.instance.with_suffix(".new")
+        draft = self._paths.instance.with_suffix(".new")
         with self._disk.opened(draft, write=True, create=True, empty=True) as file:
             self._disk.write(file, f"{instance}\n".encode("ascii"), 0)
             self._disk.sync(file)
-        self._disk.rename(draft, self._layout.instance)
-        self._disk.sync_directory(self._layout.root)
+        self._disk.rename(draft, self._paths.instance)
+        self._disk.sync_directory(self._paths.root)
         return instance
 
     # --- ledgers ----------------------------------------------------------------------------------------------------
 
-    def _load(self, ledger_id: int) -> Track:
+    def _load(self, ledger_id: int) -> LedgerState:
         """Know a durably closed ledger from its file."""
         try:
-            with self._files.use(ledger_id, Part.OFFSETS) as file:
-                head = Head.decode(self._disk.read(file, HEAD_BYTES, 0))
+            with self._files.use(ledger_id, LedgerFile.OFFSETS) as file:
+                head = LedgerHead.decode(self._disk.read(file, HEAD_BYTES, 0))
         except FileNotFoundError as error:
             raise LedgerMissing(f"ledger {ledger_id} was deleted: {error}") from error
         except OSError as error:
-            raise explain(error, f"ledger {ledger_id} could not be opened") from error
+            raise disk_error(error, f"ledger {ledger_id} could not be opened") from error
         if head is None or not head.closed or head.ledger_id != ledger_id:
-            raise CorruptBlock(f"the head of {self._layout.offsets(ledger_id)} is damaged; bring it back from a copy")
-        return Track(ledger_id, head.entries, head.frame_bytes, closed=True)
+            raise CorruptBlock(f"the head of {self._paths.offsets(ledger_id)} is damaged; bring it back from a copy")
+        return LedgerState(ledger_id, head.entries, head.frame_bytes, closed=True)
 
     def _remove(self, ledger_id: int) -> None:
-        doom = partial(self._writeback.doom, ledger_id)
+        schedule_delete = partial(self._writeback.schedule_delete, ledger_id)
         try:
-            self._committer.write(deleted_section(ledger_id), doom, owed=True)
+            self._committer.write(deleted_section(ledger_id), schedule_delete, keep_on_failure=True)
         except HotLogError as error:
             _log.info("ledger %d is deleted before that is recorded: %s", ledger_id, error)
             with self._book.lock:
-                doom()
+                schedule_delete()
         try:
             self._writeback.finish_deletes()
         except OSError as error:
-            raise explain(error, f"the files of ledger {ledger_id} could not be removed") from error
+            raise disk_error(error, f"the files of ledger {ledger_id} could not be removed") from error
 
     def _refuse_closing(self) -> None:
         if self._book.closing:
-            raise HotLogError(f"the hot log at {self._layout.root} is closed")
+            raise HotLogError(f"the hot log at {self._paths.root} is closed")

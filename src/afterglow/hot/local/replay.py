@@ -16,22 +16,20 @@ from afterglow.hot.local.journal import (
     BATCH_MAGIC,
     HEADER_BYTES,
     JournalHeader,
-    Start,
+    JournalStart,
     batch_crc,
     sections,
 )
-from afterglow.hot.local.layout import numbered
+from afterglow.hot.local.paths import numbered_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.hot.local.disk import Disk
     from afterglow.hot.local.journal import Section
-    from afterglow.hot.local.layout import Layout
+    from afterglow.hot.local.paths import HotLogPaths
 
-__all__ = ["Replay", "frame_sizes"]
-
-_LOOK_BYTES = 1 << 20
+_SEARCH_BYTES = 1 << 20
 
 
 def frame_sizes(frames: memoryview) -> list[int]:
@@ -46,7 +44,7 @@ def frame_sizes(frames: memoryview) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _CountedFile:
     """The part of one journal file that counts."""
 
     header: JournalHeader
@@ -57,21 +55,21 @@ class _Stretch:
 class Replay:
     """The journals from one number on."""
 
-    def __init__(self, disk: Disk, layout: Layout, first: int) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths, first: int) -> None:
         """Find the files that count.
 
         Args:
             disk: Where they are.
-            layout: What they are called.
+            paths: Names of the files.
             first: The first file to replay; 0 where there was no checkpoint yet.
 
         Raises:
             HotLogError: A file that counts is missing or has no readable header.
         """
         self._disk = disk
-        self._layout = layout
-        self._numbers = numbered(disk, layout.journals, ".journal")
-        self._stretches = self._chain(first)
+        self._paths = paths
+        self._numbers = numbered_files(disk, paths.journals, ".journal")
+        self._files = self._chain(first)
         self._first = first
         self._last_batch: tuple[int, bytes] | None = None
 
@@ -89,20 +87,20 @@ class Replay:
         Raises:
             HotLogError: A batch that was acknowledged is damaged.
         """
-        for stretch in self._stretches:
-            if before is not None and stretch.header.number >= before:
+        for counted in self._files:
+            if before is not None and counted.header.number >= before:
                 return
             held: tuple[int, bytes] | None = None
-            for batch in self._batches(stretch):
+            for batch in self._batches(counted):
                 if held is not None:
                     yield from sections(memoryview(held[1]))
                 held = batch
-            if stretch.end is None:
+            if counted.end is None:
                 self._last_batch = held
             elif held is not None:
                 yield from sections(memoryview(held[1]))
 
-    def resume(self) -> Start:
+    def resume(self) -> JournalStart:
         """How a new file goes on from what is certainly durable, once all sections were read.
 
         A process that was killed may have written its last batch, or begun its last file, without having synced it: we
@@ -110,57 +108,57 @@ class Replay:
         when that is durable; and a file without a batch is left out, unless the checkpoint, which came after it, says
         to begin there.
         """
-        if not self._stretches:
-            return Start()
-        header = self._stretches[-1].header
+        if not self._files:
+            return JournalStart()
+        header = self._files[-1].header
         if self._last_batch is not None:
-            return Start(header.number, *self._last_batch)
+            return JournalStart(header.number, *self._last_batch)
         if header.number == self._first:
-            return Start(header.number, HEADER_BYTES)
-        return Start(header.previous, header.previous_end)
+            return JournalStart(header.number, HEADER_BYTES)
+        return JournalStart(header.previous, header.previous_end)
 
-    def _chain(self, first: int) -> list[_Stretch]:
+    def _chain(self, first: int) -> list[_CountedFile]:
         """Walk back from the last file, each naming the one before; a file that none names was given up."""
         headers = {number: self._header(number) for number in self._numbers if number >= first}
-        chain: list[_Stretch] = []
+        chain: list[_CountedFile] = []
         number, end = max(headers, default=first), None
         while number and number >= first:
             if number not in headers:
                 raise HotLogError(
-                    f"the journal file {self._layout.journal(number)} is missing, and with it entries that were "
+                    f"the journal file {self._paths.journal(number)} is missing, and with it entries that were "
                     "acknowledged; bring it back from a copy"
                 )
             header = headers[number]
-            chain.append(_Stretch(header, end))
+            chain.append(_CountedFile(header, end))
             number, end = header.previous, header.previous_end
         chain.reverse()
         if first and chain[0].header.number != first:
             raise HotLogError(
-                f"the journal file {self._layout.journal(first)} is missing, at which the checkpoint says to begin; "
+                f"the journal file {self._paths.journal(first)} is missing, at which the checkpoint says to begin; "
                 "bring it back from a copy"
             )
         return chain
 
     def _header(self, number: int) -> JournalHeader:
-        path = self._layout.journal(number)
+        path = self._paths.journal(number)
         with self._disk.opened(path) as file:
             header = JournalHeader.decode(self._disk.read(file, HEADER_BYTES, 0))
         if header is None:
             raise HotLogError(f"the header of the journal file {path} is damaged; bring it back from a copy")
         return header
 
-    def _batches(self, stretch: _Stretch) -> Iterator[tuple[int, bytes]]:
+    def _batches(self, counted: _CountedFile) -> Iterator[tuple[int, bytes]]:
         """The offset and the sections of each batch of a file."""
-        header = stretch.header
-        path = self._layout.journal(header.number)
+        header = counted.header
+        path = self._paths.journal(header.number)
         with self._disk.opened(path) as file:
             size = self._disk.size(file)
-            limit = size if stretch.end is None else stretch.end
+            limit = size if counted.end is None else counted.end
             at = HEADER_BYTES
             while at < limit and (body := self._batch(file, header, at, min(size, limit))) is not None:
                 yield at, body
                 at += BATCH.size + len(body)
-            if at != limit and (stretch.end is not None or self._begun_behind(file, header, at, size)):
+            if at != limit and (counted.end is not None or self._begun_after(file, header, at, size)):
                 raise HotLogError(
                     f"the journal file {path} is damaged at offset {at}, where entries stand that were acknowledged; "
                     "bring it back from a copy"
@@ -179,14 +177,14 @@ class Replay:
         body = self._disk.read(file, length, at + BATCH.size)
         return body if len(body) == length and batch_crc(head, body) == crc else None
 
-    def _begun_behind(self, file: int, header: JournalHeader, at: int, size: int) -> bool:
+    def _begun_after(self, file: int, header: JournalHeader, at: int, size: int) -> bool:
         """Tell whether a later batch was begun, which means that the one at ``at`` had been durable."""
-        for start in range(at + 1, size, _LOOK_BYTES):
-            piece = self._disk.read(file, _LOOK_BYTES + BATCH.size, start)
-            found = piece.find(BATCH_MAGIC)
-            while found >= 0 and found + BATCH.size <= len(piece):
-                _, _, _, position, file_id = BATCH.unpack_from(piece, found)
+        for start in range(at + 1, size, _SEARCH_BYTES):
+            part = self._disk.read(file, _SEARCH_BYTES + BATCH.size, start)
+            found = part.find(BATCH_MAGIC)
+            while found >= 0 and found + BATCH.size <= len(part):
+                _, _, _, position, file_id = BATCH.unpack_from(part, found)
                 if position == start + found and file_id == header.file_id:
                     return True
-                found = piece.find(BATCH_MAGIC, found + 1)
+                found = part.find(BATCH_MAGIC, found + 1)
         return False

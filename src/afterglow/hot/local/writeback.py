@@ -16,57 +16,55 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from afterglow.hot.local.files import Part
-from afterglow.hot.local.layout import explain
-from afterglow.hot.local.stored import Head, end_offset
-from afterglow.hot.local.track import NO_SLOT, Piece
+from afterglow.hot.local.ledger_files import LedgerHead, end_offset
+from afterglow.hot.local.ledger_state import NO_SLOT, UnflushedFrames
+from afterglow.hot.local.open_files import LedgerFile
+from afterglow.hot.local.paths import disk_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from afterglow.errors import HotLogError
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.files import OpenFiles
-    from afterglow.hot.local.layout import Layout
-    from afterglow.hot.local.published import PublishedEnds
-    from afterglow.hot.local.track import Book, Track
-
-__all__ = ["Writeback"]
+    from afterglow.hot.local.ledger_state import LedgerState, LedgerTable
+    from afterglow.hot.local.open_files import OpenFiles
+    from afterglow.hot.local.paths import HotLogPaths
+    from afterglow.hot.local.published_ends import PublishedEnds
 
 
 class Writeback:
     """Everything that writes to ledgers' files. Rounds do not overlap."""
 
-    def __init__(self, disk: Disk, layout: Layout, files: OpenFiles, book: Book) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths, files: OpenFiles, book: LedgerTable) -> None:
         self.published: PublishedEnds | None = None
         """The table of ends, where others may read."""
         self.unflushed_bytes = 0
         """Bytes that only the journal and memory have."""
-        self.nudge: Callable[[], None] = lambda: None
+        self.schedule_flush: Callable[[], None] = lambda: None
         """Called under the lock when a round has something to do."""
         self._disk = disk
-        self._layout = layout
+        self._paths = paths
         self._files = files
         self._book = book
         self._lock = book.lock
         self._round = threading.RLock()
-        self._unflushed: list[Track] = []
-        self._ending: list[Track] = []
-        self._doomed: set[int] = set()
+        self._unflushed: list[LedgerState] = []
+        self._ending: list[LedgerState] = []
+        self._pending_deletes: set[int] = set()
 
-    def note(self, tracks: list[Track], frame_bytes: int) -> None:
+    def add_unflushed(self, ledgers: list[LedgerState], frame_bytes: int) -> None:
         """Have ledgers flushed by the next round. The lock is held."""
-        self._unflushed += tracks
+        self._unflushed += ledgers
         self.unflushed_bytes += frame_bytes
-        self.nudge()
+        self.schedule_flush()
 
-    def note_ending(self, track: Track) -> None:
+    def add_ending(self, ledger: LedgerState) -> None:
         """Have a ledger's file say that it is closed, once all its entries are there. The lock is held."""
-        track.ending = True
-        self._ending.append(track)
-        self.nudge()
+        ledger.ending = True
+        self._ending.append(ledger)
+        self.schedule_flush()
 
-    def create(self, track: Track) -> None:
+    def create(self, ledger: LedgerState) -> None:
         """Make a ledger's files, or begin to use those that a crash left.
 
         Raises:
@@ -74,15 +72,15 @@ class Writeback:
         """
         with self._round:
             if self.published is not None:
-                track.slot = self.published.take()
-                self.published.set(track.slot, track.ledger_id, 0, 0)
-            for path in (self._layout.frames(track.ledger_id), self._layout.offsets(track.ledger_id)):
+                ledger.slot = self.published.take()
+                self.published.set(ledger.slot, ledger.ledger_id, 0, 0)
+            for path in (self._paths.frames(ledger.ledger_id), self._paths.offsets(ledger.ledger_id)):
                 self._disk.close(self._disk.open(path, write=True, create=True))
-            self._write_head(track, closed=False)
+            self._write_head(ledger, closed=False)
             if self.published is not None:
                 self.published.publish()
             with self._lock:
-                track.unsynced = True
+                ledger.unsynced = True
 
     def flush(self) -> None:
         """Do one round.
@@ -99,32 +97,32 @@ class Writeback:
                 unflushed, self._unflushed = self._unflushed, []
                 ending, self._ending = self._ending, []
             failure: HotLogError | None = None
-            for track in unflushed:
+            for ledger in unflushed:
                 try:
-                    self._flush(track)
+                    self._flush(ledger)
                 except OSError as error:
-                    failure = explain(error, f"ledger {track.ledger_id} could not be written")
+                    failure = disk_error(error, f"ledger {ledger.ledger_id} could not be written")
                     with self._lock:
-                        track.closed = True
-                        self._unflushed.append(track)
-            for track in ending:
+                        ledger.closed = True
+                        self._unflushed.append(ledger)
+            for ledger in ending:
                 try:
-                    self._close(track)
+                    self._close(ledger)
                 except OSError as error:
-                    failure = explain(error, f"ledger {track.ledger_id} could not be closed")
+                    failure = disk_error(error, f"ledger {ledger.ledger_id} could not be closed")
                     with self._lock:
-                        self._ending.append(track)
+                        self._ending.append(ledger)
             if self.published is not None:
                 try:
                     self.published.publish()
                 except OSError as error:
-                    failure = explain(error, f"{self._layout.published} could not be written")
+                    failure = disk_error(error, f"{self._paths.published} could not be written")
             if failure is not None:
                 raise failure
 
-    def doom(self, ledger_id: int) -> None:
+    def schedule_delete(self, ledger_id: int) -> None:
         """Have a ledger's files removed, at the latest before the next checkpoint. The lock is held."""
-        self._doomed.add(ledger_id)
+        self._pending_deletes.add(ledger_id)
 
     def finish_deletes(self) -> None:
         """Remove the files of all ledgers that are to be deleted: the frames first, without which there is no ledger.
@@ -133,25 +131,27 @@ class Writeback:
             OSError: Some could not be removed; they stay doomed.
         """
         with self._round:
-            for ledger_id in list(self._doomed):
+            for ledger_id in list(self._pending_deletes):
                 self._drop(ledger_id)
-                self._disk.unlink(self._layout.frames(ledger_id))
-                self._disk.unlink(self._layout.offsets(ledger_id))
-                self._files.forget(ledger_id)  # now that nobody can open them again: open files would keep their room
+                self._disk.unlink(self._paths.frames(ledger_id))
+                self._disk.unlink(self._paths.offsets(ledger_id))
+                self._files.close_ledger(
+                    ledger_id
+                )  # now that nobody can open them again: open files would keep their room
                 with self._lock:
-                    self._doomed.discard(ledger_id)
+                    self._pending_deletes.discard(ledger_id)
 
-    def end(self, track: Track) -> None:
+    def end(self, ledger: LedgerState) -> None:
         """Close a ledger that a crash left open: cut its files behind its last entry.
 
         Raises:
             OSError: They cannot be written.
         """
-        with self._files.use(track.ledger_id, Part.FRAMES, write=True) as file:
-            self._disk.truncate(file, track.flushed_bytes)
-        with self._files.use(track.ledger_id, Part.OFFSETS, write=True) as file:
-            self._disk.truncate(file, end_offset(track.flushed_entries))
-        self._close(track)
+        with self._files.use(ledger.ledger_id, LedgerFile.FRAMES, write=True) as file:
+            self._disk.truncate(file, ledger.flushed_bytes)
+        with self._files.use(ledger.ledger_id, LedgerFile.OFFSETS, write=True) as file:
+            self._disk.truncate(file, end_offset(ledger.flushed_entries))
+        self._close(ledger)
 
     def write_offsets(self, ledger_id: int, first: int, start: int, sizes: list[int]) -> None:
         """Write the offsets behind frames that begin with entry ``first`` at offset ``start``.
@@ -160,7 +160,7 @@ class Writeback:
             OSError: The file cannot be written.
         """
         ends = np.fromiter(islice(accumulate(sizes, initial=start), 1, None), "<i8", len(sizes))
-        with self._files.use(ledger_id, Part.OFFSETS, write=True) as file:
+        with self._files.use(ledger_id, LedgerFile.OFFSETS, write=True) as file:
             self._disk.write(file, ends.tobytes(), end_offset(first))
 
     def write_frames(self, ledger_id: int, frames: list[memoryview], start: int) -> None:
@@ -169,71 +169,71 @@ class Writeback:
         Raises:
             OSError: The file cannot be written.
         """
-        with self._files.use(ledger_id, Part.FRAMES, write=True) as file:
-            self._disk.write_pieces(file, frames, start)
+        with self._files.use(ledger_id, LedgerFile.FRAMES, write=True) as file:
+            self._disk.write_buffers(file, frames, start)
 
-    def write_head(self, track: Track) -> None:
+    def write_head(self, ledger: LedgerState) -> None:
         """Write the head again, as it should be.
 
         Raises:
             OSError: The file cannot be written.
         """
-        self._write_head(track, closed=track.head_closed)
+        self._write_head(ledger, closed=ledger.head_closed)
 
     def _drop(self, ledger_id: int) -> None:
         """Know a ledger no more."""
         with self._lock:
-            track = self._book.active.pop(ledger_id, None)
-            if track is None:
+            ledger = self._book.active.pop(ledger_id, None)
+            if ledger is None:
                 return
-            self.unflushed_bytes -= sum(len(piece.frames) for piece in track.tail)
-            track.tail.clear()
-        self._give_slot_back(track)
+            self.unflushed_bytes -= sum(len(part.frames) for part in ledger.tail)
+            ledger.tail.clear()
+        self._release_slot(ledger)
 
-    def _give_slot_back(self, track: Track) -> None:
-        if self.published is not None and track.slot != NO_SLOT:
-            self.published.give_back(track.slot)
-            track.slot = NO_SLOT
+    def _release_slot(self, ledger: LedgerState) -> None:
+        if self.published is not None and ledger.slot != NO_SLOT:
+            self.published.release(ledger.slot)
+            ledger.slot = NO_SLOT
 
-    def _flush(self, track: Track) -> None:
+    def _flush(self, ledger: LedgerState) -> None:
         with self._lock:
-            pieces = list(track.tail)
-        if not pieces:
+            buffers = list(ledger.tail)
+        if not buffers:
             return  # deleted meanwhile
-        sizes = list(chain.from_iterable(piece.sizes for piece in pieces))
-        frames = [piece.frames for piece in pieces]
+        sizes = list(chain.from_iterable(part.sizes for part in buffers))
+        frames = [part.frames for part in buffers]
         frame_bytes = sum(map(len, frames))
         try:
-            self.write_frames(track.ledger_id, frames, track.flushed_bytes)
-            self.write_offsets(track.ledger_id, track.flushed_entries, track.flushed_bytes, sizes)
+            self.write_frames(ledger.ledger_id, frames, ledger.flushed_bytes)
+            self.write_offsets(ledger.ledger_id, ledger.flushed_entries, ledger.flushed_bytes, sizes)
         except OSError:
             # The pieces are views of whole groups, of which each holds every ledger's entries in memory.
             with self._lock:
-                track.tail[: len(pieces)] = [Piece(pieces[0].first, sizes, memoryview(b"".join(frames)))]
+                ledger.tail[: len(buffers)] = [UnflushedFrames(buffers[0].first, sizes, memoryview(b"".join(frames)))]
             raise
         with self._lock:
-            track.flushed(len(pieces), len(sizes), frame_bytes)
+            ledger.flushed(len(buffers), len(sizes), frame_bytes)
             self.unflushed_bytes -= frame_bytes
-            if track.tail:
-                self._unflushed.append(track)
-        if self.published is not None and track.slot != NO_SLOT:
-            self.published.set(track.slot, track.ledger_id, track.flushed_entries, track.flushed_bytes)
+            if ledger.tail:
+                self._unflushed.append(ledger)
+        if self.published is not None and ledger.slot != NO_SLOT:
+            self.published.set(ledger.slot, ledger.ledger_id, ledger.flushed_entries, ledger.flushed_bytes)
 
-    def _close(self, track: Track) -> None:
+    def _close(self, ledger: LedgerState) -> None:
         with self._lock:
-            if track.tail or not track.settled:
-                self._ending.append(track)  # in a later round
+            if ledger.tail or not ledger.settled:
+                self._ending.append(ledger)  # in a later round
                 return
-            if track.ledger_id not in self._book.active:
+            if ledger.ledger_id not in self._book.active:
                 return  # deleted meanwhile
-        self._write_head(track, closed=True)
+        self._write_head(ledger, closed=True)
         with self._lock:
-            track.head_closed = True
-            track.unsynced = True
-        self._give_slot_back(track)
+            ledger.head_closed = True
+            ledger.unsynced = True
+        self._release_slot(ledger)
 
-    def _write_head(self, track: Track, *, closed: bool) -> None:
-        end = (track.flushed_entries, track.flushed_bytes) if closed else (0, 0)
-        head = Head(track.ledger_id, track.slot, closed, *end)
-        with self._files.use(track.ledger_id, Part.OFFSETS, write=True) as file:
+    def _write_head(self, ledger: LedgerState, *, closed: bool) -> None:
+        end = (ledger.flushed_entries, ledger.flushed_bytes) if closed else (0, 0)
+        head = LedgerHead(ledger.ledger_id, ledger.slot, closed, *end)
+        with self._files.use(ledger.ledger_id, LedgerFile.OFFSETS, write=True) as file:
             self._disk.write(file, head.encode(), 0)

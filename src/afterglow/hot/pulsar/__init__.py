@@ -1,17 +1,20 @@
-"""Raw entries of a Pulsar broker, ours or any other, over the binary protocol."""
+"""Raw entries of a Pulsar broker, ours or Apache Pulsar's, over the binary protocol.
+
+Entry points: :class:`RawReader` reads ranges of a topic, :class:`RemoteLedgers` presents them as ledgers.
+"""
 
 from __future__ import annotations
 
 from afterglow.hot.pulsar.address import PulsarAddress
-from afterglow.hot.pulsar.ledgers import RemoteLedger, RemoteLedgers
 from afterglow.hot.pulsar.lookup import partitions
-from afterglow.hot.pulsar.reader import RawReader, ReadStatistics
-from afterglow.hot.pulsar.runs import RawRun
+from afterglow.hot.pulsar.raw_entries import RawEntries
+from afterglow.hot.pulsar.raw_reader import RawReader, ReadStatistics
+from afterglow.hot.pulsar.remote_ledgers import RemoteLedger, RemoteLedgers
 
 __all__ = [
     "PulsarAddress",
+    "RawEntries",
     "RawReader",
-    "RawRun",
     "ReadStatistics",
     "RemoteLedger",
     "RemoteLedgers",

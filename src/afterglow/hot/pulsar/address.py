@@ -21,7 +21,7 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """Host and port, as a proxy is told them."""
+        """Host and port, as a proxy expects them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -31,23 +31,23 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class PulsarAddress:
-    """A cluster, as its clients address it. Travels to other machines.
+    """Address of a cluster with credentials; serialisable, for tasks on other machines.
 
     Raises:
         ConfigError: The service URL is not well-formed.
     """
 
     service_url: str
-    """``pulsar://host:port`` or ``pulsar+ssl://host:port``; several hosts with commas between."""
+    """``pulsar://host:port`` or ``pulsar+ssl://host:port``; several hosts separated by commas."""
     token: str | None = field(default=None, repr=False)
-    """Proves who this is; None where nothing is asked."""
+    """Authentication token; None without authentication."""
     trust_certs: str | None = field(default=None, repr=False)
-    """The authorities to trust with TLS: the path of a PEM file on the machine that connects, or PEM itself, which
-    needs no file there. None: those that the system trusts."""
+    """Trusted certificates for TLS: the path of a PEM file on the machine that connects, or the PEM text itself, which
+    needs no file there. None: those of the system."""
     verify_hostname: bool = True
-    """Whether a broker's certificate must name the host that was asked for."""
+    """Whether a broker's certificate must match its host name."""
     listener_name: str | None = None
-    """Which of the brokers' advertised listeners to be sent to; None: the default one."""
+    """The advertised listener to use; None: the default one."""
 
     def __post_init__(self) -> None:
         parse_service_url(self.service_url)
@@ -66,9 +66,7 @@ def parse_service_url(url: str) -> tuple[Endpoint, ...]:
     """
     scheme, _, rest = url.strip().partition("://")
     if scheme not in _PORTS or not rest.strip("/"):
-        raise ConfigError(
-            f"the service URL {url!r} is not well-formed: write pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
-        )
+        raise ConfigError(f"invalid service URL {url!r}; expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
     return tuple(_endpoint(scheme, item, url) for item in rest.rstrip("/").split(","))
 
 
@@ -77,7 +75,7 @@ def _endpoint(scheme: str, text: str, url: str) -> Endpoint:
         parts = urlsplit(f"//{text.strip()}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"{text!r} in the service URL {url!r} is no HOST:PORT: {error}") from error
+        raise ConfigError(f"invalid host {text!r} in the service URL {url!r}: {error}; expected HOST:PORT") from error
     if not host or parts.path or parts.query or parts.username:
-        raise ConfigError(f"{text!r} in the service URL {url!r} is no HOST:PORT")
+        raise ConfigError(f"invalid host {text!r} in the service URL {url!r}; expected HOST:PORT")
     return Endpoint(host, port or _PORTS[scheme], scheme == "pulsar+ssl")

@@ -21,14 +21,12 @@ from afterglow.errors import HotLogError
 
 if TYPE_CHECKING:
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.layout import Layout
-
-__all__ = ["PublishedEnds", "PublishedView", "ReadableEnd"]
+    from afterglow.hot.local.paths import HotLogPaths
 
 _SLOT = struct.Struct(">qqqI4x")
 SLOT_BYTES = _SLOT.size
 _EMPTY = bytes(SLOT_BYTES)
-_FEW = 1_000  # a write of 32 bytes is never seen torn so often in a row
+_MAX_REREADS = 1_000  # a write of 32 bytes is never seen torn so often in a row
 
 
 class ReadableEnd(NamedTuple):
@@ -41,7 +39,7 @@ class ReadableEnd(NamedTuple):
 class PublishedEnds:
     """The table of the process that writes. One thread at a time uses it."""
 
-    def __init__(self, disk: Disk, layout: Layout) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths) -> None:
         """Make a new table in the place of the one before it.
 
         Raises:
@@ -51,13 +49,13 @@ class PublishedEnds:
         self._slots = bytearray()
         self._free: list[int] = []
         self._changed: set[int] = set()
-        draft = layout.published.with_suffix(".new")
+        draft = paths.published.with_suffix(".new")
         disk.unlink(draft)  # another inode, not the same one emptied: a reader may have a former draft open
         self._file = disk.open(draft, write=True, create=True)
         try:
             if not disk.lock(self._file):
                 raise HotLogError(f"{draft} is held by another process; two must not write the same home")
-            disk.rename(draft, layout.published)
+            disk.rename(draft, paths.published)
         except OSError:
             disk.close(self._file)
             raise
@@ -75,7 +73,7 @@ class PublishedEnds:
         _SLOT.pack_into(self._slots, slot * SLOT_BYTES, ledger_id, entries, frame_bytes, crc)
         self._changed.add(slot)
 
-    def give_back(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         """Empty a slot and let another ledger have it."""
         self._slots[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES] = _EMPTY
         self._changed.add(slot)
@@ -100,14 +98,14 @@ class PublishedEnds:
 class PublishedView:
     """The table as another process reads it."""
 
-    def __init__(self, disk: Disk, layout: Layout) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths) -> None:
         """Open the table.
 
         Raises:
             FileNotFoundError: No process has ever written the home.
         """
         self._disk = disk
-        self._file = disk.open(layout.published)
+        self._file = disk.open(paths.published)
         self.live = disk.locked(self._file)
         """Whether its maker was alive, without which it says nothing."""
 
@@ -117,7 +115,7 @@ class PublishedView:
         Raises:
             HotLogError: The table is damaged.
         """
-        for _ in range(_FEW):
+        for _ in range(_MAX_REREADS):
             data = self._disk.read(self._file, SLOT_BYTES, slot * SLOT_BYTES)
             if len(data) < SLOT_BYTES or data == _EMPTY:
                 return None

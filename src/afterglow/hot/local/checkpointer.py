@@ -20,19 +20,17 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from afterglow.hot.local.checkpoint import Checkpoint, Durable, store_checkpoint
-from afterglow.hot.local.files import Part
-from afterglow.hot.local.journal import Kind
-from afterglow.hot.local.layout import explain, numbered
+from afterglow.hot.local.checkpoint import Checkpoint, DurableEnd, store_checkpoint
+from afterglow.hot.local.journal import SectionKind
+from afterglow.hot.local.open_files import LedgerFile
+from afterglow.hot.local.paths import disk_error, numbered_files
 from afterglow.hot.local.replay import Replay, frame_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from afterglow.hot.local.ledger import Machinery
-    from afterglow.hot.local.track import Track
-
-__all__ = ["Checkpointer"]
+    from afterglow.hot.local.ledger import LogComponents
+    from afterglow.hot.local.ledger_state import LedgerState
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +38,11 @@ _log = logging.getLogger(__name__)
 class Checkpointer:
     """Makes checkpoints, one at a time."""
 
-    def __init__(self, shared: Machinery) -> None:
+    def __init__(self, shared: LogComponents) -> None:
         self.journal = 0
         """The journal file at which the last checkpoint begins."""
         self._disk = shared.disk
-        self._layout = shared.layout
+        self._paths = shared.paths
         self._files = shared.files
         self._book = shared.book
         self._committer = shared.committer
@@ -64,79 +62,79 @@ class Checkpointer:
         with self._one:
             with self._committer.lock:
                 # What was flushed before the failed sync must all stand in files that are not written any more.
-                rotate = rotate or any(track.suspect for track in self._book.active.values())
+                rotate = rotate or any(ledger.suspect for ledger in self._book.active.values())
             number = self._committer.rotate() if rotate and not self._committer.fresh else self._committer.number
             try:
                 self._writeback.flush()
                 self._writeback.finish_deletes()
                 self._repair(number)
                 with self._committer.lock:
-                    changed = [track for track in self._book.active.values() if track.unsynced]
-                for track in changed:
-                    self._sync(track)
+                    changed = [ledger for ledger in self._book.active.values() if ledger.unsynced]
+                for ledger in changed:
+                    self._sync(ledger)
                     between()
-                self._disk.sync_directory(self._layout.ledgers)
-                store_checkpoint(self._disk, self._layout, self._describe(number))
+                self._disk.sync_directory(self._paths.ledgers)
+                store_checkpoint(self._disk, self._paths, self._describe(number))
             except OSError as error:
-                raise explain(error, f"no checkpoint could be made in {self._layout.root}") from error
+                raise disk_error(error, f"no checkpoint could be made in {self._paths.root}") from error
             self.journal = number
             self._drop_journals()
 
-    def _sync(self, track: Track) -> None:
+    def _sync(self, ledger: LedgerState) -> None:
         """Sync both files of a ledger."""
         with self._committer.lock:
-            end = track.flushed_entries, track.flushed_bytes
-            closed = track.head_closed
-            track.unsynced = False
+            end = ledger.flushed_entries, ledger.flushed_bytes
+            closed = ledger.head_closed
+            ledger.unsynced = False
         try:
-            for part in Part:
-                with self._files.use(track.ledger_id, part, write=True) as file:
+            for part in LedgerFile:
+                with self._files.use(ledger.ledger_id, part, write=True) as file:
                     self._disk.sync(file)
         except FileNotFoundError:
-            if track.ledger_id in self._book.active:
+            if ledger.ledger_id in self._book.active:
                 raise
         except OSError:
             with self._committer.lock:
-                track.suspect = track.unsynced = track.closed = True
+                ledger.suspect = ledger.unsynced = ledger.closed = True
             raise
         with self._committer.lock:
-            track.synced_entries, track.synced_bytes = end
-            track.durably_closed = closed
+            ledger.synced_entries, ledger.synced_bytes = end
+            ledger.durably_closed = closed
 
     def _describe(self, number: int) -> Checkpoint:
         """The checkpoint, and from now on no word of ledgers that are durably closed."""
         with self._committer.lock:
             active = self._book.active
-            for track in [track for track in active.values() if track.durably_closed]:
-                del active[track.ledger_id]
+            for ledger in [ledger for ledger in active.values() if ledger.durably_closed]:
+                del active[ledger.ledger_id]
             ledgers = {
-                track.ledger_id: Durable(track.synced_entries if track.created else -1, track.synced_bytes)
-                for track in active.values()
+                ledger.ledger_id: DurableEnd(ledger.synced_entries if ledger.created else -1, ledger.synced_bytes)
+                for ledger in active.values()
             }
             return Checkpoint(number, self._book.next_ledger_id, ledgers, dict(self._book.state))
 
     def _repair(self, number: int) -> None:
         """Write again, from the journals since the last checkpoint, what a failed sync may have dropped."""
         with self._committer.lock:
-            suspects = {track.ledger_id: track for track in self._book.active.values() if track.suspect}
+            suspects = {ledger.ledger_id: ledger for ledger in self._book.active.values() if ledger.suspect}
         if not suspects:
             return
-        for section in Replay(self._disk, self._layout, self.journal).sections(before=number):
-            track = suspects.get(section.ledger_id)
-            if section.kind == Kind.APPENDED and track is not None:
+        for section in Replay(self._disk, self._paths, self.journal).sections(before=number):
+            ledger = suspects.get(section.ledger_id)
+            if section.kind == SectionKind.APPENDED and ledger is not None:
                 sizes = frame_sizes(section.data)
-                self._writeback.write_frames(track.ledger_id, [section.data], section.start)
-                self._writeback.write_offsets(track.ledger_id, section.first, section.start, sizes)
-        for track in suspects.values():
-            self._writeback.write_head(track)
+                self._writeback.write_frames(ledger.ledger_id, [section.data], section.start)
+                self._writeback.write_offsets(ledger.ledger_id, section.first, section.start, sizes)
+        for ledger in suspects.values():
+            self._writeback.write_head(ledger)
             with self._committer.lock:
-                track.suspect = False
-                track.unsynced = True
+                ledger.suspect = False
+                ledger.unsynced = True
 
     def _drop_journals(self) -> None:
-        for number in numbered(self._disk, self._layout.journals, ".journal"):
+        for number in numbered_files(self._disk, self._paths.journals, ".journal"):
             if number < self.journal:
                 try:
-                    self._disk.unlink(self._layout.journal(number))
+                    self._disk.unlink(self._paths.journal(number))
                 except OSError as error:
-                    _log.warning("%s could not be removed: %s", self._layout.journal(number), error)
+                    _log.warning("%s could not be removed: %s", self._paths.journal(number), error)

@@ -1,4 +1,4 @@
-"""Ranges of entries of one ledger each: those asked for, and those that arrive."""
+"""Raw entries as they are received, and the ranges of ledgers that a read covers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RawRun:
-    """Consecutive entries of one ledger, as frames one behind the other."""
+class RawEntries:
+    """Consecutive entries of one ledger, as contiguous frames."""
 
     ledger_id: int
     first_entry_id: int
     count: int
-    """Entries; at least one."""
+    """Number of entries; at least one."""
     data: memoryview
-    """``[length][id][entry]`` for each, as in :mod:`afterglow.format.frames`. The memory belongs to the run alone."""
+    """``[length][id][entry]`` for each, as in :mod:`afterglow.format.frames`. The memory is not reused."""
     with_broker_metadata: int
-    """Entries that begin with the broker's metadata."""
+    """Number of entries that begin with broker entry metadata."""
 
     @property
     def last_entry_id(self) -> int:
@@ -40,44 +40,44 @@ class RawRun:
 
     @property
     def frames(self) -> Frames:
-        """Where each entry stands in the data; found anew at every call."""
+        """Offsets of the entries in the data; computed at every call."""
         return scan_frames(self.data, self.first_entry_id)
 
 
 def plan_ranges(begin: Position, end: Position, expected: Sequence[LedgerRange] = ()) -> tuple[LedgerRange, ...]:
-    """The stretches from ``begin`` to ``end``, both inclusive.
+    """The ranges from ``begin`` to ``end``, both inclusive.
 
     Args:
-        begin: An entry.
-        end: An entry.
-        expected: The stretches of all ledgers in between, in order; may reach beyond both ends. Where both positions
-            lie in one ledger, it may be left out.
+        begin: The first entry.
+        end: The last entry.
+        expected: The entries of all ledgers in between, in order; may extend beyond both ends. Not needed if both
+            positions are in one ledger.
 
     Raises:
-        InvalidPosition: The positions are the wrong way round or no entries, or the stretches do not hold them.
+        InvalidPosition: ``end`` is before ``begin``, or one of them is not an entry of the expected ranges.
     """
     if begin > end or begin.ledger_id < 0 or begin.entry_id < 0 or end.entry_id < 0:
-        raise InvalidPosition(f"there are no entries from {begin} to {end}: give the first and the last one to be read")
+        raise InvalidPosition(f"invalid range {begin} to {end}; expected the first and the last entry to read")
     if not expected and begin.ledger_id != end.ledger_id:
         raise InvalidPosition(
-            f"{begin} and {end} lie in different ledgers: give the stretch of each as expected, so that a hole is seen"
+            f"{begin} and {end} are in different ledgers; give the expected range of each, so that a hole is detected"
         )
     found = []
-    for stretch in expected or (LedgerRange(begin.ledger_id, begin.entry_id, end.entry_id),):
-        first = begin.entry_id if stretch.ledger_id == begin.ledger_id else stretch.first
-        last = end.entry_id if stretch.ledger_id == end.ledger_id else stretch.last
-        if begin.ledger_id <= stretch.ledger_id <= end.ledger_id:
-            if not stretch.first <= first <= last <= stretch.last:
-                raise InvalidPosition(f"{begin} or {end} is not in the expected entries {stretch}")
-            found.append(LedgerRange(stretch.ledger_id, first, last))
-    ids = [stretch.ledger_id for stretch in found]
+    for ledger_range in expected or (LedgerRange(begin.ledger_id, begin.entry_id, end.entry_id),):
+        first = begin.entry_id if ledger_range.ledger_id == begin.ledger_id else ledger_range.first
+        last = end.entry_id if ledger_range.ledger_id == end.ledger_id else ledger_range.last
+        if begin.ledger_id <= ledger_range.ledger_id <= end.ledger_id:
+            if not ledger_range.first <= first <= last <= ledger_range.last:
+                raise InvalidPosition(f"{begin} or {end} is not in the expected entries {ledger_range}")
+            found.append(LedgerRange(ledger_range.ledger_id, first, last))
+    ids = [ledger_range.ledger_id for ledger_range in found]
     if not ids or ids[0] != begin.ledger_id or ids[-1] != end.ledger_id or sorted(set(ids)) != ids:
         raise InvalidPosition(f"the expected ledgers {ids} do not go from {begin} to {end} in order")
     return tuple(found)
 
 
-class Course:
-    """How far a read has come on its way through the stretches it was asked for."""
+class ReadProgress:
+    """Progress of a read through its ranges."""
 
     def __init__(self, topic: str, ranges: Sequence[LedgerRange]) -> None:
         self._topic = topic
@@ -86,26 +86,26 @@ class Course:
 
     @property
     def done(self) -> bool:
-        """Whether everything has come."""
+        """Whether all entries were received."""
         return not self._ranges
 
     @property
     def current(self) -> LedgerRange:
-        """What is still to come of the ledger that is being read."""
+        """The remaining entries of the ledger that is being read."""
         return self._ranges[-1]
 
     @property
     def awaited(self) -> Position:
-        """The entry that must come next."""
+        """The next entry to receive."""
         return Position(self.current.ledger_id, self.current.first)
 
     @property
     def left(self) -> int:
-        """Entries that are still to come."""
+        """Number of entries still to receive."""
         return sum(map(len, self._ranges))
 
-    def took(self, count: int) -> bool:
-        """Count entries that came; True if they end the ledger's stretch."""
+    def advance_by(self, count: int) -> bool:
+        """Count received entries; True if they complete the range of their ledger."""
         current = self._ranges.pop()
         if count == len(current):
             return True
@@ -113,8 +113,8 @@ class Course:
         return False
 
     def missing(self, reason: str) -> EntriesMissing:
-        """The error that says that the entries do not go on."""
+        """The error for an entry that the broker does not have."""
         return EntriesMissing(
             f"{self._topic}: the broker has no entry {self.awaited} (wanted up to {self._end}): {reason}. It was "
-            "trimmed, deleted, or is one that brokers keep to themselves; look for another copy"
+            "trimmed or deleted, or is a marker that brokers do not deliver; read another copy"
         )

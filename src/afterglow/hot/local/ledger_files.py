@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 
     from afterglow.hot.local.disk import Disk
 
-__all__ = ["HEAD_BYTES", "Head", "end_offset", "entries_in", "read_entries", "read_fitting", "read_offsets"]
-
 _MAGIC = b"AGLOWO1\n"
 _HEAD = struct.Struct(">8sqqqqqI12x")
 HEAD_BYTES = _HEAD.size
 _OPEN, _CLOSED = 0, 1
-_LOOK_ENTRIES = 1024  # offsets read at once to find how many frames fit
+_OFFSETS_PER_READ = 1024  # offsets read at once to find how many frames fit
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LedgerHead:
     """The head of a file of offsets."""
 
     ledger_id: int
@@ -62,7 +60,7 @@ class Head:
         return _HEAD.pack(*fields, crc32c(_HEAD.pack(*fields, 0)))
 
     @classmethod
-    def decode(cls, data: bytes) -> Head | None:
+    def decode(cls, data: bytes) -> LedgerHead | None:
         """The head in a file's first bytes, or None where it is torn."""
         if len(data) < HEAD_BYTES:
             return None
@@ -95,7 +93,7 @@ def read_offsets(disk: Disk, file: int, first: int, last: int) -> NDArray[np.int
     return out
 
 
-def read_stretch(disk: Disk, file: int, first: int, offsets: NDArray[np.int64]) -> memoryview:
+def read_frame_range(disk: Disk, file: int, first: int, offsets: NDArray[np.int64]) -> memoryview:
     """The frames between the first and the last of the offsets; the first of them is entry ``first``.
 
     Raises:
@@ -119,12 +117,12 @@ def read_fitting(
     Raises:
         CorruptBlock: What is stored is damaged.
     """
-    offsets = read_offsets(disk, offsets_file, first, min(end, first + _LOOK_ENTRIES) - 1)
+    offsets = read_offsets(disk, offsets_file, first, min(end, first + _OFFSETS_PER_READ) - 1)
     while (next_id := first + offsets.size - 1) < end and offsets[-1] - offsets[0] <= max_bytes:
-        more = read_offsets(disk, offsets_file, next_id, min(end, next_id + _LOOK_ENTRIES) - 1)
+        more = read_offsets(disk, offsets_file, next_id, min(end, next_id + _OFFSETS_PER_READ) - 1)
         offsets = np.concatenate((offsets[:-1], more))
     count = max(1, int(np.searchsorted(offsets, offsets[0] + max_bytes, "right")) - 1)
-    return read_stretch(disk, frames_file, first, offsets[: count + 1]), count
+    return read_frame_range(disk, frames_file, first, offsets[: count + 1]), count
 
 
 def read_entries(disk: Disk, frames_file: int, offsets_file: int, first: int, last: int) -> list[bytes | memoryview]:
@@ -134,7 +132,7 @@ def read_entries(disk: Disk, frames_file: int, offsets_file: int, first: int, la
         CorruptBlock: What is stored is damaged.
     """
     offsets = read_offsets(disk, offsets_file, first, last)
-    return entries_in(read_stretch(disk, frames_file, first, offsets), first, np.diff(offsets).tolist())
+    return entries_in(read_frame_range(disk, frames_file, first, offsets), first, np.diff(offsets).tolist())
 
 
 def entries_in(frames: memoryview, first: int, sizes: Iterable[int]) -> list[bytes | memoryview]:

@@ -1,8 +1,8 @@
-"""One connection to a broker: TLS, the handshake, requests and answers, refusals and deadlines.
+"""A connection to a broker: TLS, handshake, requests and responses, errors and deadlines.
 
-It blocks and belongs to one thread; no wait is longer than its caller allows. What concerns the connection as a whole
-(PING, a challenge to prove oneself again, the broker's last words) is dealt with here whenever bytes are looked at.
-A broker hears nothing while its client does other things for long: it then closes the connection, and the client opens
+It blocks and belongs to one thread; no wait is longer than its caller allows. Commands that concern the connection
+itself (PING, authentication challenges, final errors) are handled here whenever received bytes are parsed. While the
+client does other things for long, a PING goes unanswered: the broker then closes the connection, and the client opens
 another.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from afterglow.hot.pulsar.address import Endpoint, PulsarAddress
 
 NO_REQUEST: Final = 2**64 - 1
-"""Request id of what a broker sends on its own accord: -1 in Java."""
+"""Request id of unsolicited errors: -1 in Java."""
 
 _FINAL: Final[dict[int, type[AfterglowError]]] = {
     wire.AuthenticationError: AccessDenied,
@@ -46,11 +46,11 @@ _FINAL: Final[dict[int, type[AfterglowError]]] = {
     wire.UnsupportedVersionError: NotSupported,
     wire.IncompatibleSchema: NotSupported,
 }
-"""Refusals that the next attempt would meet again; all others come from brokers that start, stop or are busy."""
+"""Permanent errors; all others come from brokers that start, stop or are busy, and are retried."""
 
 
 def refused(what: str, code: wire.ServerError.ValueType, message: str) -> AfterglowError:
-    """The error that says what a broker said to ``what``."""
+    """The error for a broker's negative response to ``what``."""
     kind = _FINAL.get(code, HotLogUnavailable)
     return kind(f"{what} was refused: {wire.ServerError.Name(code)}: {message}")
 
@@ -62,9 +62,9 @@ class Deadline:
     """A deadline that progress renews, with backoff between attempts until then.
 
     Args:
-        what: What is waited for, for messages.
+        what: The operation, for messages.
         deadline_s: Longest time without progress.
-        timeout_s: Longest wait for one answer.
+        timeout_s: Longest wait for one response.
     """
 
     def __init__(self, what: str, deadline_s: float, timeout_s: float) -> None:
@@ -74,13 +74,13 @@ class Deadline:
         self.renew()
 
     def renew(self) -> None:
-        """Start anew after progress."""
+        """Restart after progress."""
         self._end = time.monotonic() + self._deadline_s
         self._failures = 0
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for the next answer; above zero.
+        """Time to wait for the next response; above zero.
 
         Raises:
             HotLogTimeout: The deadline has passed.
@@ -91,7 +91,7 @@ class Deadline:
         return min(left, self.timeout_s)
 
     def pause(self, error: HotLogError) -> None:
-        """Wait after a failure: not after the first, then with backoff and full jitter.
+        """Wait after a failure: not after the first one, then with backoff and full jitter.
 
         Raises:
             HotLogTimeout: The deadline has passed, or would during the pause.
@@ -106,30 +106,30 @@ class Deadline:
         time.sleep(pause)
 
 
-Kind = wire.BaseCommand
+Command = wire.BaseCommand
 
 PROTOCOL_VERSION: Final = 19
-"""The newest that is spoken here: brokers send their metadata from 18 on."""
+"""The newest version supported here; brokers send broker entry metadata from version 18 on."""
 
-_MAX_MESSAGE_BYTES: Final = 5 << 20  # Pulsar's default, until the broker tells its own
-_WRITE_S: Final = 30.0  # commands are small: a socket that takes none for so long is dead
-_PONG: Final = encode_command(Kind(type=Kind.PONG, pong=wire.CommandPong()))
+_MAX_MESSAGE_BYTES: Final = 5 << 20  # Pulsar's default, until the broker sends its own
+_WRITE_S: Final = 30.0  # commands are small: a socket that accepts none for this long is dead
+_PONG: Final = encode_command(Command(type=Command.PONG, pong=wire.CommandPong()))
 
 
-class Connection:
-    """A connection past its handshake.
+class BrokerConnection:
+    """A connection after its handshake.
 
     Args:
-        address: The cluster, and how to prove oneself.
+        address: The cluster, with credentials.
         endpoint: The broker or proxy to connect to.
-        broker: The broker to be passed on to, where the endpoint is a proxy.
-        buffer_bytes: Room for what arrives.
-        deadline: How long all of it may take.
+        broker: The broker that a proxy is to connect to; None without a proxy.
+        buffer_bytes: Size of the receive buffer.
+        deadline: Limit for connecting and the handshake.
 
     Raises:
         HotLogUnavailable: The broker cannot be reached.
-        AccessDenied: It does not accept the token.
-        ConfigError: It is not trusted.
+        AccessDenied: The broker does not accept the token.
+        ConfigError: The broker's certificate is not trusted.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Connection:
         self._last_id = 0
         self._socket = _connect(address, endpoint, deadline.wait_s)
         try:
-            self._shake_hands(broker, deadline)
+            self._handshake(broker, deadline)
         except BaseException:
             self.close()
             raise
@@ -157,16 +157,16 @@ class Connection:
         return str(self.endpoint)
 
     def next_id(self) -> int:
-        """A number that no request and no consumer of this connection has."""
+        """A new id for a request or consumer of this connection."""
         self._last_id += 1
         return self._last_id
 
     def close(self) -> None:
-        """End the connection without a word."""
+        """Close the socket."""
         with suppress(OSError):
             self._socket.close()
 
-    # --- what is sent ---
+    # --- sending ---
 
     def send(self, command: wire.BaseCommand) -> None:
         """Send a command.
@@ -176,27 +176,27 @@ class Connection:
         """
         self._write(encode_command(command))
 
-    def ask(self, command: wire.BaseCommand, request_id: int, deadline: Deadline) -> wire.BaseCommand:
-        """Send a request and wait for its answer; everything else that comes meanwhile is passed over.
+    def request(self, command: wire.BaseCommand, request_id: int, deadline: Deadline) -> wire.BaseCommand:
+        """Send a request and wait for its response; other commands received meanwhile are ignored.
 
         Raises:
-            HotLogUnavailable: The connection is lost, or the broker does not answer in time.
-            AfterglowError: It refuses; see :mod:`afterglow.hot.pulsar.connection`.
+            HotLogUnavailable: The connection is lost, or no response came in time.
+            AfterglowError: The broker refused the request permanently.
         """
-        name = Kind.Type.Name(command.type)
+        name = Command.Type.Name(command.type)
         self.send(command)
         while True:
             frame = self._await_command(name, deadline)
             if _request_id(frame) != request_id:
                 continue
-            if frame.type == Kind.ERROR:
+            if frame.type == Command.ERROR:
                 raise refused(f"{name} at {self}", frame.error.error, frame.error.message)
             return frame
 
-    # --- what comes ---
+    # --- receiving ---
 
     def receive(self, space: memoryview, wait_s: float) -> bool:
-        """Let what comes next be put into the buffer's ``space``; False if nothing comes in time.
+        """Receive bytes into the buffer's ``space``; False on timeout.
 
         Raises:
             HotLogUnavailable: The connection is lost.
@@ -214,37 +214,35 @@ class Connection:
         return True
 
     def command(self) -> tuple[wire.BaseCommand, memoryview] | None:
-        """The next command that is not about the connection itself, with its payload; None where none is whole yet.
+        """The next command that does not concern the connection itself, with its payload; None if none is complete.
 
         Raises:
-            HotLogUnavailable: The connection is lost, or the broker ends it.
+            HotLogUnavailable: The connection is lost, or the broker closes it.
             AccessDenied: The broker does not accept the token any more.
-            InvalidFrame: It sent what is no command.
+            InvalidFrame: The broker sent an invalid command.
         """
         while (frame := self.buffer.frame()) is not None:
             try:
-                command = Kind.FromString(bytes(frame[0]))
+                command = Command.FromString(bytes(frame[0]))
             except DecodeError as error:
-                raise InvalidFrame(f"{self} sent what is no command: {error}") from error
-            if command.type == Kind.PING:
+                raise InvalidFrame(f"{self} sent an invalid command: {error}") from error
+            if command.type == Command.PING:
                 self._write(_PONG)
-            elif command.type == Kind.AUTH_CHALLENGE:
-                self._prove()
-            elif command.type == Kind.ERROR and command.error.request_id == NO_REQUEST:
+            elif command.type == Command.AUTH_CHALLENGE:
+                self._authenticate()
+            elif command.type == Command.ERROR and command.error.request_id == NO_REQUEST:
                 raise refused(f"the connection to {self}", command.error.error, command.error.message)
-            elif command.type != Kind.PONG:
+            elif command.type != Command.PONG:
                 return command, frame[1]
         return None
-
-    # --- inside ---
 
     def _await_command(self, what: str, deadline: Deadline) -> wire.BaseCommand:
         while (found := self.command()) is None:
             if not self.receive(self.buffer.space(), deadline.wait_s):
-                raise HotLogUnavailable(f"{self} does not answer a {what}")
+                raise HotLogUnavailable(f"no response to {what} from {self}")
         return found[0]
 
-    def _shake_hands(self, broker: Endpoint | None, deadline: Deadline) -> None:
+    def _handshake(self, broker: Endpoint | None, deadline: Deadline) -> None:
         connect = wire.CommandConnect(
             client_version="Afterglow", protocol_version=PROTOCOL_VERSION, auth_method_name="none"
         )
@@ -255,15 +253,15 @@ class Connection:
             connect.auth_data = self._address.token.encode()
         if broker is not None:
             connect.proxy_to_broker_url = broker.authority
-        self.send(Kind(type=Kind.CONNECT, connect=connect))
-        while (command := self._await_command("CONNECT", deadline)).type != Kind.CONNECTED:
+        self.send(Command(type=Command.CONNECT, connect=connect))
+        while (command := self._await_command("CONNECT", deadline)).type != Command.CONNECTED:
             pass
         if command.connected.max_message_size > 0:
             self.max_message_bytes = command.connected.max_message_size
             self.buffer.max_frame_bytes = self.max_message_bytes + COMMAND_ALLOWANCE_BYTES
 
-    def _prove(self) -> None:
-        command = Kind(type=Kind.AUTH_RESPONSE)
+    def _authenticate(self) -> None:
+        command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = "Afterglow"
         command.authResponse.protocol_version = PROTOCOL_VERSION
         command.authResponse.response.auth_method_name = "none" if self._address.token is None else "token"
@@ -274,7 +272,7 @@ class Connection:
         try:
             self._socket.settimeout(_WRITE_S)
             self._socket.sendall(data)
-        except OSError as error:  # also where the broker reads nothing for too long: half a frame cannot be completed
+        except OSError as error:  # also a timeout, after which half a frame cannot be completed
             raise HotLogUnavailable(f"the connection to {self} is lost: {error}") from error
 
 
@@ -290,8 +288,8 @@ def _connect(address: PulsarAddress, endpoint: Endpoint, timeout_s: float) -> so
     except ssl.SSLCertVerificationError as error:
         plain.close()
         raise ConfigError(
-            f"{endpoint} is not trusted: {error.verify_message}; trust_certs must hold the authority that signed its "
-            "certificate, and the certificate the host's name (or verify_hostname be off)"
+            f"certificate of {endpoint} is not trusted: {error.verify_message}; set trust_certs to the authority that "
+            "signed it, and use a host name in the certificate (or disable verify_hostname)"
         ) from error
     except OSError as error:
         plain.close()
@@ -299,10 +297,10 @@ def _connect(address: PulsarAddress, endpoint: Endpoint, timeout_s: float) -> so
 
 
 def tls_context(address: PulsarAddress) -> ssl.SSLContext:
-    """What TLS connections to a cluster insist on.
+    """The TLS context for connections to a cluster.
 
     Raises:
-        ConfigError: The authorities to trust cannot be read.
+        ConfigError: The trusted certificates cannot be read.
     """
     pem = address.trust_certs
     try:
@@ -311,13 +309,13 @@ def tls_context(address: PulsarAddress) -> ssl.SSLContext:
         else:
             context = ssl.create_default_context(cafile=pem)
     except OSError as error:
-        raise ConfigError(f"trust_certs has no certificates in PEM that can be read: {error}") from error
+        raise ConfigError(f"trust_certs has no readable PEM certificates: {error}") from error
     context.check_hostname = address.verify_hostname
     return context
 
 
 def _request_id(command: wire.BaseCommand) -> int | None:
-    """The request that a command answers."""
+    """The id of the request that a command responds to."""
     for _, value in command.ListFields():
         found: int | None = getattr(value, "request_id", None)
         if found is not None:

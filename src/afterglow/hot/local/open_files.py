@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from afterglow.hot.local.disk import Disk
-    from afterglow.hot.local.layout import Layout
-
-__all__ = ["OpenFiles", "Part"]
+    from afterglow.hot.local.paths import HotLogPaths
 
 
 class _Handle:
@@ -31,7 +29,7 @@ class _Handle:
         self.users = 0
 
 
-class Part(IntEnum):
+class LedgerFile(IntEnum):
     """Which file of a ledger."""
 
     FRAMES = 0
@@ -41,15 +39,15 @@ class Part(IntEnum):
 class OpenFiles:
     """Files of ledgers. Safe for threads. Those in use stay open, be they more than the limit."""
 
-    def __init__(self, disk: Disk, layout: Layout, limit: int) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths, limit: int) -> None:
         self._disk = disk
-        self._layout = layout
+        self._paths = paths
         self._limit = limit
         self._lock = threading.Lock()
-        self._handles: OrderedDict[tuple[int, Part], _Handle] = OrderedDict()
+        self._handles: OrderedDict[tuple[int, LedgerFile], _Handle] = OrderedDict()
 
     @contextmanager
-    def use(self, ledger_id: int, part: Part, *, write: bool = False) -> Iterator[int]:
+    def use(self, ledger_id: int, part: LedgerFile, *, write: bool = False) -> Iterator[int]:
         """The descriptor of an existing ledger's file, which stays open for the length of the block.
 
         Raises:
@@ -65,10 +63,10 @@ class OpenFiles:
                 if not handle.users and self._handles.get(key) is not handle:
                     self._disk.close(handle.descriptor)  # dropped while it was in use
 
-    def forget(self, ledger_id: int) -> None:
+    def close_ledger(self, ledger_id: int) -> None:
         """Close a ledger's files, or have them closed by their last users."""
         with self._lock:
-            for part in Part:
+            for part in LedgerFile:
                 self._drop((ledger_id, part))
 
     def close(self) -> None:
@@ -77,14 +75,14 @@ class OpenFiles:
             for key in list(self._handles):
                 self._drop(key)
 
-    def _take(self, key: tuple[int, Part], *, write: bool) -> _Handle:
+    def _take(self, key: tuple[int, LedgerFile], *, write: bool) -> _Handle:
         with self._lock:
             handle = self._handles.get(key)
             if handle is not None and (handle.writable or not write):
                 self._handles.move_to_end(key)
             else:
                 ledger_id, part = key
-                path = self._layout.frames(ledger_id) if part is Part.FRAMES else self._layout.offsets(ledger_id)
+                path = self._paths.frames(ledger_id) if part is LedgerFile.FRAMES else self._paths.offsets(ledger_id)
                 descriptor = self._disk.open(path, write=write)
                 self._drop(key)
                 handle = self._handles[key] = _Handle(descriptor, writable=write)
@@ -101,7 +99,7 @@ class OpenFiles:
                 return
             self._drop(oldest)
 
-    def _drop(self, key: tuple[int, Part]) -> None:
+    def _drop(self, key: tuple[int, LedgerFile]) -> None:
         handle = self._handles.pop(key, None)
         if handle is not None and not handle.users:
             self._disk.close(handle.descriptor)

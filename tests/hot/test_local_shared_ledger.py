@@ -16,7 +16,7 @@ from tests.support.hot import Completions, append_all
 from afterglow.errors import CorruptBlock, LedgerMissing
 from afterglow.format.frames import frame_entries
 from afterglow.hot.local import LocalLog, open_shared, read_instance
-from afterglow.hot.local.published import SLOT_BYTES
+from afterglow.hot.local.published_ends import SLOT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

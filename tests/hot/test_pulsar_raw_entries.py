@@ -5,7 +5,7 @@ import pytest
 from afterglow.errors import InvalidPosition
 from afterglow.format.frames import frame_entries, iter_entries
 from afterglow.format.position import EARLIEST, LATEST, LedgerRange, Position
-from afterglow.hot.pulsar.runs import Course, RawRun, plan_ranges
+from afterglow.hot.pulsar.raw_entries import RawEntries, ReadProgress, plan_ranges
 
 LEDGERS = [LedgerRange(3, 0, 9), LedgerRange(5, 0, 4), LedgerRange(8, 0, 99)]
 
@@ -46,18 +46,18 @@ def test_what_cannot_be_read_is_refused(begin: Position, end: Position, expected
 
 
 def test_a_course_ends_with_each_ledger_and_with_the_last() -> None:
-    course = Course("t", LEDGERS[:2])
-    assert (course.awaited, course.left, course.current) == (Position(3, 0), 15, LEDGERS[0])
-    assert course.took(4) is False
-    assert (course.awaited, course.left, course.current) == (Position(3, 4), 11, LedgerRange(3, 4, 9))
-    assert "no entry 3:4 (wanted up to 5:4): gone" in str(course.missing("gone"))
-    assert course.took(6) is True
-    assert (course.awaited, course.done) == (Position(5, 0), False)
-    assert course.took(5) is True
-    assert (course.left, course.done) == (0, True)
+    progress = ReadProgress("t", LEDGERS[:2])
+    assert (progress.awaited, progress.left, progress.current) == (Position(3, 0), 15, LEDGERS[0])
+    assert progress.advance_by(4) is False
+    assert (progress.awaited, progress.left, progress.current) == (Position(3, 4), 11, LedgerRange(3, 4, 9))
+    assert "no entry 3:4 (wanted up to 5:4): gone" in str(progress.missing("gone"))
+    assert progress.advance_by(6) is True
+    assert (progress.awaited, progress.done) == (Position(5, 0), False)
+    assert progress.advance_by(5) is True
+    assert (progress.left, progress.done) == (0, True)
 
 
 def test_a_run_tells_where_its_entries_stand() -> None:
-    run = RawRun(3, 7, 2, memoryview(frame_entries([b"seven", b""], 7)), 0)
+    run = RawEntries(3, 7, 2, memoryview(frame_entries([b"seven", b""], 7)), 0)
     assert (run.last_entry_id, run.payload_bytes) == (8, 5)
     assert [(i, bytes(data)) for i, data in iter_entries(run.data, run.frames)] == [(7, b"seven"), (8, b"")]

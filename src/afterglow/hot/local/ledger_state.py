@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
     Data = bytes | bytearray | memoryview
 
-__all__ = ["NO_SLOT", "Book", "Piece", "Queued", "Track"]
-
 NO_SLOT = -1
 NOT_FENCED = -1
 
 
-class Piece(NamedTuple):
+class UnflushedFrames(NamedTuple):
     """Confirmed entries of one group commit that are not flushed yet."""
 
     first: int
@@ -38,11 +36,11 @@ class Piece(NamedTuple):
     """The frames."""
 
 
-class Queued(NamedTuple):
+class QueuedEntries(NamedTuple):
     """What of one ledger goes into one group commit."""
 
-    track: Track
-    pieces: list[Data]
+    ledger: LedgerState
+    buffers: list[Data]
     """Frame headers and parts of entries, to be joined."""
 
     sizes: list[int]
@@ -53,10 +51,11 @@ class Queued(NamedTuple):
     """Sum of the sizes."""
 
 
-class Track:
+class LedgerState:
     """One ledger."""
 
     __slots__ = (
+        "buffers",
         "closed",
         "created",
         "dones",
@@ -70,7 +69,6 @@ class Track:
         "head_closed",
         "ledger_id",
         "next_entry",
-        "pieces",
         "queued_bytes",
         "sizes",
         "slot",
@@ -87,14 +85,14 @@ class Track:
         self.slot = NO_SLOT
         # appended
         self.next_entry = entries
-        self.pieces: list[Data] = []
+        self.buffers: list[Data] = []
         self.sizes: list[int] = []
         self.dones: list[Completion] = []
         self.queued_bytes = 0
         # confirmed
         self.entries = entries
         self.frame_bytes = frame_bytes
-        self.tail: list[Piece] = []
+        self.tail: list[UnflushedFrames] = []
         # flushed
         self.flushed_entries = entries
         self.flushed_bytes = frame_bytes
@@ -124,16 +122,16 @@ class Track:
         """Whether no append is under way."""
         return self.next_entry == self.entries
 
-    def take(self) -> Queued:
+    def take(self) -> QueuedEntries:
         """Take what is queued, to be committed."""
-        queued = Queued(self, self.pieces, self.sizes, self.dones, self.queued_bytes)
-        self.pieces, self.sizes, self.dones, self.queued_bytes = [], [], [], 0
+        queued = QueuedEntries(self, self.buffers, self.sizes, self.dones, self.queued_bytes)
+        self.buffers, self.sizes, self.dones, self.queued_bytes = [], [], [], 0
         return queued
 
     def confirm(self, sizes: list[int], frames: memoryview) -> bool:
         """Make the next entries readable; tell whether they are the first to be flushed."""
         tail = self.tail
-        tail.append(Piece(self.entries, sizes, frames))
+        tail.append(UnflushedFrames(self.entries, sizes, frames))
         self.entries += len(sizes)
         self.frame_bytes += len(frames)
         return len(tail) == 1
@@ -145,21 +143,21 @@ class Track:
         self.next_entry = self.entries
         return self.take().dones
 
-    def flushed(self, pieces: int, entries: int, frame_bytes: int) -> None:
+    def flushed(self, buffers: int, entries: int, frame_bytes: int) -> None:
         """Note that the first pieces of the tail are in the ledger's files."""
-        del self.tail[:pieces]
+        del self.tail[:buffers]
         self.flushed_entries += entries
         self.flushed_bytes += frame_bytes
         self.unsynced = True
 
 
-class Book:
+class LedgerTable:
     """All ledgers of a log, and its keyed state."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Guards all that the log's threads share."""
-        self.active: dict[int, Track] = {}
+        self.active: dict[int, LedgerState] = {}
         """Every ledger that is not durably closed."""
         self.ids: set[int] = set()
         """Every ledger."""

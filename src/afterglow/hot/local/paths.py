@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
     from afterglow.hot.local.disk import Disk
 
-__all__ = ["Layout", "explain", "numbered"]
-
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class HotLogPaths:
     """The names below a home."""
 
     home: Path
@@ -84,23 +82,23 @@ class Layout:
         return self.ledgers / f"{ledger_id}.offsets"
 
 
-def numbered(disk: Disk, directory: Path, suffix: str) -> list[int]:
+def numbered_files(disk: Disk, directory: Path, suffix: str) -> list[int]:
     """The numbers N of all files ``N<suffix>`` in a directory, ascending; other names are not ours."""
     stems = (name.removesuffix(suffix) for name in disk.names(directory) if name.endswith(suffix))
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
-def explain(error: OSError, what: str) -> HotLogError:
+def disk_error(error: OSError, what: str) -> HotLogError:
     """Tell a failure of the disk as an error of the hot log."""
     if isinstance(error, HotLogError):
         return error
     if error.errno in _FULL:
-        told: HotLogError = DiskFull(
+        translated: HotLogError = DiskFull(
             f"{what}: the disk is full ({error}); free room below the home, or shorten retention"
         )
     elif error.errno == errno.EROFS:
-        told = HotLogError(f"{what}: the disk is read-only ({error}); mount it writable again")
+        translated = HotLogError(f"{what}: the disk is read-only ({error}); mount it writable again")
     else:
-        told = HotLogError(f"{what}: {error}; check the disk")
-    told.__cause__ = error
-    return told
+        translated = HotLogError(f"{what}: {error}; check the disk")
+    translated.__cause__ = error
+    return translated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afterglow.hot.pulsar.stream import Permits
+from afterglow.hot.pulsar.raw_subscription import Permits
 
 WINDOW = 4 << 20
 LARGEST = 5 << 20

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 from afterglow.errors import HotLogError
 
 if TYPE_CHECKING:
-    from afterglow.hot.local.checkpointing import Checkpointer
+    from afterglow.hot.local.checkpointer import Checkpointer
     from afterglow.hot.local.commit import Committer
     from afterglow.hot.local.writeback import Writeback
 
-__all__ = ["Background"]
-
 _log = logging.getLogger(__name__)
 
-_MANY_BYTES = 16 << 20  # unflushed bytes at which a round does not wait for its time
-_REST = 4  # a round may take a fifth of the time: with very many ledgers rounds come less often
+_URGENT_BYTES = 16 << 20  # unflushed bytes at which a round does not wait for its time
+_PAUSE_FACTOR = 4  # a round may take a fifth of the time: with very many ledgers rounds come less often
 _RETRY_S = 1.0  # between tries where the disk refuses
 
 
-class Background:
+class FlushScheduler:
     """When to write behind."""
 
     def __init__(
@@ -60,12 +58,12 @@ class Background:
             self._wake.notify()
         self._thread.join()
 
-    def nudge(self) -> None:
+    def schedule_flush(self) -> None:
         """Have a round in time, or at once where much has gathered. The lock is held."""
         if self._flush_at is None:
             self._flush_at = time.monotonic() + self._pause_s
             self._wake.notify()
-        elif self._writeback.unflushed_bytes >= _MANY_BYTES and not self._failing:
+        elif self._writeback.unflushed_bytes >= _URGENT_BYTES and not self._failing:
             self._flush_at = 0.0
             self._wake.notify()
 
@@ -89,7 +87,7 @@ class Background:
                     self._flush()
             except Exception:  # noqa: BLE001 - the thread must not end: memory would fill up unseen
                 _log.exception("the hot log could not write behind; it will try again")
-                self._later()
+                self._retry_later()
 
     def _wait_s(self) -> float:
         now = time.monotonic()
@@ -105,10 +103,10 @@ class Background:
         try:
             self._writeback.flush()
         except HotLogError as error:
-            self._complain(error)
+            self._log_failure(error)
         else:
             self._failing = False
-        self._pause_s = max(self._flush_interval_s, _REST * (time.monotonic() - start))
+        self._pause_s = max(self._flush_interval_s, _PAUSE_FACTOR * (time.monotonic() - start))
 
     def _flush_if_due(self) -> None:
         at = self._flush_at
@@ -124,16 +122,16 @@ class Background:
         try:
             self._checkpointer.make(rotate=not full, between=self._flush_if_due)
         except HotLogError as error:
-            self._complain(error)
+            self._log_failure(error)
 
-    def _complain(self, error: HotLogError) -> None:
+    def _log_failure(self, error: HotLogError) -> None:
         """Say it once, and try again in a while."""
         if not self._failing:
             _log.warning("%s; the journal keeps everything, and it is tried again", error)
         self._failing = True
-        self._later()
+        self._retry_later()
 
-    def _later(self) -> None:
+    def _retry_later(self) -> None:
         with self._committer.lock:
             self._flush_at = time.monotonic() + _RETRY_S
             self._checkpoint_at = min(self._checkpoint_at, self._flush_at)

@@ -17,9 +17,9 @@ from afterglow.errors import CorruptBlock, LedgerMissing
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.hot.local.checkpoint import load_checkpoint
 from afterglow.hot.local.disk import Disk
-from afterglow.hot.local.layout import Layout, explain
-from afterglow.hot.local.published import PublishedView, ReadableEnd
-from afterglow.hot.local.stored import HEAD_BYTES, Head, read_entries, read_fitting, read_offsets
+from afterglow.hot.local.ledger_files import HEAD_BYTES, LedgerHead, read_entries, read_fitting, read_offsets
+from afterglow.hot.local.paths import HotLogPaths, disk_error
+from afterglow.hot.local.published_ends import PublishedView, ReadableEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["SharedLedger", "open_shared", "read_instance"]
-
-_FEW = 1_000  # the head is written in one piece, and never seen torn so often in a row
+_MAX_REREADS = 1_000  # the head is written in one piece, and never seen torn so often in a row
 
 
 def read_instance(home: Path) -> str | None:
     """The id of the hot log in a home, or None where there is none: whoever finds the server's id shares its disk."""
     try:
-        return Layout(home).instance.read_text("ascii").strip()
+        return HotLogPaths(home).instance.read_text("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -48,26 +46,26 @@ def open_shared(home: Path, ledger_id: int, *, disk: Disk | None = None) -> Shar
         LedgerMissing: There is none, or nothing says how much of it may be read.
         HotLogError: It cannot be read.
     """
-    return SharedLedger(disk or Disk(), Layout(home), ledger_id)
+    return SharedLedger(disk or Disk(), HotLogPaths(home), ledger_id)
 
 
 class SharedLedger:
     """A ledger that another process may be writing."""
 
-    def __init__(self, disk: Disk, layout: Layout, ledger_id: int) -> None:
+    def __init__(self, disk: Disk, paths: HotLogPaths, ledger_id: int) -> None:
         """Open a ledger; see :func:`open_shared`."""
         self._disk = disk
-        self._layout = layout
+        self._paths = paths
         self._ledger_id = ledger_id
         self._final: ReadableEnd | None = None
         self._closed = False
         self._published: PublishedView | None = None
-        with ExitStack() as held, self._told():
-            self._frames = disk.open(layout.frames(ledger_id))
+        with ExitStack() as held, self._translated_errors():
+            self._frames = disk.open(paths.frames(ledger_id))
             held.callback(disk.close, self._frames)
-            self._offsets = disk.open(layout.offsets(ledger_id))
+            self._offsets = disk.open(paths.offsets(ledger_id))
             held.callback(disk.close, self._offsets)
-            published = PublishedView(disk, layout)
+            published = PublishedView(disk, paths)
             held.callback(published.close)
             if published.live:
                 self._published = published
@@ -111,7 +109,7 @@ class SharedLedger:
         first, last = max(first, 0), min(last, self.confirmed)
         if first > last:
             return []
-        with self._told():
+        with self._translated_errors():
             return read_entries(self._disk, self._frames, self._offsets, first, last)
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
@@ -123,7 +121,7 @@ class SharedLedger:
         end = self._end().entries
         if not 0 <= first < end:
             return memoryview(b""), 0
-        with self._told():
+        with self._translated_errors():
             return read_fitting(self._disk, self._frames, self._offsets, first, end=end, max_bytes=max_bytes)
 
     def read_into(self, first: int, last: int, target: memoryview) -> None:
@@ -136,7 +134,7 @@ class SharedLedger:
             CorruptBlock: The frames have another length, or the file ends before them.
         """
         start, end = int(self.offsets(first, first)[0]), int(self.offsets(last, last)[1])
-        with self._told():
+        with self._translated_errors():
             if end - start != target.nbytes:
                 raise CorruptBlock(f"entries {first} to {last} have {end - start} bytes of frames, not {target.nbytes}")
             if (came := self._disk.read_into(self._frames, target, start)) < target.nbytes:
@@ -152,7 +150,7 @@ class SharedLedger:
         end = self._end().entries
         if not 0 <= first <= last < end:
             raise IndexError(f"entries {first} to {last} are not among the {end} readable ones of {self._ledger_id}")
-        with self._told():
+        with self._translated_errors():
             return read_offsets(self._disk, self._offsets, first, last)
 
     def close(self) -> None:
@@ -172,12 +170,12 @@ class SharedLedger:
                 return end
             head = self._head()  # it was closed in between, before its slot was given to another
         if not head.closed:
-            raise LedgerMissing(f"ledger {self._ledger_id} in {self._layout.ledgers} was deleted")
+            raise LedgerMissing(f"ledger {self._ledger_id} in {self._paths.ledgers} was deleted")
         return self._ended(head)
 
     def _durable_end(self) -> ReadableEnd:
         """What the last checkpoint says, without a living process that knows more."""
-        checkpoint = load_checkpoint(self._disk, self._layout)
+        checkpoint = load_checkpoint(self._disk, self._paths)
         durable = checkpoint.ledgers.get(self._ledger_id)
         if durable is None and self._ledger_id < checkpoint.next_ledger_id:
             return self._ended(self._head())
@@ -186,25 +184,25 @@ class SharedLedger:
         )
         return self._final
 
-    def _ended(self, head: Head) -> ReadableEnd:
+    def _ended(self, head: LedgerHead) -> ReadableEnd:
         self._closed = True
         self._final = ReadableEnd(head.entries, head.frame_bytes)
         return self._final
 
-    def _head(self) -> Head:
-        for _ in range(_FEW):
-            head = Head.decode(self._disk.read(self._offsets, HEAD_BYTES, 0))
+    def _head(self) -> LedgerHead:
+        for _ in range(_MAX_REREADS):
+            head = LedgerHead.decode(self._disk.read(self._offsets, HEAD_BYTES, 0))
             if head is not None and head.ledger_id == self._ledger_id:
                 return head
-        raise CorruptBlock(f"the head of {self._layout.offsets(self._ledger_id)} is damaged; bring it back from a copy")
+        raise CorruptBlock(f"the head of {self._paths.offsets(self._ledger_id)} is damaged; bring it back from a copy")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise LedgerMissing(f"there is no ledger {self._ledger_id} in {self._layout.ledgers}: {error}") from error
+            raise LedgerMissing(f"there is no ledger {self._ledger_id} in {self._paths.ledgers}: {error}") from error
         except CorruptBlock as error:
             raise CorruptBlock(f"ledger {self._ledger_id} is damaged: {error}") from error
         except OSError as error:
-            raise explain(error, f"ledger {self._ledger_id} could not be read") from error
+            raise disk_error(error, f"ledger {self._ledger_id} could not be read") from error
