@@ -33,7 +33,7 @@ from afterglow.format.frames import FRAME_BYTES, scan_frames
 from afterglow.format.position import LATEST, Position
 from afterglow.hot.local.paths import HotLogPaths
 from afterglow.offload.task import cached_store
-from afterglow.read.hot_readers import SharedHot
+from afterglow.read.hot_readers import SharedHotLog
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.server.process import Server
 from afterglow.storage.store import Part, Upload
@@ -172,7 +172,7 @@ def read_back(server: Server, home: Path, name: str) -> tuple[float, float]:
     source = server.tiering.sources(name)
     before = server.tiering.sources.counts(name)
     assert before is not None
-    reader = TopicReader(TopicView.pin(name, ledger.info, SharedHot(home)), source)
+    reader = TopicReader(TopicView.pin(name, ledger.info, SharedHotLog(home)), source)
     start = time.perf_counter()
     delivered = sum(served.run.frame_bytes for served in reader.read())
     seconds = time.perf_counter() - start

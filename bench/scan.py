@@ -29,8 +29,8 @@ from afterglow.config import load_conf
 from afterglow.format.compression import Codec
 from afterglow.format.frames import FRAME_BYTES
 from afterglow.format.position import Position
-from afterglow.read.copies import Tier
-from afterglow.read.parallel import cores
+from afterglow.read.copies import StorageTier
+from afterglow.read.parallel import available_cores
 from afterglow.read.split_reader import SplitReader
 from bench.measure import best_seconds, keep
 from bench.offload import targets
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 TOTAL = int(os.environ.get("BENCH_SCAN_MIB", "1024")) << 20
 ROUNDS = int(os.environ.get("BENCH_SCAN_ROUNDS", "3"))
-CORES = cores()
+CORES = available_cores()
 REQUEST = load_conf().offload_scan_read_buffer_size_in_bytes
 COPY = 64 << 20  # above what the allocator keeps: every copy gets fresh pages
 TWO = ("publish_time", "entry_id")
@@ -128,7 +128,7 @@ def measure(topic: Topic, tier: str) -> dict[str, Any]:
         with peak.watched():
             scan(source, topic)
         after = source.counters.counts()
-    delivered = after.bytes[Tier.TIERED] - before.bytes[Tier.TIERED] + FRAME_BYTES * topic.entries
+    delivered = after.bytes[StorageTier.TIERED] - before.bytes[StorageTier.TIERED] + FRAME_BYTES * topic.entries
     speed = topic.value_bytes / MIB / seconds["all"]
     found = {
         "scan, MiB/s": round(speed),

@@ -34,10 +34,10 @@ from tests.support.serving import TierRequests, serving
 from afterglow.config import load_conf
 from afterglow.format.position import Position
 from afterglow.read.counters import ReadCounters
-from afterglow.read.tier_source import TierSource
+from afterglow.read.tier_reader import TierReader
 from afterglow.source.addresses import SourceAddress, open_source
 from afterglow.source.connect import Source
-from afterglow.source.partition import Rooms
+from afterglow.source.partition import SourceContext
 from afterglow.storage import CountingStore
 from afterglow.tier.locations import Tiers
 from bench.measure import keep
@@ -104,10 +104,10 @@ class LibrarySeeker:
         self._stores: list[CountingStore] = []
         self._counters = ReadCounters()
         directory, locator = open_source(SourceAddress(str(topic.home)), config, None, stack)
-        tiers = TierSource(Tiers(self._wrap), config, locator)
+        tiers = TierReader(Tiers(self._wrap), config, locator)
         stack.callback(tiers.close)
         self._found = Position(-1, -1)
-        self._topic = Source(Rooms(directory, tiers, self._counters), ExitStack()).topic(topic.name)
+        self._topic = Source(SourceContext(directory, tiers, self._counters), ExitStack()).topic(topic.name)
 
     def seek(self, time_ms: int) -> None:
         """Seek by time; see the protocol."""

@@ -59,7 +59,7 @@ _PATHS = (
             ("read.split_planner", "prunes by time and position, cuts splits"),
             ("spark.datasource.tasks", "in a worker: one split"),
             ("read.split_reader", "reads the copy that the read priority names, with fallback"),
-            ("read.tier_source", "opened objects and fetched blocks, cached"),
+            ("read.tier_reader", "opened objects and fetched blocks, cached"),
             ("read.messages", "whole, committed messages as Arrow batches"),
             ("format.columns", "blocks become columns without a Python object per message"),
         ),

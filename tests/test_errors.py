@@ -14,7 +14,7 @@ import pytest
 import afterglow
 from afterglow import errors
 from afterglow.admin.errors import AdminError
-from afterglow.errors import AfterglowError, DamagedPiece
+from afterglow.errors import AfterglowError, DamagedStripe
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import Refused
 
@@ -60,7 +60,7 @@ def test_no_error_derives_from_a_built_in_that_a_caller_interprets() -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_an_error_of_the_tree_survives_a_process_border(kind: type[AfterglowError]) -> None:
-    arguments: tuple[Any, ...] = ("what happened: t; cure", 7) if kind is DamagedPiece else ("what happened: t; cure",)
+    arguments: tuple[Any, ...] = ("what happened: t; cure", 7) if kind is DamagedStripe else ("what happened: t; cure",)
     sent = kind(*arguments)
     sent.add_note("seen on the way")
     received = pickle.loads(pickle.dumps(sent))
@@ -72,7 +72,7 @@ def test_an_error_of_the_tree_survives_a_process_border(kind: type[AfterglowErro
 @pytest.mark.parametrize(
     "sent",
     [
-        DamagedPiece("a piece is damaged", 7),
+        DamagedStripe("a piece is damaged", 7),
         AdminError(HTTPStatus.CONFLICT, "it is in use"),
         Refused(wire.ServiceNotReady, "not yet"),
     ],

@@ -113,7 +113,7 @@ class CorruptBlock(FormatError):
     """A data block's header, framing, padding or checksum is corrupt."""
 
 
-class DamagedPiece(CorruptBlock):
+class DamagedStripe(CorruptBlock):
     """A part of a block is damaged, and the rest can be read.
 
     Args:

@@ -42,8 +42,8 @@ from afterglow.pipeline.tiering import TopicSources
 from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.allowed_tiers import AllowedTiers
 from afterglow.policy.resolver import Policies
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.tier.locations import Tiers, location_of_url
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Offloading:
         self.policies = Policies(config, catalog)
         paths, tiers = AfterglowPaths(config.cluster_name), Tiers()
         own = self.own = location_of_url(self.tier.as_uri())
-        self._tier_source = TierSource(tiers, config, Locator(metadata, paths, own=own))
+        self._tier_source = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=own))
         self.sources = TopicSources(hot, self._tier_source, self.policies)
         self.service = OffloadService(
             metadata=metadata,

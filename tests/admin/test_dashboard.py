@@ -13,7 +13,7 @@ from tests.support.served_topics import eventually
 from afterglow.errors import ObjectMissing
 from afterglow.pipeline.metrics.definitions import METRICS
 from afterglow.pipeline.tier_verifier import VerifyRequest
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.counters import ReadCounters
 from afterglow.storage import CountingStore, MemoryStore
 
@@ -47,9 +47,9 @@ def emitted(start: Callable[..., Admin]) -> dict[str, set[str]]:
     """The labels of every metric that a broker emits to which everything has happened once."""
     admin = start(offload=True, streaming_offload_enabled=True)
     reads = ReadCounters()
-    reads.served(Tier.TIERED, 1, 100)
-    reads.fell_back(Tier.TIERED, "denied")
-    reads.left_out(1, "damaged")
+    reads.served(StorageTier.TIERED, 1, 100)
+    reads.fell_back(StorageTier.TIERED, "denied")
+    reads.skipped(1, "damaged")
     reads.fetched(100, 0.001)
     reads.opened(0.001)
     admin.server.read_counts = lambda _name: reads.counts()

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from afterglow.admin.call import Call
 from afterglow.offload.ledger_scan import LedgerScan
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.counters import ReadCounters
 
 if TYPE_CHECKING:
@@ -203,8 +203,8 @@ def test_the_metadata_of_an_offloaded_ledger_names_its_attempt(admin: Admin) -> 
 
 def test_statistics_tell_which_tier_served_reads(admin: Admin) -> None:
     counters = ReadCounters()
-    counters.served(Tier.TIERED, 3, 300)
-    counters.fell_back(Tier.TIERED, "object_missing")
+    counters.served(StorageTier.TIERED, 3, 300)
+    counters.fell_back(StorageTier.TIERED, "object_missing")
     admin.server.read_counts = lambda name: counters.counts() if name == NAME else None
     assert admin.get(f"{TOPIC}/stats")["afterglowReads"] == {
         "hot": {"entries": 0, "bytes": 0},

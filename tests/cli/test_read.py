@@ -223,14 +223,14 @@ def test_windows_and_limits_bound_what_is_read(
 def test_the_limit_ends_the_reading(
     made: tuple[Path, list[int], int], read: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from afterglow.read.hot_readers import SharedHot
+    from afterglow.read.hot_readers import SharedHotLog
 
     home = made[0]
 
     def untouched(*_: object) -> None:
         raise AssertionError("a ledger behind the limit was opened")
 
-    monkeypatch.setattr(SharedHot, "open", untouched)
+    monkeypatch.setattr(SharedHotLog, "open", untouched)
     assert len(read(home, "t", "--limit", "4")) == 4
 
 
@@ -334,14 +334,14 @@ def test_a_range_that_is_not_there_is_told_on_stderr_and_fails_if_asked(
         first, second = home.write("t", [message(b"0")] * 2, [message(b"1")] * 2)
         home.trim("t", first)
     words = words.format(first=first, second=second)
-    told = f"entries of the range asked for are missing: persistent://public/default/t {words}"
+    told = f"entries of the requested range are missing: persistent://public/default/t {words}"
     options = ["read", str(tmp_path), "t", "--start", start.format(first=first, second=second), "--format", "jsonl"]
     # A process of its own: the test runner has set up logging in this one.
     command = [sys.executable, "-m", "afterglow", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, rows)
     assert done.stderr.startswith(f"afterglow: {told}")
-    assert f"{second}:0 through {second}:1 is there" in done.stderr
+    assert f"{second}:0 through {second}:1 is available" in done.stderr
     assert done.stderr.count("\n") == 1
     code, printed, complaints = outcome_of(capsys, *options, "--fail-on-data-loss")
     assert (code, printed) == (1, "")
@@ -368,7 +368,7 @@ def test_neither_spark_nor_an_sdk_is_loaded(made: tuple[Path, list[int], int]) -
     ("options", "words"),
     [
         (("--start", "first"), "no position"),
-        (("--since", "yesterday"), "is no time"),
+        (("--since", "yesterday"), "is not a valid time"),
         (("--read-priority", "sideways"), "sideways"),
         (("--format", "parquet"), "--output PATH"),
         (("--format", "csv"), "csv"),

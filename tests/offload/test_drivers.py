@@ -30,11 +30,11 @@ from afterglow.offload.offloader import LedgerOffloader, OffloadedLedger, extra_
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.task import run_task
 from afterglow.policy import validation
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.counters import ReadCounters
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
-from afterglow.read.tiered import TieredSource
+from afterglow.read.entry_source import TieredEntrySource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.server.process import Server, summarize
 from afterglow.storage.memory import MemoryStore
 from afterglow.testing.memory_hot import MemoryLog
@@ -317,11 +317,11 @@ def test_a_driver_of_others_offloads_frees_and_deletes(
     world.clock.advance(60)
     world.run()
     assert world.hot.ledgers() == (3,)
-    tiers = TierSource(world.tiers, world.config)
-    source = TieredSource(TOPIC, world.hot, tiers, lambda: world.config, ReadCounters())
+    tiers = TierReader(world.tiers, world.config)
+    source = TieredEntrySource(TOPIC, world.hot, tiers, lambda: world.config, ReadCounters())
     run = source.read(world.info().ledgerInfo[1], 5, 7, 1 << 20)
     assert [bytes(entry) for entry in run.entries] == entries[5:8]
-    assert source.counters.counts().entries[Tier.TIERED] == 3
+    assert source.counters.counts().entries[StorageTier.TIERED] == 3
     tiers.close()
 
     ledger.trimmer.truncate()
@@ -345,10 +345,12 @@ def streaming_on_the_shelf(**changes: object) -> BrokerConfig:
     )
 
 
-def read_all(world: OffloadWorld, name: str = TOPIC) -> list[tuple[int, int, bytes, Tier]]:
+def read_all(world: OffloadWorld, name: str = TOPIC) -> list[tuple[int, int, bytes, StorageTier]]:
     """Every entry by ledger and id, and the tier that served it; the tier first."""
-    tiers = TierSource(world.tiers, world.config, Locator(world.metadata, AfterglowPaths(), own=world.own))
-    source = TieredSource(name, world.hot, tiers, lambda: world.config, ReadCounters())
+    tiers = TierReader(
+        world.tiers, world.config, ObjectLocator(world.metadata, AfterglowPaths(), server_tier=world.own)
+    )
+    source = TieredEntrySource(name, world.hot, tiers, lambda: world.config, ReadCounters())
     layout = world.open(name).layout
     found = []
     for row in world.info(name).ledgerInfo:
@@ -383,7 +385,7 @@ def test_an_external_driver_streams_frees_reads_and_deletes(
     assert sum(record.entries for record in records) == 75
 
     assert [each[:3] for each in read_all(world)] == before
-    assert {each[3] for each in read_all(world)} == {Tier.TIERED}
+    assert {each[3] for each in read_all(world)} == {StorageTier.TIERED}
     assert world.hot.ledgers() == (3,)  # both closed ledgers were read back before their hot copies were freed
     assert world.objects() == []
     world.check()
@@ -421,7 +423,7 @@ def test_a_fault_of_a_drivers_own_is_a_failed_read_and_the_other_copy_serves(
     world.run()
     leaky = sys.modules["shelf_driver"].LEAKY
     leaky.update(uuid for _, _, uuid in shelf)
-    assert {each[3] for each in read_all(world)} == {Tier.HOT}
+    assert {each[3] for each in read_all(world)} == {StorageTier.HOT}
     leaky.clear()
 
 

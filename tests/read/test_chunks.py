@@ -1,4 +1,4 @@
-"""What following chunks costs: how much is held, how far is looked, and what happens beyond."""
+"""Limits of chunk assembly: payloads held in memory, extent of searches, and behaviour beyond the limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from afterglow.format.marks import find_marks
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.format.proto.pulsar_api_pb2 import MessageMetadata
 from afterglow.read import chunks as chunks_module
-from afterglow.read.chunks import ChunkedMessages, Whole
+from afterglow.read.chunks import ChunkedMessages, CompleteMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,16 +52,16 @@ def plain(size: int = 1) -> bytes:
 
 def outcomes(
     chunked: ChunkedMessages, topic: OddTopic, start: Position = EARLIEST
-) -> Iterator[tuple[Position, Whole | IncompleteMessage]]:
+) -> Iterator[tuple[Position, CompleteMessage | IncompleteMessage]]:
     for served in topic.runs(start, LATEST):
         run = served.run
         chunked.enter(run)
-        for entry_id, outcome in chunked.take(run, find_marks(run.data, run.frames)).items():
+        for entry_id, outcome in chunked.add(run, find_marks(run.data, run.frames)).items():
             yield Position(run.ledger_id, entry_id), outcome
 
 
-def value(outcome: Whole | IncompleteMessage) -> bytes:
-    assert isinstance(outcome, Whole)
+def value(outcome: CompleteMessage | IncompleteMessage) -> bytes:
+    assert isinstance(outcome, CompleteMessage)
     return bytes(outcome.value())
 
 
@@ -78,10 +78,10 @@ def test_payloads_are_held_up_to_a_bound_and_read_again_beyond_it() -> None:
     assert [value(each) for _, each in outcomes(ChunkedMessages(roomy, payloads=True), topic)] == payloads
     assert (roomy.before_entries, roomy.after_entries) == (0, 0)
     tight = Watched(topic)
-    chunked = ChunkedMessages(tight, payloads=True, held_bytes=6_000)
+    chunked = ChunkedMessages(tight, payloads=True, max_held_bytes=6_000)
     found = []
     for _, outcome in outcomes(chunked, topic):
-        held = sum(len(part.payload or b"") for message in chunked._open.values() for part in message.parts)
+        held = sum(len(part.payload or b"") for message in chunked._messages.values() for part in message.chunks)
         assert held <= 6_000
         found.append(value(outcome))
     assert found == payloads
@@ -91,12 +91,12 @@ def test_payloads_are_held_up_to_a_bound_and_read_again_beyond_it() -> None:
 def test_without_values_no_payload_is_held_or_read_again() -> None:
     topic, _ = interleaved(5, 1_000)
     watched = Watched(topic)
-    chunked = ChunkedMessages(watched, payloads=False, held_bytes=0)
-    assert sum(isinstance(outcome, Whole) for _, outcome in outcomes(chunked, topic)) == 5
+    chunked = ChunkedMessages(watched, payloads=False, max_held_bytes=0)
+    assert sum(isinstance(outcome, CompleteMessage) for _, outcome in outcomes(chunked, topic)) == 5
     assert (watched.before_entries, watched.after_entries) == (0, 0)
 
 
-def test_what_began_before_is_looked_for_once_and_no_further_than_needed() -> None:
+def test_earlier_chunks_are_searched_once_and_no_further_than_needed() -> None:
     topic, payloads = interleaved(4, 10)
     with_rest = OddTopic({0: [plain()] * 100, 1: topic.ledgers[1]})
     watched = Watched(with_rest)
@@ -106,26 +106,26 @@ def test_what_began_before_is_looked_for_once_and_no_further_than_needed() -> No
     assert found == payloads
     assert watched.asked == [Position(1, 8)]
     assert watched.before_entries <= 8 + with_rest.run_entries
-    # The first that was looked for brought its payloads along, the others are read once more, two chunks each.
+    # The first search has kept its payloads; the other messages are read again, two chunks each.
     assert watched.after_entries <= 3 * 2 * with_rest.run_entries
 
 
-def test_a_range_without_the_last_chunk_looks_for_nothing() -> None:
+def test_a_range_without_the_last_chunk_searches_for_nothing() -> None:
     topic, _ = interleaved(4, 10)
     watched = Watched(topic)
     chunked = ChunkedMessages(watched, payloads=True)
     for served in topic.runs(Position(1, 4), Position(1, 8)):
         chunked.enter(served.run)
-        assert chunked.take(served.run, find_marks(served.run.data, served.run.frames)) == {}
+        assert chunked.add(served.run, find_marks(served.run.data, served.run.frames)) == {}
     assert watched.asked == []
 
 
-def test_a_chunk_without_a_beginning_is_looked_for_as_far_as_chunks_reach() -> None:
+def test_a_chunk_without_a_first_chunk_is_searched_within_the_maximum_gap() -> None:
     lone = chunks(b"abcdef", 3)
     entries = [*[plain(1_000)] * 200, lone[1], *[plain(1_000)] * 5, lone[2]]
     topic = OddTopic({1: entries})
     watched = Watched(topic)
-    chunked = ChunkedMessages(watched, payloads=True, reach_bytes=20_000)
+    chunked = ChunkedMessages(watched, payloads=True, max_gap_bytes=20_000)
     ((position, outcome),) = outcomes(chunked, topic, Position(1, 190))
     assert position == Position(1, 206)
     assert isinstance(outcome, IncompleteMessage)
@@ -134,32 +134,32 @@ def test_a_chunk_without_a_beginning_is_looked_for_as_far_as_chunks_reach() -> N
 
 
 @pytest.mark.parametrize("start", [EARLIEST, Position(1, 1), Position(1, 12)])
-def test_chunks_too_far_apart_make_no_message_wherever_reading_begins(start: Position) -> None:
+def test_chunks_beyond_the_maximum_gap_make_no_message_wherever_reading_begins(start: Position) -> None:
     first, second = chunks(b"abcd", 2)
     topic = OddTopic({1: [first, *[plain(1_000)] * 20, second]})
-    for reach_bytes, kind in ((19_000, IncompleteMessage), (25_000, Whole)):
-        chunked = ChunkedMessages(topic, payloads=True, reach_bytes=reach_bytes)
+    for max_gap_bytes, kind in ((19_000, IncompleteMessage), (25_000, CompleteMessage)):
+        chunked = ChunkedMessages(topic, payloads=True, max_gap_bytes=max_gap_bytes)
         ((_, outcome),) = outcomes(chunked, topic, start)
         assert isinstance(outcome, kind)
 
 
 def test_open_messages_are_followed_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks_module, "MOST_CHUNKS", 10)
+    monkeypatch.setattr(chunks_module, "MAX_TRACKED", 10)
     topic, payloads = interleaved(10, 10)
     assert [value(each) for _, each in outcomes(ChunkedMessages(topic, payloads=True), topic)] == payloads
     more, _ = interleaved(30, 10)
     chunked = ChunkedMessages(more, payloads=True)
     for _ in outcomes(chunked, more):
-        assert len(chunked._open) <= 10
+        assert len(chunked._messages) <= 10
         assert len(chunked._seen) <= 10 + more.run_entries
 
 
-def test_a_chunk_that_is_gone_when_it_is_read_again_makes_the_message_incomplete() -> None:
+def test_a_chunk_that_is_deleted_before_it_is_read_again_makes_the_message_incomplete() -> None:
     topic, _ = interleaved(1, 10)
     elsewhere = OddTopic({2: [plain()]})
-    ((_, outcome),) = outcomes(ChunkedMessages(elsewhere, payloads=True, held_bytes=0), topic)
-    assert isinstance(outcome, Whole)
-    with pytest.raises(IncompleteMessage, match="its chunk in entry 1:0 is not there any more"):
+    ((_, outcome),) = outcomes(ChunkedMessages(elsewhere, payloads=True, max_held_bytes=0), topic)
+    assert isinstance(outcome, CompleteMessage)
+    with pytest.raises(IncompleteMessage, match="its chunk in entry 1:0 does not exist any more"):
         outcome.value()
 
 
@@ -168,13 +168,13 @@ def test_any_bound_gives_the_same_messages(seed: int) -> None:
     topic = odd_topic(random.Random(seed))
     expected = [(location, value(each)) for location, each in _wholes(ChunkedMessages(topic, payloads=True), topic)]
     for held_bytes in (0, 50, 500):
-        chunked = ChunkedMessages(topic, payloads=True, held_bytes=held_bytes)
+        chunked = ChunkedMessages(topic, payloads=True, max_held_bytes=held_bytes)
         assert [(location, value(each)) for location, each in _wholes(chunked, topic)] == expected
 
 
-def _wholes(chunked: ChunkedMessages, topic: OddTopic) -> Iterator[tuple[Position, Whole]]:
+def _wholes(chunked: ChunkedMessages, topic: OddTopic) -> Iterator[tuple[Position, CompleteMessage]]:
     for location, each in outcomes(chunked, topic):
-        if isinstance(each, Whole):
+        if isinstance(each, CompleteMessage):
             yield location, each
 
 
@@ -187,7 +187,7 @@ def test_a_message_that_does_not_hold_what_its_chunks_claim_costs_no_memory(code
         entries.append(encode_entry(entry.metadata, bytes(entry.payload)))
     topic = OddTopic({1: entries})
     ((_, outcome),) = outcomes(ChunkedMessages(topic, payloads=True), topic)
-    assert isinstance(outcome, Whole)
+    assert isinstance(outcome, CompleteMessage)
     tracemalloc.start()
     try:
         with pytest.raises(CorruptEntry):

@@ -36,7 +36,7 @@ def test_a_quantile_is_never_too_low_and_at_most_a_quarter_too_high(times_us: li
     assert found.quantiles[1.0] == ordered[-1]
 
 
-def test_nothing_has_no_quantiles() -> None:
+def test_without_requests_there_are_no_quantiles() -> None:
     assert recorded([]) == LatencySummary()
 
 

@@ -14,15 +14,15 @@ from afterglow.config.choices import DamagePolicy
 from afterglow.errors import CorruptIndex, WrongLength
 from afterglow.format.frames import iter_entries
 from afterglow.format.metadata_envelope import parse_managed_ledger
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.counters import ReadCounters
+from afterglow.read.entry_source import TieredEntrySource
 from afterglow.read.messages import MessageBatches
 from afterglow.read.neighbours import ViewNeighbours
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
-from afterglow.read.tiered import TieredSource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.scan_range import ScanRange
+from afterglow.read.tier_reader import TierReader
 from afterglow.read.topic_reader import TopicReader, TopicView
-from afterglow.read.window import Window
 from afterglow.testing.memory_hot import MemoryLog
 from afterglow.tier.locations import TierLocation, Tiers
 
@@ -52,10 +52,10 @@ def reader(case: GoldenCase, tier: Path, policy: BrokerConfig) -> TopicReader:
     config = BrokerConfig(
         offload_scan_read_buffer_size_in_bytes=policy.managed_ledger_offload_read_buffer_size_in_bytes
     )
-    source = TieredSource(
+    source = TieredEntrySource(
         "public/default/persistent/t",
         hot,
-        TierSource(Tiers(), config, Locator(explicit=location)),
+        TierReader(Tiers(), config, ObjectLocator(explicit=location)),
         lambda: policy,
         ReadCounters(),
     )
@@ -64,7 +64,7 @@ def reader(case: GoldenCase, tier: Path, policy: BrokerConfig) -> TopicReader:
 
 def found_entries(topic: TopicReader, *, scan: bool) -> Iterator[tuple[int, int, bytes]]:
     for served in topic.read(scan=scan):
-        assert served.tier is Tier.TIERED
+        assert served.tier is StorageTier.TIERED
         for entry_id, data in iter_entries(served.run.data, served.run.frames):
             yield served.run.ledger_id, entry_id, bytes(data)
 
@@ -82,7 +82,7 @@ def test_every_message_is_what_pulsars_reader_saw(name: str, tmp_path: Path, buf
         ]
         assert digests == case.entries()
         return
-    batches = MessageBatches("t", Window(), around=ViewNeighbours(topic))
+    batches = MessageBatches("t", ScanRange(), neighbours=ViewNeighbours(topic))
     seen = {
         (row["ledger_id"], row["entry_id"], row["batch_index"]): hashlib.sha256(row["value"] or b"").hexdigest()
         for served in topic.read(scan=scan)
@@ -97,10 +97,10 @@ def test_every_message_is_what_pulsars_reader_saw(name: str, tmp_path: Path, buf
     ("name", "error", "kept"),
     [
         ("oversize", CorruptIndex, 0),  # the index names a block that was never written
-        ("streaming_v2_manyblocks", WrongLength, 88),  # blocks behind the first are not where the index says
+        ("streaming_v2_manyblocks", WrongLength, 88),  # blocks after the first are not at the offsets in the index
     ],
 )
-def test_what_pulsar_wrote_wrongly_is_an_error_or_left_out(
+def test_what_pulsar_wrote_wrongly_is_an_error_or_skipped(
     name: str, error: type[Exception], kept: int, tmp_path: Path
 ) -> None:
     if name not in CASES:

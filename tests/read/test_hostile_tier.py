@@ -1,4 +1,4 @@
-"""What somebody with write access to a tier can do to readers, and what not; SECURITY.md tells it."""
+"""Attacks on readers with write access to a tier, as SECURITY.md describes them."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_messages_are_those_that_javas_reader_saw(
     expected = case.messages()
     assert expected is not None
     if name == "txn":
-        # One object does not tell which transactions were aborted: their messages appear, markers do not.
+        # A single object does not show which transactions were aborted: their messages appear, markers do not.
         positions = {(row["ledgerId"], row["entryId"], row["batchIndex"]) for row in expected}
         seen = [row for row in seen if (row["ledgerId"], row["entryId"], row["batchIndex"]) in positions]
     assert len(seen) == len(expected)
@@ -164,7 +164,7 @@ def test_a_renamed_v1_object_is_read_without_its_ledger(
     assert len(rows) == 60
 
 
-def test_an_object_of_an_unknown_version_is_told(sample: tuple[Path, str, str]) -> None:
+def test_an_object_of_an_unknown_version_is_reported(sample: tuple[Path, str, str]) -> None:
     directory, _, v2 = sample
     meta = directory / f"{v2}.meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "s3managedledgeroffloaderformatversion": "7"}))

@@ -1,4 +1,4 @@
-"""MapFiles that Hadoop's own classes write, in every way that Pulsar's driver can be told to, and what damage does."""
+"""MapFiles written by Hadoop's own classes, with every setting of Pulsar's driver, and with damage."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from tests.support import golden
 
 from afterglow.config import BrokerConfig
-from afterglow.errors import BucketMissing, CorruptBlock, DamagedPiece, NotSupported, ObjectMissing
+from afterglow.errors import BucketMissing, CorruptBlock, DamagedStripe, NotSupported, ObjectMissing
 from afterglow.format.frames import iter_entries
 from afterglow.read.counters import ReadCounters
 from afterglow.read.mapfile import MapFileCopy, mapfile_key, open_mapfile
-from afterglow.read.objects import Located
+from afterglow.read.objects import TierObject
 from afterglow.spark.java import find_java
 from afterglow.tier.locations import MAPFILES, TierLocation, Tiers
 
@@ -71,7 +71,9 @@ def copy(directory: Path, key: str = KEY, ledger_id: int = 7, buffer_bytes: int 
     location = TierLocation(MAPFILES, str(directory))
     store = Tiers().store(location, BrokerConfig())
     counters = ReadCounters()
-    return MapFileCopy(store, open_mapfile(store, Located(location, key), counters), ledger_id, buffer_bytes, counters)
+    return MapFileCopy(
+        store, open_mapfile(store, TierObject(location, key), counters), ledger_id, buffer_bytes, counters
+    )
 
 
 def scanned(mapfile: MapFileCopy, first: int, last: int) -> list[tuple[int, bytes]]:
@@ -89,7 +91,7 @@ def test_entries_are_read_from_any_place_to_any_other(java: Any, kind: str, tmp_
     mapfile = copy(tmp_path)
     assert scanned(mapfile, 0, ENTRIES - 1) == list(enumerate(known))
     rng = random.Random(2)
-    fresh = copy(tmp_path)  # knows what the index tells, and nothing that a scan has met
+    fresh = copy(tmp_path)  # has the offsets of the index, and none that a scan has added
     for _ in range(30):
         first = rng.randrange(ENTRIES)
         last = rng.randrange(first, min(first + 100, ENTRIES))
@@ -122,21 +124,21 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path / "public/default/persistent/golden-fs_mapfile/194-0e03dee9-c718-4bb5-bc44-4e761a4138cc"
 
 
-def test_damage_is_told_with_the_file_and_never_read(damaged: Path) -> None:
+def test_damage_is_reported_with_the_file_and_never_read(damaged: Path) -> None:
     data = damaged / "data"
     sound = data.read_bytes()
     key = f"public/default/persistent/golden-fs_mapfile/{damaged.name}"
     root = damaged.parents[4]
     expected = scanned(copy(root, key), 0, 39)
-    told = []
+    reported = []
     for at in range(0, len(sound), 7):
         data.write_bytes(sound[:at] + bytes([sound[at] ^ 0x10]) + sound[at + 1 :])
         try:
             assert scanned(copy(root, key), 0, 39) == expected, at
         except (CorruptBlock, NotSupported) as error:
-            told.append(str(error))
-    assert all(damaged.name in text for text in told)
-    assert len(told) > len(sound) / 7 * 0.9  # bytes that say nothing are few: lengths of keys and of values, flags
+            reported.append(str(error))
+    assert all(damaged.name in text for text in reported)
+    assert len(reported) > len(sound) / 7 * 0.9  # few bytes may change unnoticed: lengths of keys and values, flags
     for end in (3, 60, 130, 200, len(sound) - 1):
         data.write_bytes(sound[:end])
         with pytest.raises(CorruptBlock):
@@ -149,9 +151,9 @@ def test_a_mapfile_without_index_is_read_from_its_beginning(damaged: Path) -> No
     assert [entry_id for entry_id, _ in scanned(copy(damaged.parents[4], key), 30, 39)] == list(range(30, 40))
 
 
-def test_entries_that_are_not_there_and_files_that_are_not_there_are_told(damaged: Path, tmp_path: Path) -> None:
+def test_missing_entries_and_missing_files_are_reported(damaged: Path, tmp_path: Path) -> None:
     key = f"public/default/persistent/golden-fs_mapfile/{damaged.name}"
-    with pytest.raises(DamagedPiece, match="it ends before entry 40"):
+    with pytest.raises(DamagedStripe, match="it ends before entry 40"):
         scanned(copy(damaged.parents[4], key), 38, 45)
     with pytest.raises(ObjectMissing, match=KEY):
         copy(tmp_path)

@@ -17,10 +17,10 @@ import afterglow
 from afterglow.config import BrokerConfig
 from afterglow.errors import OutOfReach
 from afterglow.format.position import LATEST, Position
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
+from afterglow.read.entry_source import TieredEntrySource
 from afterglow.read.neighbours import Neighbourhood, SplitNeighbours, ViewNeighbours
 from afterglow.read.split_reader import SplitReader
-from afterglow.read.tiered import TieredSource
 from afterglow.read.topic_reader import TopicReader, TopicView
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def positions(runs: Iterable[ServedRun]) -> list[Position]:
 
 
 def is_backwards(runs: Sequence[ServedRun]) -> bool:
-    """Whether each run stands right before the last, or ends the ledger before."""
+    """Whether each run ends right before the last one, or at the end of the ledger before."""
     locations = [(served.run.ledger_id, served.run.frames.first_entry_id) for served in runs]
     return locations == sorted(locations, reverse=True)
 
@@ -67,15 +67,15 @@ def everything(splits: Sequence[Split]) -> list[Position]:
     return [Position(ledger_id, at) for ledger_id in sorted({each.ledger_id for each in splits}) for at in range(EACH)]
 
 
-def check(around: Neighbours, whole: list[Position]) -> None:
+def check(neighbours: Neighbours, whole: list[Position]) -> None:
     """See that both directions give all there is from every place."""
     for at in {0, 1, 7, EACH - 1, EACH, EACH + 11, 2 * EACH, 3 * EACH + 5, len(whole) - 1}:
-        runs = list(around.before(whole[at]))
+        runs = list(neighbours.before(whole[at]))
         assert is_backwards(runs)
         assert sorted(positions(runs)) == whole[:at]
-        assert positions(around.after(whole[at])) == whole[at:]
-    assert positions(around.after(LATEST)) == []
-    assert sorted(positions(around.before(LATEST))) == whole
+        assert positions(neighbours.after(whole[at])) == whole[at:]
+    assert positions(neighbours.after(LATEST)) == []
+    assert sorted(positions(neighbours.before(LATEST))) == whole
 
 
 def test_a_split_sees_the_whole_of_a_small_topic(splits: list[Split]) -> None:
@@ -90,25 +90,25 @@ def test_a_view_sees_all_of_itself() -> None:
     world.offload_v2([(rows[0], 0, EACH - 1), (rows[1], 0, 11)], block_bytes=4_000)
     world.free(rows[0])
     view = TopicView.pin(WORLD_TOPIC, world.info, world.hot)
-    source = TieredSource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
+    source = TieredEntrySource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
     whole = [Position(row.ledgerId, at) for row in rows for at in range(EACH)]
     check(ViewNeighbours(TopicReader(view, source)), whole)
     world.tiers.close()
 
 
-def test_a_split_says_where_its_sight_ends(splits: list[Split]) -> None:
+def test_a_split_raises_at_the_end_of_its_neighbourhood(splits: list[Split]) -> None:
     split = next(each for each in splits if each.ledger_id == splits[-1].ledger_id - 1)
-    known = split.around.neighbours()[1:3]
-    near = replace(split, around=Neighbourhood.of(known, split.around.hot, first=False, last=False))
-    around = SplitNeighbours(near, SplitReader(BrokerConfig()))
+    known = split.neighbourhood.neighbours()[1:3]
+    near = replace(split, neighbourhood=Neighbourhood.of(known, split.neighbourhood.hot, first=False, last=False))
+    neighbours = SplitNeighbours(near, SplitReader(BrokerConfig()))
     at = Position(split.ledger_id, 5)
     with pytest.raises(OutOfReach, match=r"scan\(\)"):
-        list(around.before(at))
-    with pytest.raises(OutOfReach, match="behind it"):
-        list(around.after(at))
-    before = around.before(at)
+        list(neighbours.before(at))
+    with pytest.raises(OutOfReach, match="after it"):
+        list(neighbours.after(at))
+    before = neighbours.before(at)
     assert next(before).run.ledger_id == at.ledger_id
-    after = around.after(at)
+    after = neighbours.after(at)
     assert positions([next(after)])[0] == at
 
 
@@ -116,12 +116,12 @@ def test_a_step_back_that_turns_out_to_be_large_is_not_held_whole() -> None:
     world = ReadWorld()
     row = world.add(random_entries([1 << 20] * 80 + [10] * 2_000))
     view = TopicView.pin(WORLD_TOPIC, world.info, world.hot)
-    source = TieredSource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
-    around = ViewNeighbours(TopicReader(view, source))
+    source = TieredEntrySource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
+    neighbours = ViewNeighbours(TopicReader(view, source))
     tracemalloc.start()
     seen = [
         (served.run.frames.first_entry_id, served.run.frames.end_entry_id)
-        for served in around.before(Position(row.ledgerId, 2_080))
+        for served in neighbours.before(Position(row.ledgerId, 2_080))
     ]
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -130,7 +130,7 @@ def test_a_step_back_that_turns_out_to_be_large_is_not_held_whole() -> None:
     assert seen[-1][0] == 0
     assert all(later[1] == earlier[0] for earlier, later in pairwise(seen))
     assert sum(end - first for first, end in seen) == 2_080
-    ahead = list(around.after(Position(row.ledgerId, 0)))
+    ahead = list(neighbours.after(Position(row.ledgerId, 0)))
     assert positions(ahead) == [Position(row.ledgerId, at) for at in range(2_080)]
     world.tiers.close()
 
@@ -139,10 +139,10 @@ def test_steps_back_are_small_where_entries_are_large() -> None:
     world = ReadWorld()
     row = world.add(random_entries([10] * 2_000 + [2 << 20] * 12))
     view = TopicView.pin(WORLD_TOPIC, world.info, world.hot)
-    source = TieredSource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
+    source = TieredEntrySource(WORLD_TOPIC, world.hot, world.tiers, lambda: world.policy, world.counters)
     runs = ViewNeighbours(TopicReader(view, source)).before(Position(row.ledgerId, 2_012))
     first = next(runs)
     assert len(first.run.frames) <= 4
-    assert world.counters.counts().entries[Tier.HOT] <= 4
+    assert world.counters.counts().entries[StorageTier.HOT] <= 4
     assert len(list(runs)) < 40
     world.tiers.close()

@@ -1,4 +1,4 @@
-"""Results in the order of the tasks, however long each takes, and nothing left behind."""
+"""Results in the order of the tasks, however long each takes, and no thread left running."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from afterglow.read.parallel import cores, in_order
+from afterglow.read.parallel import available_cores, run_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ def threads() -> list[str]:
 
 
 def run(tasks: object, work: object, threads: int = 3, ahead: int = 2) -> Iterator[object]:
-    return in_order(tasks, work, threads=threads, ahead=ahead, name="test-scan")  # type: ignore[arg-type]
+    return run_in_order(tasks, work, threads=threads, ahead=ahead, name="test-scan")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -48,7 +48,7 @@ def test_a_lone_task_needs_no_thread() -> None:
     assert list(run([1], lambda _: [threading.current_thread()])) == [threading.current_thread()]
 
 
-def test_no_more_tasks_are_begun_than_may_be_ahead() -> None:
+def test_tasks_are_started_only_up_to_the_limit() -> None:
     asked: list[int] = []
     done = threading.Semaphore(0)
 
@@ -86,7 +86,7 @@ def test_the_first_results_come_while_their_task_is_at_work() -> None:
     assert list(results) == ["0 done", "1 begun", "1 done"]
 
 
-def test_an_error_comes_behind_what_was_found_before_it() -> None:
+def test_an_error_is_raised_after_the_results_before_it() -> None:
     def work(task: int) -> Iterator[int]:
         yield task
         if task == 2:
@@ -99,7 +99,7 @@ def test_an_error_comes_behind_what_was_found_before_it() -> None:
     assert threads() == []
 
 
-def test_an_error_of_the_tasks_comes_behind_those_before_it() -> None:
+def test_an_error_of_the_task_iterator_is_raised_after_the_results_before_it() -> None:
     def tasks() -> Iterator[int]:
         yield from range(4)
         raise ZeroDivisionError
@@ -124,4 +124,4 @@ def test_whoever_has_enough_ends_the_threads(way: str) -> None:
 
 
 def test_there_is_a_core() -> None:
-    assert cores() >= 1
+    assert available_cores() >= 1

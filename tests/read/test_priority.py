@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from afterglow.config.choices import ReadPriority
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.priority import copy_order
 
-HOT, TIERED = Tier.HOT, Tier.TIERED
+HOT, TIERED = StorageTier.HOT, StorageTier.TIERED
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ HOT, TIERED = Tier.HOT, Tier.TIERED
     ],
 )
 def test_copies_that_exist_are_tried_in_the_order_of_the_priority(
-    priority: ReadPriority, order: tuple[Tier, ...], *, has_hot: bool, has_tiered: bool
+    priority: ReadPriority, order: tuple[StorageTier, ...], *, has_hot: bool, has_tiered: bool
 ) -> None:
     assert copy_order(priority, has_hot=has_hot, has_tiered=has_tiered) == order

@@ -1,4 +1,4 @@
-"""What a window of time cannot touch is not read, and nothing else is left out."""
+"""Blocks out of a range of times are not read, and nothing else is pruned."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from afterglow.format.entry import encode_broker_metadata
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.properties import BROKER_TIME, set_text
 from afterglow.read.pruning import TimeBounds
+from afterglow.read.scan_range import ScanRange
 from afterglow.read.split_planner import SplitPlanner
-from afterglow.read.splits import WHOLE
+from afterglow.read.splits import UNDIVIDED
 from afterglow.read.topic_reader import TopicReader, TopicView
-from afterglow.read.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,10 +52,10 @@ class Sent:
         return stamp + message(PADDING, self.publish)
 
 
-def add(world: ReadWorld, sent: Sequence[Sent], *, told: bool = False) -> ManagedLedgerInfo.LedgerInfo:
-    """A ledger; ``told``: the list says when its last entry was written."""
+def add(world: ReadWorld, sent: Sequence[Sent], *, recorded: bool = False) -> ManagedLedgerInfo.LedgerInfo:
+    """A ledger; ``recorded``: the ledger list has the broker time of its last entry."""
     row = world.add([each.data for each in sent])
-    if told:
+    if recorded:
         set_text(row, BROKER_TIME, str(sent[-1].broker))
     return row
 
@@ -64,17 +64,17 @@ def kept(
     world: ReadWorld,
     since: int | None,
     until: int | None,
-    split_bytes: int = WHOLE,
+    split_bytes: int = UNDIVIDED,
     published: tuple[int | None, int | None] = (None, None),
 ) -> list[Position]:
-    """The entries that would be read for a window."""
+    """The entries that would be read for a range."""
     view = TopicView.pin(TOPIC, world.info, world.hot)
     planner = SplitPlanner("t", TopicReader(view, world.source), world.tiers, world.policy, None, world.counters)
     earliest, latest = published
-    window = Window(since_ms=since, until_ms=until, published_from_ms=earliest, published_to_ms=latest)
+    scan_range = ScanRange(since_ms=since, until_ms=until, published_from_ms=earliest, published_to_ms=latest)
     return [
         Position(each.ledger_id, at)
-        for each in planner.ranges(EARLIEST, LATEST, window, split_bytes=split_bytes)
+        for each in planner.ranges(EARLIEST, LATEST, scan_range, split_bytes=split_bytes)
         for at in range(each.first, each.last + 1)
     ]
 
@@ -86,10 +86,10 @@ def offload(world: ReadWorld, row: ManagedLedgerInfo.LedgerInfo, kind: str, rng:
         world.offload_v1(row, block_bytes=BLOCK_BYTES, statistics="bare" not in kind)
     elif kind.startswith("V2"):
         middle = rng.randint(0, last)
-        stretches = [(row, 0, middle)] + ([(row, middle + 1, last)] if middle < last else [])
-        for stretch in stretches:
+        ranges = [(row, 0, middle)] + ([(row, middle + 1, last)] if middle < last else [])
+        for each_range in ranges:
             world.offload_v2(
-                [stretch],
+                [each_range],
                 block_bytes=BLOCK_BYTES,
                 statistics="bare" not in kind,
                 recorded="bare" not in kind and rng.random() < 0.5,
@@ -111,14 +111,14 @@ def random_topic(world: ReadWorld, rng: Random) -> list[tuple[Position, Sent]]:
             now += rng.choice([0, 0, 1, 5])
             by_broker = stamped == "all" or (stamped != "none" and at > count // 2)
             sent.append(Sent(now + rng.randint(-30, 30), now if by_broker else None))
-        row = add(world, sent, told=stamped == "all" and rng.random() < 0.5)
+        row = add(world, sent, recorded=stamped == "all" and rng.random() < 0.5)
         found += [(Position(row.ledgerId, at), each) for at, each in enumerate(sent)]
         offload(world, row, kind, rng)
     return found
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_nothing_that_matches_is_left_out(world: ReadWorld, seed: int) -> None:
+def test_nothing_that_matches_is_pruned(world: ReadWorld, seed: int) -> None:
     rng = Random(seed)
     topic = random_topic(world, rng)
     times = sorted(sent.time for _, sent in topic)
@@ -127,33 +127,33 @@ def test_nothing_that_matches_is_left_out(world: ReadWorld, seed: int) -> None:
         wanted = [
             at for at, sent in topic if (since is None or sent.time >= since) and (until is None or sent.time < until)
         ]
-        found = kept(world, since, until, rng.choice([1, 2 * BLOCK_BYTES, WHOLE]))
+        found = kept(world, since, until, rng.choice([1, 2 * BLOCK_BYTES, UNDIVIDED]))
         assert found == sorted(set(found))
         assert set(wanted) <= set(found)
         low, high = (rng.choice([None, rng.choice(topic)[1].publish]) for _ in range(2))
         published = {at for at, sent in topic if (low or 0) <= sent.publish <= (sent.publish if high is None else high)}
-        assert published.intersection(wanted) <= set(kept(world, since, until, WHOLE, (low, high)))
+        assert published.intersection(wanted) <= set(kept(world, since, until, UNDIVIDED, (low, high)))
 
 
 @pytest.mark.parametrize("kind", ["V1", "V2"])
 def test_blocks_are_passed_over_that_were_published_before_or_after(world: ReadWorld, kind: str) -> None:
-    offload(world, add(world, [Sent(1_000 + at, 9_000) for at in range(200)], told=True), kind, Random(1))
+    offload(world, add(world, [Sent(1_000 + at, 9_000) for at in range(200)], recorded=True), kind, Random(1))
     found = {at.entry_id for at in kept(world, None, None, published=(1_100, 1_102))}
     assert found >= {100, 101, 102}
     assert len(found) <= 3 * BLOCK_BYTES // len(PADDING)
 
 
 @pytest.mark.parametrize("kind", ["V1", "V1 bare", "V2", "V2 bare"])
-@pytest.mark.parametrize("told", [True, False])
-def test_a_narrow_window_reads_few_blocks(world: ReadWorld, kind: str, *, told: bool) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_narrow_range_of_times_reads_few_blocks(world: ReadWorld, kind: str, *, recorded: bool) -> None:
     sent = [Sent(1_000 + at, 1_000 + at) for at in range(200)]
-    offload(world, add(world, sent, told=told), kind, Random(1))
+    offload(world, add(world, sent, recorded=recorded), kind, Random(1))
     found = kept(world, 1_100, 1_103)
     assert {at.entry_id for at in found} >= {100, 101, 102}
     assert len(found) <= 3 * BLOCK_BYTES // len(PADDING)
 
 
-def test_a_segment_out_of_the_window_is_known_by_its_record_alone(world: ReadWorld) -> None:
+def test_a_segment_out_of_the_range_is_pruned_by_its_record_alone(world: ReadWorld) -> None:
     rows = [add(world, [Sent(1_000 * n + at, 1_000 * n + at) for at in range(20)]) for n in range(1, 4)]
     for row in rows:
         world.offload_v2([(row, 0, 19)], block_bytes=BLOCK_BYTES)
@@ -161,7 +161,7 @@ def test_a_segment_out_of_the_window_is_known_by_its_record_alone(world: ReadWor
     assert world.counting.counts()["get"].requests == 1  # the index of one object, and no data
 
 
-def test_a_ledger_that_pulsar_wrote_before_the_window_is_passed_over(world: ReadWorld) -> None:
+def test_a_ledger_that_pulsar_wrote_before_the_range_is_skipped(world: ReadWorld) -> None:
     rows = [add(world, [Sent(1_000 * n + at, 1_000 * n + at) for at in range(9)]) for n in range(1, 4)]
     for row in rows:
         world.offload_v1(row, statistics=False)
@@ -199,8 +199,8 @@ def test_markers_that_pulsar_leaves_without_a_time_do_not_end_the_search(world: 
         (TimeBounds(None, None, None, None), False, 1_000, 1_001, True),  # of such entries nothing is known
     ],
 )
-def test_bounds_are_inclusive_and_windows_half_open(
+def test_bounds_are_inclusive_and_ranges_half_open(
     bounds: TimeBounds, since: int | None, until: int | None, *, stamped: bool, expected: bool
 ) -> None:
-    window = replace(Window(), since_ms=since, until_ms=until)
-    assert bounds.may_match(window, stamped=stamped) is expected
+    scan_range = replace(ScanRange(), since_ms=since, until_ms=until)
+    assert bounds.may_match(scan_range, stamped=stamped) is expected

@@ -1,4 +1,4 @@
-"""Positions that were asked for and are not there."""
+"""Missing positions of requested ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.layout import Layout
 from afterglow.read.retained import RetainedRange
-from afterglow.read.window import Window
+from afterglow.read.scan_range import ScanRange
 
 TOPIC = "persistent://public/default/t"
 
@@ -25,15 +25,15 @@ RETAINED = RetainedRange.of(TOPIC, LEDGERS, Layout.of([(3, 10), (7, 5), (9, 4)])
 TIERED = RetainedRange.of(TOPIC, LEDGERS, Layout.of([(7, 5)]), hot=False)
 
 
-def told(retained: RetainedRange, start: str | None, end: str | None = None) -> str | None:
-    error = retained.missing(Window.of(start, end, None, None, 0))
+def missing_message(retained: RetainedRange, start: str | None, end: str | None = None) -> str | None:
+    error = retained.missing(ScanRange.of(start, end, None, None, 0))
     return None if error is None else str(error)
 
 
 @pytest.mark.parametrize(
     ("start", "end", "missing"),
     [
-        ("1:5", None, "from 1:5 to latest: 1:5 to 3:0 was trimmed, or never written, and 3:0 through 9:3 is there"),
+        ("1:5", None, "from 1:5 to latest: 1:5 to 3:0 was trimmed, or never written, and 3:0 through 9:3 is available"),
         ("1:5:2", "7:2", "from 1:5:2 to 7:2: 1:5 to 3:0 was trimmed"),
         ("1:5", "2:7", "from 1:5 to 2:7: 1:5 to 2:7 was trimmed"),
         (None, "2:7", "from earliest to 2:7: earliest to 2:7 was trimmed"),
@@ -44,12 +44,10 @@ def told(retained: RetainedRange, start: str | None, end: str | None = None) -> 
         ("1:0", "9:9", "1:0 to 3:0 was trimmed, or never written, 9:4 to 9:9 is not written yet, and"),
     ],
 )
-def test_a_range_that_reaches_beyond_what_is_retained_is_told_of(
-    start: str | None, end: str | None, missing: str
-) -> None:
-    text = told(RETAINED, start, end)
+def test_a_range_beyond_the_retained_one_is_reported(start: str | None, end: str | None, missing: str) -> None:
+    text = missing_message(RETAINED, start, end)
     assert text is not None
-    assert text.startswith(f"entries of the range asked for are missing: {TOPIC} from ")
+    assert text.startswith(f"entries of the requested range are missing: {TOPIC} from ")
     assert missing in text
 
 
@@ -61,9 +59,9 @@ def test_a_range_that_reaches_beyond_what_is_retained_is_told_of(
         ("latest", None),
         ("3:-1", None),
         ("3:0", "9:4"),
-        ("3:99", None),  # behind the end of a ledger: the next entry is the first of the next ledger
+        ("3:99", None),  # after the end of a ledger: the next entry is the first of the next ledger
         ("5:0", None),  # between two ledgers that are left, nothing was trimmed
-        ("9:4", None),  # the end, where somebody goes on who has read all
+        ("9:4", None),  # the end, where a reader continues that has read everything
         (None, "7:99"),
         (None, "10:0"),  # all of ledger 9, as far as it goes
         (None, "3:0"),
@@ -72,44 +70,46 @@ def test_a_range_that_reaches_beyond_what_is_retained_is_told_of(
     ],
 )
 def test_a_range_without_a_position_that_is_missing_is_not(start: str | None, end: str | None) -> None:
-    assert told(RETAINED, start, end) is None
+    assert missing_message(RETAINED, start, end) is None
 
 
 def test_a_topic_without_ledgers_has_no_position() -> None:
     empty = RetainedRange.of(TOPIC, ledger_list(), Layout(), hot=True)
-    assert told(empty, None) is None
-    assert told(empty, "latest") is None
-    text = told(empty, "1:0")
+    assert missing_message(empty, None) is None
+    assert missing_message(empty, "latest") is None
+    text = missing_message(empty, "1:0")
     assert text is not None
-    assert "1:0 to latest was never written, or is not visible yet, and no entry is there; start at earliest" in text
+    assert (
+        "1:0 to latest was never written, or is not visible yet, and no entry is available; start at earliest" in text
+    )
 
 
-def test_what_is_left_out_with_the_hot_log_is_not_missing() -> None:
+def test_entries_skipped_with_the_hot_log_are_not_missing() -> None:
     for start, end in ((None, None), ("3:5", None), ("9:100", None), ("3:0", "9:100")):
-        assert told(TIERED, start, end) is None
+        assert missing_message(TIERED, start, end) is None
     for start in ("1:0", "10:0"):
-        text = told(TIERED, start)
+        text = missing_message(TIERED, start)
         assert text is not None
-        assert "and 7:0 through 7:4 is there" in text
+        assert "and 7:0 through 7:4 is available" in text
 
 
 def test_nothing_more_is_expected_of_a_ledger_that_has_ended() -> None:
     ended = RetainedRange.of(TOPIC, ledger_list((3, 10)), Layout.of([(3, 10)]), hot=True)
-    assert told(ended, None, "3:99") is None
-    assert told(ended, "3:10") is None
-    assert told(ended, "3:11") is not None
+    assert missing_message(ended, None, "3:99") is None
+    assert missing_message(ended, "3:10") is None
+    assert missing_message(ended, "3:11") is not None
 
 
 @pytest.mark.parametrize(
-    ("window", "why"),
+    ("scan_range", "why"),
     [
-        (Window.of("3:1", "3:0", None, None, 0), "end 3:0 lies before start 3:1"),
-        (Window.of("3:1:2", "3:1:1", None, None, 0), "end 3:1 lies before start 3:1"),
-        (Window.of(None, None, 10, 9, 0), "until (epoch millisecond 9) lies before since (10)"),
-        (Window.of("3:1", "3:1", 10, 10, 0), None),
-        (Window.of("latest", None, None, None, 0), None),
-        (Window.of(None, "earliest", None, None, 0), None),
+        (ScanRange.of("3:1", "3:0", None, None, 0), "end 3:0 is before start 3:1"),
+        (ScanRange.of("3:1:2", "3:1:1", None, None, 0), "end 3:1 is before start 3:1"),
+        (ScanRange.of(None, None, 10, 9, 0), "until (epoch millisecond 9) is before since (10)"),
+        (ScanRange.of("3:1", "3:1", 10, 10, 0), None),
+        (ScanRange.of("latest", None, None, None, 0), None),
+        (ScanRange.of(None, "earliest", None, None, 0), None),
     ],
 )
-def test_bounds_that_are_the_wrong_way_round_are_known(window: Window, why: str | None) -> None:
-    assert window.contradiction == why
+def test_bounds_that_are_the_wrong_way_round_are_known(scan_range: ScanRange, why: str | None) -> None:
+    assert scan_range.contradiction == why

@@ -27,10 +27,10 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths, managed_ledger_path
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.counters import ReadCounters
-from afterglow.read.hot_readers import RemoteHot
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
-from afterglow.read.tiered import TieredSource
+from afterglow.read.entry_source import TieredEntrySource
+from afterglow.read.hot_readers import RemoteHotLog
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.read.topic_reader import TopicReader, TopicView
 from afterglow.storage import CountingStore
 from afterglow.tier.locations import Tiers
@@ -73,8 +73,10 @@ class Search:
     def __init__(self, world: ReadWorld, path: str) -> None:
         self.counters = ReadCounters()
         self._counting = world.counting
-        tiers = TierSource(Tiers(lambda _: world.counting), world.config, Locator(world.metadata, AfterglowPaths()))
-        source = TieredSource(TOPIC, world.hot, tiers, lambda: world.policy, self.counters)
+        tiers = TierReader(
+            Tiers(lambda _: world.counting), world.config, ObjectLocator(world.metadata, AfterglowPaths())
+        )
+        source = TieredEntrySource(TOPIC, world.hot, tiers, lambda: world.policy, self.counters)
         self.find: Callable[[int], Position]
         if path == "library":
             self.find = TopicReader(TopicView.pin(TOPIC, world.info, world.hot), source).find_by_time
@@ -94,7 +96,7 @@ class Search:
         return heads, gets - ranged, ranged
 
 
-def open_ledger(world: ReadWorld, source: TieredSource) -> ManagedLedger:
+def open_ledger(world: ReadWorld, source: TieredEntrySource) -> ManagedLedger:
     """The topic as the broker opens it, with nothing in the tail cache."""
     metadata = MemoryMetadataStore()
     metadata.put(managed_ledger_path(TOPIC), serialize_managed_ledger(world.info), MUST_NOT_EXIST)
@@ -110,7 +112,7 @@ def open_ledger(world: ReadWorld, source: TieredSource) -> ManagedLedger:
 
 
 class PlainScan:
-    """Finds the first entry whose time is at or after a moment by looking at all of them.
+    """Finds the first entry whose time is at or after a given time by reading all of them.
 
     Unstamped entries between stamped ones are markers, and have no time.
     """
@@ -125,7 +127,7 @@ class PlainScan:
                 self.times.append((Position(row.ledgerId, entry_id), time_ms))
 
     def find(self, time_ms: int) -> Position:
-        """That entry, else the position behind the last one."""
+        """That entry, else the position after the last one."""
         found = (position for position, its_ms in self.times if its_ms >= time_ms)
         return next(found, self.times[-1][0].next())
 
@@ -141,7 +143,7 @@ class PlainScan:
 def random_entries(rng: random.Random, now: int) -> tuple[list[bytes], int | None]:
     """Entries of a ledger, and the broker time of the last if all but markers have one.
 
-    Broker times never go back; a few markers without one stand between the first and the last. Some ledgers have no
+    Broker times never go back; a few markers without one are between the first and the last. Some ledgers have no
     broker times at all, or only from some entry on.
     """
     count, unstamped = rng.randint(1, 60), 0
@@ -188,7 +190,7 @@ def random_world(rng: random.Random) -> tuple[ReadWorld, int]:
                 for first, end in zip([0, *(end + 1 for end in ends)], ends, strict=False):
                     pending.append((row, first, end))
                     if how == "begun" or end < last or rng.random() < 0.6:
-                        flush()  # else it goes on with the next ledger
+                        flush()  # else the segment continues with the next ledger
                 if how == "begun":
                     continue
             case _:
@@ -223,7 +225,7 @@ def many_segments(
 
 
 def location(world: ReadWorld, number: int) -> Position:
-    """Where an entry of a topic stands, by its number in it."""
+    """Position of an entry of a topic, by its number."""
     for row in world.info.ledgerInfo:
         if number < row.entries:
             break
@@ -242,25 +244,25 @@ def test_a_search_finds_what_a_plain_scan_finds(seed: int) -> None:
     world, end = random_world(rng)
     plain = PlainScan(world)
     library, broker = (Search(world, path) for path in PATHS)
-    moments = [rng.randrange(900, end + 100) for _ in range(10)]
-    moments += [rng.choice(plain.times)[1] + rng.randint(-1, 1) for _ in range(10)]
-    for moment in (0, *moments, end + 10_000):
-        assert library.find(moment) == broker.find(moment) == plain.find(moment), moment
-        assert broker.ledger.reader.last_before(moment) == plain.last_before(moment), moment
+    times_ms = [rng.randrange(900, end + 100) for _ in range(10)]
+    times_ms += [rng.choice(plain.times)[1] + rng.randint(-1, 1) for _ in range(10)]
+    for time_ms in (0, *times_ms, end + 10_000):
+        assert library.find(time_ms) == broker.find(time_ms) == plain.find(time_ms), time_ms
+        assert broker.ledger.reader.last_before(time_ms) == plain.last_before(time_ms), time_ms
 
 
 @by_either_path
-def test_every_moment_of_a_stamped_topic_is_found(path: str) -> None:
+def test_every_time_of_a_stamped_topic_is_found(path: str) -> None:
     world = many_segments(6, per_ledger=2)
     search = Search(world, path)
-    for moment in range(-1, 10 * 6 * 40 + 12, 3):
-        assert search.find(moment) == location(world, min(max(-(-moment // 10), 0), 6 * 40)), moment
+    for time_ms in range(-1, 10 * 6 * 40 + 12, 3):
+        assert search.find(time_ms) == location(world, min(max(-(-time_ms // 10), 0), 6 * 40)), time_ms
 
 
 @by_either_path
 def test_of_entries_with_equal_times_the_first_is_found(path: str) -> None:
     world = ReadWorld()
-    times = [5] * 30 + [7] * 130 + [9] * 40  # a time may go on over blocks, segments and ledgers
+    times = [5] * 30 + [7] * 130 + [9] * 40  # a time may span blocks, segments and ledgers
     for begin in (0, 100):
         row = world.add([stamped(time, 100) for time in times[begin : begin + 100]])
         set_text(row, BROKER_TIME, str(times[begin + 99]))
@@ -268,20 +270,20 @@ def test_of_entries_with_equal_times_the_first_is_found(path: str) -> None:
         world.offload_v2([(row, 50, 99)], block_bytes=500)
         world.free(row)
     search = Search(world, path)
-    for moment, number in ((0, 0), (5, 0), (6, 30), (7, 30), (8, 160), (9, 160), (10, 200)):
-        assert search.find(moment) == location(world, number), moment
+    for time_ms, number in ((0, 0), (5, 0), (6, 30), (7, 30), (8, 160), (9, 160), (10, 200)):
+        assert search.find(time_ms) == location(world, number), time_ms
 
 
 @by_either_path
-def test_every_moment_is_found_where_the_index_tells_no_times(path: str) -> None:
+def test_every_time_is_found_if_the_index_has_no_times(path: str) -> None:
     world = ReadWorld()
     row = world.add([stamped(None if at % 7 == 3 else 10 * at) for at in range(100)])
     world.offload_v1(row, block_bytes=700, statistics=False)
     world.free(row)
     search = Search(world, path)
-    for moment in range(0, 991, 5):
-        entry_id = -(-moment // 10)
-        assert search.find(moment) == Position(row.ledgerId, entry_id + (entry_id % 7 == 3)), moment
+    for time_ms in range(0, 991, 5):
+        entry_id = -(-time_ms // 10)
+        assert search.find(time_ms) == Position(row.ledgerId, entry_id + (entry_id % 7 == 3)), time_ms
 
 
 @by_either_path
@@ -316,8 +318,8 @@ def test_bursts_and_markers_in_large_blocks_do_not_mislead(path: str) -> None:
     world.offload_v1(row, block_bytes=8 << 20)
     world.free(row)
     search, plain = Search(world, path), PlainScan(world)
-    for moment in [rng.randrange(900, now + 10) for _ in range(40)] + [time for time in stamps if time is not None]:
-        assert search.find(moment) == plain.find(moment), (seed, moment)
+    for time_ms in [rng.randrange(900, now + 10) for _ in range(40)] + [time for time in stamps if time is not None]:
+        assert search.find(time_ms) == plain.find(time_ms), (seed, time_ms)
 
 
 # --- what it costs ---
@@ -349,13 +351,13 @@ def test_a_seek_costs_one_index_and_one_ranged_get_however_many_segments_there_a
 
 
 @by_either_path
-def test_a_seek_between_ledgers_touches_one_of_them_and_behind_the_last_none(path: str) -> None:
+def test_a_seek_between_ledgers_reads_one_of_them_and_after_the_last_none(path: str) -> None:
     world = many_segments(12, per_ledger=3)
     end = 12 * 40
     for number in (0, 1, 119, 120, 121, 240, end - 1):
-        for moment in (10 * number - 9, 10 * number):
+        for time_ms in (10 * number - 9, 10 * number):
             search = Search(world, path)
-            assert search.find(moment) == location(world, number)
+            assert search.find(time_ms) == location(world, number)
             assert search.cost() == Cost(1, 1, 1)
     search = Search(world, path)
     assert search.find(10 * end) == location(world, end)
@@ -384,15 +386,15 @@ def test_while_there_is_a_hot_copy_the_tier_is_not_asked(
             if how == "segments":
                 world.offload_v2([(row, 50, 99)], block_bytes=500)
     search = Search(world, path)
-    for moment in range(-5, 2_010, 35):
-        assert search.find(moment) == location(world, min(max(-(-moment // 10), 0), 200))
+    for time_ms in range(-5, 2_010, 35):
+        assert search.find(time_ms) == location(world, min(max(-(-time_ms // 10), 0), 200))
     assert search.cost() == Cost(0, 0, 0)
     assert search.counters.counts().entries == {}  # a search is not a read
 
 
 @by_either_path
 def test_a_hot_copy_that_is_missing_unexpectedly_is_searched_for_in_the_tier_by_its_index(path: str) -> None:
-    """The list does not say that the hot copy is gone, and it is."""
+    """The hot copy is deleted, and the ledger list does not show it."""
     world = many_segments(8)
     world.info.ledgerInfo[0].offloadContext.bookkeeperDeleted = False
     search = Search(world, path)
@@ -402,7 +404,7 @@ def test_a_hot_copy_that_is_missing_unexpectedly_is_searched_for_in_the_tier_by_
 
 @by_either_path
 def test_a_ledger_whose_end_is_not_recorded_costs_no_more(path: str) -> None:
-    """As the newest one of a topic whose hot log is left out: the list records the time of its end when it closes."""
+    """As the newest ledger of a topic whose hot log is skipped: the list records its last time when it closes."""
     world = many_segments(8)
     del world.info.ledgerInfo[0].properties[:]
     for number in (0, 150, 319):
@@ -488,8 +490,8 @@ def test_message_expiry_costs_what_a_seek_costs() -> None:
     assert search.cost() == Cost(0, 0, 0)
 
 
-def test_a_hot_log_behind_brokers_is_not_asked_for_what_a_tier_has() -> None:
-    class Brokers(RemoteHot):
+def test_a_remote_hot_log_is_not_asked_for_entries_of_the_tier() -> None:
+    class Brokers(RemoteHotLog):
         def __init__(self, log: MemoryLog) -> None:
             self._log = log
             self.opened = 0

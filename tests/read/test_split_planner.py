@@ -6,9 +6,9 @@ from tests.support.read_world import TOPIC, ReadWorld, random_entries
 
 from afterglow.format.objects import INDEX_SUFFIX
 from afterglow.format.position import EARLIEST, LATEST, Position
+from afterglow.read.scan_range import ScanRange
 from afterglow.read.split_planner import SplitPlanner
 from afterglow.read.topic_reader import TopicReader, TopicView
-from afterglow.read.window import Window
 from afterglow.storage import MemoryStore
 
 WAIT_S = 30.0
@@ -35,7 +35,7 @@ def test_objects_are_opened_ahead_of_their_splits() -> None:
         world.free(row)
     view = TopicView.pin(TOPIC, world.info, world.hot)
     planner = SplitPlanner("t", TopicReader(view, world.source), world.tiers, world.policy, None, world.counters)
-    splits = list(planner.splits(EARLIEST, LATEST, Window()))
+    splits = list(planner.splits(EARLIEST, LATEST, ScanRange()))
     assert [Position(split.ledger_id, split.first) for split in splits] == [Position(row.ledgerId, 0) for row in rows]
     counts = world.counting.counts()
     assert counts["get"].requests == len(rows)

@@ -14,7 +14,7 @@ from tests.support.ledgers import message
 import afterglow
 from afterglow.config import BrokerConfig
 from afterglow.errors import ConfigError, CorruptEntry, HotLogUnavailable, TopicChanged
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.split_reader import SplitReader
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def entry(ledger: int, number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four ledgers: gone from the hot log, in both, in the hot log alone, and open."""
+    """Four ledgers: deleted from the hot log, in both copies, only in the hot log, and open."""
     path = tmp_path_factory.mktemp("home")
     with ServerHome(path) as server:
         groups = [[entry(n, i) for i in range(EACH)] for n in range(4)]
@@ -90,7 +90,7 @@ def test_the_priority_says_which_copy_a_split_names(topic: SourceTopic) -> None:
 
 
 def test_splits_of_an_object_are_whole_blocks(topic: SourceTopic) -> None:
-    in_tier = [split for split in topic.splits(split_bytes=1) if split.located is not None]
+    in_tier = [split for split in topic.splits(split_bytes=1) if split.tier_object is not None]
     of_first = [split for split in in_tier if split.ledger_id == in_tier[0].ledger_id]
     assert len(of_first) > 1
     assert [split.first for split in of_first[1:]] == [split.last + 1 for split in of_first[:-1]]
@@ -110,23 +110,25 @@ def test_splits_of_an_object_are_whole_blocks(topic: SourceTopic) -> None:
 def test_bounds_hold_inside_batches_and_by_time(topic: SourceTopic, bounds: dict[str, Any]) -> None:
     ids = [ledger.ledger_id for ledger in topic.ledgers()]
     begin_ms = int(topic.scan(columns=["broker_time"]).read_all()["broker_time"][0].value) // 1000
-    window: dict[str, Any] = {
+    scan_range: dict[str, Any] = {
         name: begin_ms + value * APART_MS if isinstance(value, int) else value.format(*ids)
         for name, value in bounds.items()
     }
-    expected = topic.scan(**window).read_all()
-    found = read(list(topic.splits(**window, split_bytes=1)))
+    expected = topic.scan(**scan_range).read_all()
+    found = read(list(topic.splits(**scan_range, split_bytes=1)))
     assert found.equals(expected) if expected.num_rows else found is None
 
 
 @pytest.mark.parametrize("priority", ["tiered-first", "bookkeeper-first"])
 def test_a_hot_ledger_is_cut_by_its_bytes(topic: SourceTopic, priority: str) -> None:
     splits = [
-        split for split in topic.splits(read_priority=priority, split_bytes=100_000) if split.order[0] is Tier.HOT
+        split
+        for split in topic.splits(read_priority=priority, split_bytes=100_000)
+        if split.order[0] is StorageTier.HOT
     ]
     by_ledger: dict[int, list[Split]] = {}
     for split in splits:
-        if split.order[0] is Tier.HOT:
+        if split.order[0] is StorageTier.HOT:
             by_ledger.setdefault(split.ledger_id, []).append(split)
     for parts in by_ledger.values():
         assert len(parts) > 1
@@ -135,12 +137,12 @@ def test_a_hot_ledger_is_cut_by_its_bytes(topic: SourceTopic, priority: str) -> 
         assert sum(split.size_bytes for split in parts) > EACH // 4 * ENTRY_BYTES
 
 
-def test_a_window_of_time_cuts_also_what_is_in_the_hot_log(topic: SourceTopic) -> None:
+def test_a_range_of_times_also_prunes_the_hot_log(topic: SourceTopic) -> None:
     times = topic.scan(columns=["broker_time", "ledger_id", "entry_id"], start=f"{topic.ledgers()[2].ledger_id}:0")
     at = times.read_all().to_pylist()
     since, until = at[EACH]["broker_time"], at[-EACH]["broker_time"]
     splits = list(topic.splits(since=since, until=until))
-    assert [split.order[0] for split in splits] == [Tier.HOT, Tier.HOT]
+    assert [split.order[0] for split in splits] == [StorageTier.HOT, StorageTier.HOT]
     wanted = [row for row in at if since <= row["broker_time"] < until]
     count = len({(row["ledger_id"], row["entry_id"]) for row in wanted})
     assert count <= sum(split.entries for split in splits) <= count + len(splits)
@@ -168,16 +170,14 @@ def make(path: Path, *, free: bool = False, **changes: object) -> tuple[str, Spl
     return key, tiered, hot
 
 
-def test_an_object_that_is_gone_is_served_by_the_hot_log_and_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_object_is_served_by_the_hot_log_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key, tiered, _ = make(tmp_path)
     (tmp_path / "tier" / key).unlink()
     assert read([tiered])["tier"].to_pylist() == ["hot", "hot"]
     assert [record.levelname for record in caplog.records if key in record.getMessage()] == ["WARNING"]
 
 
-def test_a_hot_copy_that_is_gone_is_served_by_the_tier_in_silence(
+def test_a_deleted_hot_copy_is_served_by_the_tier_and_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(tmp_path)
@@ -188,17 +188,17 @@ def test_a_hot_copy_that_is_gone_is_served_by_the_tier_in_silence(
     assert not caplog.records
 
 
-def test_entries_in_no_copy_any_more_are_one_clear_error(tmp_path: Path) -> None:
+def test_entries_in_no_copy_raise_one_clear_error(tmp_path: Path) -> None:
     key, tiered, hot = make(tmp_path, free=True)
     (tmp_path / "tier" / key).unlink()
-    with pytest.raises(TopicChanged, match=rf"{tiered.ledger_id}:0 to 1 are not there any more: .*{key}"):
+    with pytest.raises(TopicChanged, match=rf"{tiered.ledger_id}:0 to 1 do not exist any more: .*{key}"):
         read([tiered])
     (tmp_path / "hot" / "ledgers" / f"{hot.ledger_id}.ledger").unlink()
     with pytest.raises(TopicChanged, match="start the read again"):
         read([hot])
 
 
-def test_a_hot_log_that_is_elsewhere_is_told_with_the_cure(tmp_path: Path) -> None:
+def test_an_unreachable_hot_log_is_reported_with_the_fix(tmp_path: Path) -> None:
     _, tiered, hot = make(tmp_path)
     home = tmp_path.rename(tmp_path.with_name("elsewhere"))
     with pytest.raises(HotLogUnavailable, match="server's machine"):
@@ -208,31 +208,31 @@ def test_a_hot_log_that_is_elsewhere_is_told_with_the_cure(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("skips", [True, False])
-def test_what_is_no_message_is_left_out_only_where_the_topic_says_so(tmp_path: Path, *, skips: bool) -> None:
+def test_invalid_messages_are_skipped_only_if_the_policy_says_so(tmp_path: Path, *, skips: bool) -> None:
     with ServerHome(tmp_path) as server:
         server.write(TOPIC, [message(b"1"), b"no message", message(b"2")])
     with afterglow.connect(tmp_path) as source:
         (split,) = source.topic(TOPIC).splits()
     reader = SplitReader(BrokerConfig())
-    told: list[CorruptEntry] = []
+    reported: list[CorruptEntry] = []
     split = replace(split, skips_damage=skips)
     if skips:
-        (batch,) = reader.batches(split, ["value"], report=told.append)
+        (batch,) = reader.batches(split, ["value"], report=reported.append)
         assert batch.column("value").to_pylist() == [b"1", b"2"]
-        assert [f"{split.ledger_id}:1" in str(error) for error in told] == [True]
+        assert [f"{split.ledger_id}:1" in str(error) for error in reported] == [True]
     else:
         with pytest.raises(CorruptEntry):
-            list(reader.batches(split, ["value"], report=told.append))
+            list(reader.batches(split, ["value"], report=reported.append))
 
 
-def test_neighbours_are_every_stretch_of_the_topic_and_travel_packed(topic: SourceTopic) -> None:
+def test_neighbours_are_every_range_of_the_topic_and_travel_packed(topic: SourceTopic) -> None:
     splits = list(topic.splits(split_bytes=1))
-    (around,) = {split.around for split in splits}
-    first, *_ = neighbours = around.neighbours()
+    (neighbourhood,) = {split.neighbourhood for split in splits}
+    first, *_ = neighbours = neighbourhood.neighbours()
     assert [each.ledger_id for each in neighbours] == [ledger.ledger_id for ledger in topic.ledgers()]
     assert all((each.first, each.last) == (0, EACH - 1) for each in neighbours)
     assert [each.hot for each in neighbours] == [False, True, True, True]
-    assert [each.located is not None for each in neighbours] == [True, True, False, False]
-    assert first.located == splits[0].located
-    assert (around.first, around.last) == (True, True)
+    assert [each.tier_object is not None for each in neighbours] == [True, True, False, False]
+    assert first.tier_object == splits[0].tier_object
+    assert (neighbourhood.first, neighbourhood.last) == (True, True)
     assert len(pickle.dumps(splits)) < 400 * len(splits)

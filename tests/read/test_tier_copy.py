@@ -18,7 +18,7 @@ from afterglow.errors import CorruptBlock, StoreUnavailable
 from afterglow.format.blocks import decode_header
 from afterglow.format.frames import iter_entries
 from afterglow.read.messages import EntryBatches, MessageBatches
-from afterglow.read.window import Window
+from afterglow.read.scan_range import ScanRange
 from afterglow.storage.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def test_any_range_is_what_was_written(
 
 @pytest.mark.parametrize("scan", [True, False])
 @pytest.mark.parametrize("wrong", [{"ledger_id": 99}, {"first_entry_id": 1}])
-def test_a_block_that_the_index_does_not_tell_of_is_never_read(wrong: dict[str, Any], *, scan: bool) -> None:
-    """Without checksums, as Pulsar writes it, the block's header alone tells whose entries these are."""
+def test_a_block_that_contradicts_the_index_is_never_read(wrong: dict[str, Any], *, scan: bool) -> None:
+    """Without checksums, as Pulsar writes it, only the block's header names the ledger."""
     world = ReadWorld()
     row = world.add(random_entries([10] * 5))
     key = world.offload_v2([(row, 0, 4)], statistics=False)
@@ -89,7 +89,7 @@ def test_a_block_that_the_index_does_not_tell_of_is_never_read(wrong: dict[str, 
     header = replace(decode_header(data), **wrong).encode()
     world.store.put(key, header + data[len(header) :], metadata=world.store.head(key).metadata)
     read = world.source.scan(row, 0, 4) if scan else world.source.walk(row, 0, 4, MIB)
-    with pytest.raises(CorruptBlock, match="another block"):
+    with pytest.raises(CorruptBlock, match="contradicts the index"):
         ids_and_entries(read)
     world.tiers.close()
 
@@ -114,7 +114,7 @@ def test_a_full_read_fetches_hardly_more_than_it_delivers(max_bytes: int) -> Non
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
-def test_one_entry_costs_a_piece_or_two(layout: str) -> None:
+def test_one_entry_costs_one_or_two_stripes(layout: str) -> None:
     world = ReadWorld(policy=BrokerConfig(managed_ledger_offload_prefetch_rounds=0))
     row = offloaded(world, [1_000] * 30_000, layout, 64 * MIB if layout == "v1" else MIB)
     for number, entry_id in enumerate((29_999, 12_345, 20_000), 1):
@@ -123,7 +123,7 @@ def test_one_entry_costs_a_piece_or_two(layout: str) -> None:
     world.tiers.close()
 
 
-def test_a_scan_fetches_no_more_than_the_stretch_needs_and_in_large_requests() -> None:
+def test_a_scan_fetches_only_its_range_and_in_large_requests() -> None:
     world = ReadWorld()
     row = offloaded(world, [1_000] * 30_000, "v1", 64 * MIB)
     runs = list(world.source.scan(row, 2_000, 2_999))
@@ -133,7 +133,7 @@ def test_a_scan_fetches_no_more_than_the_stretch_needs_and_in_large_requests() -
     list(world.source.scan(row, 0, 29_999))
     world.tiers.close()
     assert world.counters.counts().requests == 1 + 4  # 29 MiB by eight
-    assert world.tiers.cached_bytes == 0
+    assert world.tiers._cache.stripes.size_bytes == 0
 
 
 def test_blocks_that_came_with_one_request_are_one_run() -> None:
@@ -147,10 +147,10 @@ def test_blocks_that_came_with_one_request_are_one_run() -> None:
         assert len(runs) == -(-sum(map(len, entries[first : last + 1])) // MIB)
         assert ids_and_entries(runs) == list(enumerate(entries))[first : last + 1]
         assert [bytes(each) for served in runs for each in served.run.entries()] == entries[first : last + 1]
-        rows = MessageBatches("t", Window())
+        rows = MessageBatches("t", ScanRange())
         published = [at for served in runs for batch in rows.of(served) for at in batch["publish_time"].to_pylist()]
         assert [round(at.timestamp() * 1_000) for at in published] == list(range(first, last + 1))
-        raw = EntryBatches("t", Window(), ["data"])
+        raw = EntryBatches("t", ScanRange(), ["data"])
         assert [each for served in runs for batch in raw.of(served) for each in batch["data"].to_pylist()] == entries[
             first : last + 1
         ]
@@ -159,7 +159,7 @@ def test_blocks_that_came_with_one_request_are_one_run() -> None:
     world.tiers.close()
 
 
-def test_a_larger_read_buffer_brings_adjacent_pieces_with_one_request() -> None:
+def test_a_larger_read_buffer_fetches_adjacent_stripes_with_one_request() -> None:
     policy = BrokerConfig(managed_ledger_offload_read_buffer_size_in_bytes=4 * MIB)
     world = ReadWorld(policy=policy)
     row = offloaded(world, [1_000] * 16_000, "v1", 64 * MIB)
@@ -174,10 +174,10 @@ def test_the_second_reader_of_a_block_without_a_table_does_not_begin_at_its_star
     world.source.read(row, 15_000, 15_000, 1)
     before = world.counters.counts().fetched_bytes
     assert before >= 14 * MIB
-    assert world.tiers.table_bytes > 0
-    world.tiers._cache.pieces.drop_idle()
+    assert world.tiers._cache.tables.size_bytes > 0
+    world.tiers._cache.stripes.evict_idle()
     world.clock.advance(10**6)
-    world.tiers._cache.pieces.drop_idle()
+    world.tiers._cache.stripes.evict_idle()
     assert world.source.read(row, 14_000, 14_000, 1).entries == world.entries[row.ledgerId][14_000:14_001]
     assert world.counters.counts().fetched_bytes - before <= 2 * MIB
     world.tiers.close()
@@ -194,16 +194,20 @@ def test_caches_stay_inside_their_bounds_and_forget_what_is_idle() -> None:
     for layout in LAYOUTS * 3:
         row = offloaded(world, [1_000] * 9_000, layout, 5 * MIB)
         assert sum(len(served.run.frames) for served in world.source.walk(row, 0, 8_999, 100_000)) == 9_000
-        assert 0 < world.tiers.cached_bytes <= 5 * MIB
-        assert 0 < world.tiers.index_bytes <= 10_000
-        assert world.tiers.table_bytes <= 3_000
+        assert 0 < world.tiers._cache.stripes.size_bytes <= 5 * MIB
+        assert 0 < world.tiers._objects.size_bytes <= 10_000
+        assert world.tiers._cache.tables.size_bytes <= 3_000
     world.tiers.close()
     world.clock.advance(599)
-    world.tiers.drop_idle()
-    assert world.tiers.cached_bytes
+    world.tiers.evict_idle()
+    assert world.tiers._cache.stripes.size_bytes
     world.clock.advance(2)
-    world.tiers.drop_idle()
-    assert (world.tiers.cached_bytes, world.tiers.index_bytes, world.tiers.table_bytes) == (0, 0, 0)
+    world.tiers.evict_idle()
+    assert (
+        world.tiers._cache.stripes.size_bytes,
+        world.tiers._objects.size_bytes,
+        world.tiers._cache.tables.size_bytes,
+    ) == (0, 0, 0)
 
 
 class Gate(StoreWrapper):
@@ -221,7 +225,7 @@ class Gate(StoreWrapper):
         return self.inner.get(key, start, end)
 
 
-def test_a_piece_is_fetched_once_however_many_ask() -> None:
+def test_a_stripe_is_fetched_once_for_concurrent_readers() -> None:
     world = ReadWorld(policy=BrokerConfig(managed_ledger_offload_prefetch_rounds=0))
     row = offloaded(world, [100] * 50, "v1", 5 * MIB)
     gate = Gate(world.counting.inner)
@@ -266,13 +270,13 @@ class Refusing(StoreWrapper):
         return self.inner.get(key, start, end)
 
 
-def test_who_reads_in_order_finds_the_next_piece_on_its_way() -> None:
+def test_sequential_reads_prefetch_the_next_stripe() -> None:
     world = ReadWorld()
     row = offloaded(world, [1_000] * 9_000, "v1", 64 * MIB)
     world.source.read(row, 0, 8_999, 1)
     world.tiers.close()  # waits for what is under way
     assert world.counters.counts().requests == 2
-    world.source.read(row, 6_000, 8_999, 1)  # somebody else, somewhere else: nothing is read ahead for them
+    world.source.read(row, 6_000, 8_999, 1)  # another reader at another position: nothing is prefetched for it
     world.tiers.close()
     assert world.counters.counts().requests == 3
 

@@ -14,16 +14,16 @@ from afterglow.errors import LedgerMissing
 from afterglow.format.frames import iter_entries
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.hot.local.log import LocalLog
-from afterglow.read.copies import Tier
-from afterglow.read.hot_readers import SharedHot
+from afterglow.read.copies import StorageTier
+from afterglow.read.hot_readers import SharedHotLog
 from afterglow.read.topic_reader import TopicReader, TopicView
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def mixed(world: ReadWorld) -> dict[Position, tuple[Tier, bytes]]:
-    """Six ledgers in every state; returns where each entry stands, and which tier should serve it."""
+def mixed(world: ReadWorld) -> dict[Position, tuple[StorageTier, bytes]]:
+    """Six ledgers in every state; returns the position of each entry, and the copy that should serve it."""
     rows = [world.add(random_entries([50] * 40, seed)) for seed in range(5)]
     rows.append(world.add(random_entries([50] * 10, 5), closed=False))
     world.offload_v1(rows[0])
@@ -34,13 +34,13 @@ def mixed(world: ReadWorld) -> dict[Position, tuple[Tier, bytes]]:
     world.offload_v1(rows[3], statistics=False)
     tiered = {rows[0].ledgerId: 40, rows[1].ledgerId: 40, rows[2].ledgerId: 30, rows[3].ledgerId: 40}
     return {
-        Position(row.ledgerId, at): (Tier.TIERED if at < tiered.get(row.ledgerId, 0) else Tier.HOT, data)
+        Position(row.ledgerId, at): (StorageTier.TIERED if at < tiered.get(row.ledgerId, 0) else StorageTier.HOT, data)
         for row in rows
         for at, data in enumerate(world.entries[row.ledgerId])
     }
 
 
-def found(topic: TopicReader, *args: Position, scan: bool) -> dict[Position, tuple[Tier, bytes]]:
+def found(topic: TopicReader, *args: Position, scan: bool) -> dict[Position, tuple[StorageTier, bytes]]:
     return {
         Position(served.run.ledger_id, at): (served.tier, bytes(data))
         for served in topic.read(*args, scan=scan)
@@ -72,8 +72,8 @@ def test_a_view_does_not_grow_and_a_reads_own_priority_wins() -> None:
     world.hot.open(world.info.ledgerInfo[-1].ledgerId).append((b"later",), lambda _: None)
     assert list(found(topic, scan=True)) == list(expected)
     tiers = [served.tier for served in topic.read(priority=ReadPriority.BOOKKEEPER_FIRST)]
-    assert tiers[:2] == [Tier.TIERED] * 2  # of which no hot copy is left
-    assert set(tiers[2:]) == {Tier.HOT}
+    assert tiers[:2] == [StorageTier.TIERED] * 2  # of which no hot copy is left
+    assert set(tiers[2:]) == {StorageTier.HOT}
     world.tiers.close()
 
 
@@ -94,7 +94,7 @@ def test_a_ledger_that_leaves_the_hot_log_while_it_is_read_is_found_in_the_tier(
     rest = list(runs)
     seen = [len(served.run.frames) for served in (first, *rest)]
     assert sum(seen) == 18_000
-    assert (first.tier, rest[-1].tier) == (Tier.HOT, Tier.TIERED)
+    assert (first.tier, rest[-1].tier) == (StorageTier.HOT, StorageTier.TIERED)
     with pytest.raises(LedgerMissing):
         list(TopicReader(view, world.source).read(scan=scan))
     world.tiers.close()
@@ -108,7 +108,7 @@ def test_the_hot_log_of_a_running_engine_is_read_beside_it(tmp_path: Path) -> No
         for number in range(100):
             ledger.append((b"entry %d" % number,), done.append)
         ledger.close()
-        shared = SharedHot(tmp_path)
+        shared = SharedHotLog(tmp_path)
         world = ReadWorld(hot=shared)  # type: ignore[arg-type]  # a hot log that is only read
         world.info.ledgerInfo.add(ledgerId=ledger.ledger_id, entries=100, size=1, timestamp=1)
         seen = found(TopicReader(TopicView.pin(TOPIC, world.info, shared), world.source), scan=True)

@@ -1,4 +1,4 @@
-"""What became of transactions: each stretch ahead is looked through once, and little of it is kept."""
+"""Outcomes of transactions: entries ahead are searched once, and the cache is bounded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watched:
         self.entries = 0
 
     def before(self, position: Position) -> Iterator[ServedRun]:
-        raise AssertionError(f"nothing before {position} tells of transactions")
+        raise AssertionError(f"nothing before {position} has markers of transactions")
 
     def after(self, position: Position) -> Iterator[ServedRun]:
         for served in self.topic.after(position):
@@ -57,20 +57,20 @@ def entry(transaction: int | None = None, kind: int | None = None) -> bytes:
     return encode_entry(metadata, b"v")
 
 
-def left_out(
+def skipped(
     transactions: Transactions, topic: OddTopic, start: Position = EARLIEST, end: Position = LATEST
 ) -> list[int]:
     """Entries of the only ledger that do not count."""
     found: list[int] = []
     for served in topic.runs(start, end):
         run = served.run
-        found += transactions.left_out(run, find_marks(run.data, run.frames)).tolist()
+        found += transactions.skipped(run, find_marks(run.data, run.frames)).tolist()
     return found
 
 
 def test_committed_ones_count_and_aborted_and_open_ones_do_not() -> None:
     topic = OddTopic({1: [entry(1), entry(2), entry(3), entry(), entry(1, COMMIT), entry(2, ABORT), entry(3)]})
-    assert left_out(Transactions(topic), topic) == [1, 2, 6]
+    assert skipped(Transactions(topic), topic) == [1, 2, 6]
 
 
 def test_only_open_ones_are_undecided() -> None:
@@ -86,30 +86,30 @@ def test_only_open_ones_are_undecided() -> None:
 
 def test_other_markers_tell_nothing() -> None:
     topic = OddTopic({1: [entry(1), entry(1, 20), entry(None, COMMIT), entry(1, 10), entry(2), entry(2, COMMIT)]})
-    assert left_out(Transactions(topic), topic) == [0]
+    assert skipped(Transactions(topic), topic) == [0]
 
 
-def test_every_stretch_ahead_is_looked_through_once() -> None:
+def test_entries_ahead_are_searched_once() -> None:
     many = [each for number in range(1, 100) for each in (entry(number), entry(number, COMMIT))]
     topic = OddTopic({1: [entry(0), *many]}, run_entries=5)  # 0 stays open
     watched = Watched(topic)
-    assert left_out(Transactions(watched), topic) == [0]
+    assert skipped(Transactions(watched), topic) == [0]
     assert watched.entries <= len(many)
 
 
 def test_a_marker_in_the_run_at_hand_is_not_fetched() -> None:
     topic = OddTopic({1: [entry(1), entry(), entry(1, COMMIT), entry(2), entry(2, COMMIT)]}, run_entries=100)
     watched = Watched(topic)
-    assert left_out(Transactions(watched), topic) == []
+    assert skipped(Transactions(watched), topic) == []
     assert watched.entries == 0
 
 
-def test_no_more_is_remembered_than_allowed() -> None:
+def test_the_cache_of_outcomes_is_bounded() -> None:
     many = [each for number in range(1, 500) for each in (entry(number), entry(number, COMMIT))]
     topic = OddTopic({1: [entry(0), *many]}, run_entries=3)
     transactions = Transactions(topic, 20)
     for served in topic.runs(EARLIEST, LATEST):
-        transactions.left_out(served.run, find_marks(served.run.data, served.run.frames))
+        transactions.skipped(served.run, find_marks(served.run.data, served.run.frames))
         assert len(transactions._known) <= 20
 
 
@@ -121,7 +121,7 @@ def test_readers_side_by_side_share_what_one_of_them_has_seen() -> None:
     runs = list(topic.runs(EARLIEST, LATEST))
     random.Random(3).shuffle(runs)
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda each: shared.left_out(each.run, find_marks(each.run.data, each.run.frames)), runs)
+        found = pool.map(lambda each: shared.skipped(each.run, find_marks(each.run.data, each.run.frames)), runs)
         assert not any(len(entries) for entries in found)
     assert watched.entries <= 2 * len(many)
 
@@ -142,17 +142,17 @@ def test_however_few_markers_are_kept_the_same_messages_count(seed: int, most: i
     topic = OddTopic({1: [entry(number, end) for number, end in entries]}, run_entries=rng.randint(1, 5))
     expected = [at for at, (number, end) in enumerate(entries) if end is None and ends[number] != COMMIT]
     transactions = Transactions(topic, most)
-    assert left_out(transactions, topic) == expected
+    assert skipped(transactions, topic) == expected
     assert len(transactions._known) <= most
 
 
 def test_an_end_that_is_not_the_topics_is_an_error_only_where_it_matters() -> None:
     topic = OddTopic({1: [entry(1), entry(1, COMMIT), entry(), entry(2)]}, run_entries=1)
     transactions = Transactions(Bounded(topic))
-    assert left_out(transactions, topic, end=Position(1, 3)) == []
+    assert skipped(transactions, topic, end=Position(1, 3)) == []
     for _ in range(2):
         with pytest.raises(OutOfReach):
-            left_out(transactions, topic, Position(1, 3))
+            skipped(transactions, topic, Position(1, 3))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -164,7 +164,7 @@ def test_a_topic_without_transactions_asks_for_nothing(seed: int) -> None:
         for ledger, entries in topic.ledgers.items()
     })  # fmt: skip
     watched = Watched(plain)
-    assert left_out(Transactions(watched), plain) == []
+    assert skipped(Transactions(watched), plain) == []
     assert watched.entries == 0
 
 

@@ -51,9 +51,9 @@ def test_random_bytes_are_decoded_or_refused(seed: int) -> None:
     definition = RandomTypes(random).record(4)
     values = [random.randbytes(random.choice([0, 1, 5, 30, 200])) for _ in range(500)]
     decoder = TypedColumns({TOPIC: [avro(definition)]}, ["value", "_corrupt"])
-    for piece in decoder.of(messages(values), TOPIC):
-        piece.validate(full=True)
-        assert piece.column("value").is_null() == piece.column("_corrupt").is_valid()
+    for batch in decoder.of(messages(values), TOPIC):
+        batch.validate(full=True)
+        assert batch.column("value").is_null() == batch.column("_corrupt").is_valid()
 
 
 def test_every_bit_that_flips_is_decoded_or_refused() -> None:
@@ -110,7 +110,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     assert rows[0]["_corrupt"] == "schema version 0: a: a text is not UTF-8"
 
 
-def test_a_definition_that_refers_to_itself_is_no_column() -> None:
+def test_a_recursive_definition_makes_no_column() -> None:
     definition = record(a="int", next=["null", "R"])
     rows = typed([avro(definition)], messages([b"\x02\x00"]))
     assert rows[0]["value"] == b"\x02\x00"
@@ -135,7 +135,7 @@ def test_definitions_that_grow_by_reuse_are_refused() -> None:
      b'{"type":"enum","name":"E"}', b'{"type":"fixed","name":"F"}', b'{"type":"array"}', b'{"type":7}',
      b'{"type":"record","name":"R","fields":[{"name":"a"}]}', b'{"type":"array","items":"null"}', b'"null"'],
 )  # fmt: skip
-def test_what_is_no_definition_leaves_bytes_and_a_reason(definition: bytes) -> None:
+def test_an_invalid_definition_leaves_bytes_and_a_reason(definition: bytes) -> None:
     rows = typed([SchemaVersion(version(0), "AVRO", definition)], messages([b"abc"]))
     assert rows[0]["value"] == b"abc"
     assert rows[0]["_corrupt"].startswith("schema version 0 ")

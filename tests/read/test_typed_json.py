@@ -114,7 +114,7 @@ def test_what_python_refuses_is_refused_and_spoils_no_other_row(seed: int) -> No
      '{"a":+1}', '{"a":.5}', '{"a":1.}', '{"a":1e}', '{"a":-}', '{"a":tru}', '{"a":truth}', '{"b":fals}', '{"b":[1 2]}',
      '{"b":[1,]}', '{"b":[}', '{"b":{]}', '{"b":"\n"}', '{"b":"\\', '{"b":x}'],
 )  # fmt: skip
-def test_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     assert one("double", text)["why"] is not None
 
 
@@ -183,16 +183,16 @@ def test_many_items_and_much_text_grow_their_columns() -> None:
     assert [row["value"] for row in rows] == [expected(value) for value in values]
 
 
-def test_rows_that_take_too_much_memory_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_take_too_much_memory_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afterglow.format.typed.columns.MOST_BYTES", 20_000)
     definition = {"type": "record", "name": "R", "fields": [
         {"name": "f", "type": {"type": "array", "items": {"type": "record", "name": "I", "fields": [
             {"name": f"x{n}", "type": "long"} for n in range(50)]}}}]}  # fmt: skip
     texts = [b'{"f":[' + b"{}," * n + b"{}]}" for n in (3, 4, 1000, 2, 5, 1)]
     decoder = TypedColumns({TOPIC: schema(definition)}, ["entry_id", "value", "_corrupt"])
-    pieces = list(decoder.of(messages(texts), TOPIC))
-    assert len(pieces) > 1
-    rows = [row for piece in pieces for row in piece.to_pylist()]
+    batches = list(decoder.of(messages(texts), TOPIC))
+    assert len(batches) > 1
+    rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["entry_id"] for row in rows] == list(range(6))
     assert [row["value"] and len(row["value"]["f"]) for row in rows] == [4, 5, None, 3, 6, 2]
     assert rows[2]["_corrupt"].startswith("schema version 0: it takes more than")

@@ -64,7 +64,7 @@ def test_either_side_may_be_damaged() -> None:
         "schema version 0: key: it does not have the length of its type",
         "schema version 0: value: a text is not UTF-8",
         "schema version 0: value: a text is not UTF-8",
-        *["the value is no pair: its lengths of key and value do not fit it"] * 3,
+        *["the value is not a valid key-value pair: the lengths of key and value do not match its size"] * 3,
     ]
 
 
@@ -86,7 +86,7 @@ def test_the_encoding_may_change_between_versions() -> None:
     assert [(row["key"], row["value"]) for row in rows] == [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")]
 
 
-def test_a_definition_that_holds_no_two_is_said() -> None:
+def test_a_pair_definition_without_two_schemas_is_reported() -> None:
     broken = SchemaVersion(version(0), "KEY_VALUE", b"\0\0\0\x09x", {})
     rows = typed([broken], messages([b"abc"]))
     assert rows == [{"value": b"abc", "_corrupt": "schema version 0 ends within the definition of its key"}]

@@ -33,7 +33,7 @@ from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.sqlite import SqliteMetadataStore
 from afterglow.metadata.store import MUST_NOT_EXIST
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.tier.locations import location_record
 
 if TYPE_CHECKING:
@@ -141,12 +141,12 @@ def test_entries_are_byte_equal_and_name_their_tier(
             for at, data in enumerate(server.hot.open(ledger_id).read(0, EACH))
         }
     assert [location for location, _, _ in found] == [Position(id_, at) for id_ in ledgers for at in range(EACH)]
-    assert {tier for location, _, tier in found if location.ledger_id in ledgers[:2]} == {Tier.TIERED}
+    assert {tier for location, _, tier in found if location.ledger_id in ledgers[:2]} == {StorageTier.TIERED}
     for location, data, tier in found:
         assert data.endswith(groups()[ledgers.index(location.ledger_id)][location.entry_id])
-        if tier is Tier.HOT:
+        if tier is StorageTier.HOT:
             assert data == stored[location.ledger_id, location.entry_id]
-    assert source.counters.counts().entries == {Tier.TIERED: 2 * EACH, Tier.HOT: 2 * EACH}
+    assert source.counters.counts().entries == {StorageTier.TIERED: 2 * EACH, StorageTier.HOT: 2 * EACH}
 
 
 def test_entries_as_a_table_are_those_of_the_runs(topic: SourceTopic) -> None:
@@ -252,12 +252,12 @@ def test_times_bound_by_broker_time_and_pass_over_ledgers(home: ServerHome, sour
     begin = home.clock.now_ms() - LEDGERS * EACH * APART_MS
     since, until = begin + 7 * APART_MS, begin + 9 * APART_MS
     assert values(topic, None, None, since, until) == expected(7, 9)
-    assert source.counters.counts().entries == {Tier.TIERED: EACH}  # of the ledger that holds them, and no other
+    assert source.counters.counts().entries == {StorageTier.TIERED: EACH}  # of the ledger that holds them, and no other
     moment = datetime.fromtimestamp(since / 1000, UTC)
     assert values(topic, since=moment) == values(topic, since=moment.isoformat()) == expected(7)
     assert values(topic, since=moment + timedelta(milliseconds=1)) == expected(8)
     assert values(topic, until=str(until)) == expected(0, 9)
-    assert values(topic, since="1m") == []  # the clock of the test stands in the past
+    assert values(topic, since="1m") == []  # the clock of the test is in the past
     assert topic.scan(None, None, since, until, ["entry_id"], include="entries").read_all()["entry_id"].to_pylist() == [
         2,
         3,
@@ -300,7 +300,7 @@ def test_columns_come_in_the_order_asked_for_and_may_be_none(topic: SourceTopic)
 
 @pytest.mark.parametrize("bad", ["2026-11-15T20:00:00", "yesterday", "-5", "15 parsecs", ""])
 def test_a_time_that_is_none_is_refused_before_anything_is_read(topic: SourceTopic, bad: str) -> None:
-    with pytest.raises(ConfigError, match="is no time"):
+    with pytest.raises(ConfigError, match="is not a valid time"):
         topic.messages(since=bad)
 
 
@@ -309,7 +309,7 @@ def test_a_position_that_is_none_is_refused(topic: SourceTopic) -> None:
         topic.entries("first")
 
 
-# --- what a source tells ---
+# --- ledgers, segments and topics ---
 
 
 def test_ledgers_tell_where_they_are(topic: SourceTopic, ledgers: list[int]) -> None:
@@ -340,7 +340,7 @@ def test_segments_tell_what_their_records_say(home: ServerHome, ledgers: list[in
         topic.segments()
 
 
-def test_topics_are_listed_and_a_missing_one_is_told_with_near_names(source: Source) -> None:
+def test_topics_are_listed_and_a_missing_one_is_reported_with_similar_names(source: Source) -> None:
     assert source.topics() == (TOPIC,)
     with pytest.raises(TopicMissing, match=r"no topic persistent://public/default/tt; did you mean .*default/t\?"):
         source.topic("tt")
@@ -348,7 +348,7 @@ def test_topics_are_listed_and_a_missing_one_is_told_with_near_names(source: Sou
         source.topic("non-persistent://public/default/t")
 
 
-def test_a_home_that_is_none_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+def test_an_invalid_home_is_reported_and_nothing_is_created(tmp_path: Path) -> None:
     with pytest.raises(MetadataUnavailable, match="no such directory"):
         afterglow.connect(str(tmp_path / "absent"))
     with pytest.raises(MetadataUnavailable, match=r"no metadata\.db"):
@@ -358,7 +358,7 @@ def test_a_home_that_is_none_is_told_and_nothing_is_made(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1", "pulsar://127.0.0.1:6650", "s3://bucket"])
 def test_sources_of_other_kinds_are_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no address; .*http://HOST:8080 or zk://HOST"):
+    with pytest.raises(ConfigError, match=r"invalid source address .*; expected .*http://HOST:8080 or zk://HOST"):
         afterglow.connect(address)
 
 
@@ -415,9 +415,9 @@ def test_damage_in_the_tier_names_object_and_position(home: ServerHome) -> None:
     flip(home.path / "tier" / key, 200)
     with afterglow.connect(home.path) as source:
         topic = source.topic("t")
-        with pytest.raises(CorruptBlock, match=f"{key}.*{first}:") as told:
+        with pytest.raises(CorruptBlock, match=f"{key}.*{first}:") as reported:
             values(topic)
-        assert "block" in str(told.value)
+        assert "block" in str(reported.value)
         assert values(topic, f"{second}:0") == expected(EACH, 2 * EACH)
 
 
@@ -432,8 +432,8 @@ def test_damage_in_the_hot_log_is_found_by_the_entrys_own_checksum(
         with pytest.raises(CorruptEntry, match=f"entry {spoilt}:{EACH - 1}: its CRC32C"):
             list(batches)
     monkeypatch.setenv("AFTERGLOW_CONF_damagedDataPolicy", "skip-and-report")
-    told: list[CorruptEntry] = []
+    reported: list[CorruptEntry] = []
     with afterglow.connect(home.path) as source:
-        rows = [row for part in source.topic("t").messages(report=told.append) for row in part.to_pylist()]
+        rows = [row for part in source.topic("t").messages(report=reported.append) for row in part.to_pylist()]
     assert [row["value"].decode() for row in rows] == expected(0, 3 * EACH - 1) + expected(3 * EACH)
-    assert [str(error).partition(": ")[0] for error in told] == [f"entry {spoilt}:{EACH - 1}"]
+    assert [str(error).partition(": ")[0] for error in reported] == [f"entry {spoilt}:{EACH - 1}"]

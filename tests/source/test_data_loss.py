@@ -1,4 +1,4 @@
-"""Ranges that a topic does not hold any more, as programs and people ask for them: told of, or refused."""
+"""Requested ranges that a topic does not hold any more: reported, or refused."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_a_read_of_what_was_trimmed_warns_or_fails(
         assert not caplog.records
         assert count(topic, start="0:1") == 6
         assert f"{TOPIC} from 0:1 to latest: 0:1 to {second}:0 was trimmed" in caplog.text
-        assert f"{second}:0 through {third}:2 is there" in caplog.text
+        assert f"{second}:0 through {third}:2 is available" in caplog.text
         caplog.clear()
         assert count(topic, start=f"{third}:4") == 0
         assert f"{third}:4 to latest was never written" in caplog.text
         caplog.clear()
         assert count(topic, start=f"{third}:1", end=f"{second}:1") == 0
-        assert f"end {second}:1 lies before start {third}:1; swap the two" in caplog.text
+        assert f"end {second}:1 is before start {third}:1; swap the two" in caplog.text
         for start in ("0:1", f"{third}:4"):
             with pytest.raises(EntriesMissing, match=f"{TOPIC} from {start} to latest"):
                 count(topic, start=start, fail_on_data_loss=True)
@@ -81,7 +81,7 @@ def test_a_time_before_the_first_entry_that_is_left_loses_nothing(
     assert not caplog.records
 
 
-def test_each_partition_is_told_of_and_none_is_read_where_one_fails(
+def test_each_partition_is_reported_and_none_is_read_if_one_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ServerHome(tmp_path) as server:
@@ -138,7 +138,7 @@ def test_a_batch_warns_of_what_was_trimmed(home: tuple[Path, int, int], caplog: 
         assert f"{TOPIC} from 99:0 to latest: 99:0 to latest was never written" in caplog.text
         caplog.clear()
         assert planned(path, start=f"{third}:1", end=f"{second}:1") == 0
-        assert f"end {second}:1 lies before start {third}:1" in caplog.text
+        assert f"end {second}:1 is before start {third}:1" in caplog.text
 
 
 @pytest.mark.parametrize("start", ["0:1", "99:0"])

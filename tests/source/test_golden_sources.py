@@ -79,8 +79,8 @@ def admin(bucket: S3Server) -> Iterator[RecordedAdmin]:
         yield admin
 
 
-def found(source: Source, case: GoldenCase, **window: Any) -> list[dict[str, Any]]:
-    table = source.topic(case.about["topic"]).scan(**window).read_all()
+def found(source: Source, case: GoldenCase, **scan_range: Any) -> list[dict[str, Any]]:
+    table = source.topic(case.about["topic"]).scan(**scan_range).read_all()
     assert set(table["tier"].to_pylist()) <= {"tiered"}
     return [golden.as_manifest(row) for row in batch_rows(table)]
 
@@ -97,13 +97,13 @@ def test_a_cluster_is_read_by_its_admin_api_from_where_its_policies_say(name: st
         assert found(source, CASES[name]) == CASES[name].seen()
 
 
-def test_schemas_are_what_the_admin_api_tells(admin: RecordedAdmin) -> None:
+def test_schemas_come_from_the_admin_api(admin: RecordedAdmin) -> None:
     with afterglow.connect(admin.url) as source:
         assert source.topic(CASES["txn"].about["topic"]).schemas() == ()
         (schema,) = source.topic(CASES["kv_inline"].about["topic"]).schemas()
     assert (schema.version, schema.type) == (bytes(8), "KEY_VALUE")
     assert schema.properties["key.schema.type"] == "STRING"
-    # No definition of the key, and that of the value, each behind its length.
+    # No definition of the key, and that of the value, each after its length.
     value = schema.definition[8:]
     assert schema.definition[:8] == bytes(4) + len(value).to_bytes(4, "big")
     assert json.loads(value)["name"] == "Pojo"
@@ -126,7 +126,7 @@ def test_mapfiles_are_read_from_a_directory(by: str, tmp_path: Path, request: py
         ]
 
 
-def test_mapfiles_are_looked_for_where_the_ledgers_metadata_says(zookeeper: str) -> None:
+def test_mapfiles_are_read_from_the_location_in_the_ledger_metadata(zookeeper: str) -> None:
     with (
         afterglow.connect(zookeeper) as source,
         pytest.raises(BucketMissing, match="/srv/tier/pulsar/data/fsoffload is not a directory"),
@@ -134,7 +134,7 @@ def test_mapfiles_are_looked_for_where_the_ledgers_metadata_says(zookeeper: str)
         found(source, CASES[MAPFILES])
 
 
-def test_topics_are_listed_and_ledgers_told(zookeeper: str, bucket: S3Server) -> None:
+def test_topics_and_ledgers_are_listed(zookeeper: str, bucket: S3Server) -> None:
     with afterglow.connect(zookeeper) as source:
         assert source.topics() == tuple(sorted(case.about["topic"] for case in CASES.values()))
         ledgers = source.topic(CASES[MAPFILES].about["topic"]).ledgers()
@@ -143,7 +143,7 @@ def test_topics_are_listed_and_ledgers_told(zookeeper: str, bucket: S3Server) ->
             (196, 40, True),
             (199, 0, False),
         ]
-        with pytest.raises(NotSupported, match="none of its brokers runs"):
+        with pytest.raises(NotSupported, match="no broker is running"):
             source.topic(CASES["txn"].about["topic"]).schemas()
 
 
@@ -154,7 +154,7 @@ def test_an_object_that_pulsar_wrote_wrongly_is_an_error(zookeeper: str, bucket:
         found(source, CASES[DAMAGED])
 
 
-def test_what_only_the_brokers_have_is_told_where_none_runs(zookeeper: str) -> None:
+def test_entries_that_only_brokers_have_are_an_error_if_none_is_running(zookeeper: str) -> None:
     case = CASES["txn"]
     topic = "public/default/never-offloaded"
     info = parse_managed_ledger((case.path / "mlinfo.bin").read_bytes())
@@ -165,7 +165,8 @@ def test_what_only_the_brokers_have_is_told_where_none_runs(zookeeper: str) -> N
     store.put("/managed-ledgers/public/default/persistent/never-offloaded", info.SerializeToString(), -1)
     store.close()
     address = f"zk://{hosts}/only-hot-{os.getpid()}"
-    with afterglow.connect(address) as source, pytest.raises(LedgerMissing, match=r"no broker of .* runs.*hot=skip"):
+    reason = r"no broker of .* is running.*hot=skip"
+    with afterglow.connect(address) as source, pytest.raises(LedgerMissing, match=reason):
         source.topic(topic).scan().read_all()
     with afterglow.connect(address, hot="skip") as source:
         assert source.topic(topic).scan().read_all().num_rows == 0

@@ -1,4 +1,4 @@
-"""Topics of a server read through its admin API and its port alone, and what is told where these do not answer."""
+"""Topics of a server, read through its admin API and its binary port, and errors if these do not answer."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def source(served: Served) -> Iterator[Source]:
         yield source
 
 
-def rows(source: Source, topic: str = TOPIC, **window: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = source.topic(topic).scan(**window).read_all().to_pylist()
+def rows(source: Source, topic: str = TOPIC, **scan_range: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = source.topic(topic).scan(**scan_range).read_all().to_pylist()
     return found
 
 
@@ -86,8 +86,8 @@ def test_a_topic_is_the_same_by_its_home_and_by_the_admin_api(home: Path, source
         assert source.topic(TOPIC).segments() == beside.topic(TOPIC).segments()
         assert source.topic(TOPIC).ledgers() == beside.topic(TOPIC).ledgers()
         ids = [ledger.ledger_id for ledger in beside.topic(TOPIC).ledgers()]
-        window = {"start": f"{ids[2]}:1:2", "end": f"{ids[5]}:2"}
-        assert rows(source, **window) == rows(beside, **window)
+        scan_range = {"start": f"{ids[2]}:1:2", "end": f"{ids[5]}:2"}
+        assert rows(source, **scan_range) == rows(beside, **scan_range)
         assert rows(source, PARTS) == rows(beside, PARTS)
 
 
@@ -131,11 +131,11 @@ def test_splits_of_a_home_that_is_not_on_this_machine_are_read_from_its_engine(h
     reader.close()
 
 
-def test_hot_skip_leaves_out_what_no_tier_has(served: Served) -> None:
+def test_hot_skip_skips_entries_that_no_tier_has(served: Served) -> None:
     with afterglow.connect(served.admin_url, hot="skip") as source, afterglow.connect(served.admin_url) as whole:
         assert rows(source) == [row for row in rows(whole) if row["tier"] == "tiered"]
         assert [ledger.entries for ledger in source.topic(TOPIC).ledgers()] == [EACH, EACH, EACH, 2]
-    with pytest.raises(ConfigError, match="hot='never' is unknown; there are read and skip"):
+    with pytest.raises(ConfigError, match="hot='never' is unknown; use read or skip"):
         afterglow.connect(served.admin_url, hot="never")  # type: ignore[arg-type]
 
 
@@ -150,12 +150,12 @@ def test_the_command_line_reads_by_the_admin_api(
     assert [base64.b64decode(row["value_base64"]) for row in printed] == [row["value"] for row in expected]
 
 
-def test_a_missing_topic_is_told_with_near_names(source: Source) -> None:
+def test_a_missing_topic_is_reported_with_similar_names(source: Source) -> None:
     with pytest.raises(TopicMissing, match=r"no topic persistent://public/default/tt; did you mean .*default/t or"):
         source.topic("tt")
 
 
-def test_a_source_that_does_not_answer_is_told_with_the_cure() -> None:
+def test_a_source_that_does_not_answer_is_reported_with_the_fix() -> None:
     with (
         afterglow.connect(f"http://127.0.0.1:{free_port()}") as source,
         pytest.raises(MetadataUnavailable, match=r"does not respond: .*zk://HOST:2181"),

@@ -171,10 +171,10 @@ def _stock_read(client: Any, topic: str) -> Iterator[dict[str, Any]]:
     reader.close()
 
 
-def found(source: Source, topic: str, **window: Any) -> list[dict[str, Any]]:
+def found(source: Source, topic: str, **scan_range: Any) -> list[dict[str, Any]]:
     """What we read, in the words of the stock client, and the tier that served."""
     columns = ["ledger_id", "entry_id", "batch_index", "value", "properties", "key", "publish_time", "event_time"]
-    table = source.topic(topic).scan(columns=[*columns, "tier", "broker_time", "index"], **window).read_all()
+    table = source.topic(topic).scan(columns=[*columns, "tier", "broker_time", "index"], **scan_range).read_all()
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         row["properties"] = dict(row["properties"])
@@ -191,7 +191,7 @@ def as_read(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def cold_end(cluster: Cluster, topic: str) -> str:
-    """The first position behind what was offloaded."""
+    """The first position after the offloaded entries."""
     return f"{cluster.read[topic][cluster.cold[topic]]['ledger_id']}:0"
 
 
@@ -239,7 +239,7 @@ def test_cold_data_costs_the_broker_nothing(cluster: Cluster, by: str) -> None:
     assert cluster.out_bytes(PLAIN) > before[PLAIN]  # the counter counts: the hot rest has moved it
 
 
-def test_schemas_are_told_by_the_admin_api_and_by_brokers_that_zookeeper_knows(cluster: Cluster) -> None:
+def test_schemas_come_from_the_admin_api_and_from_registered_brokers(cluster: Cluster) -> None:
     for address in (cluster.pulsar.admin_url, cluster.pulsar.zookeeper):
         with afterglow.connect(address) as source:
             (schema,) = source.topic(TYPED).schemas()

@@ -75,7 +75,7 @@ def test_token_and_authorities_open_the_admin_api_and_the_brokers(
         assert source.topics() == (TOPIC,)
 
 
-def test_what_is_missing_is_told_with_its_setting(secured: Served, certificate: tuple[Path, Path]) -> None:
+def test_missing_credentials_are_reported_with_their_setting(secured: Served, certificate: tuple[Path, Path]) -> None:
     trusted = str(certificate[0])
     with (
         afterglow.connect(secured.admin_url, token=token()) as source,

@@ -54,7 +54,7 @@ def stored(topic: SourceTopic) -> OddTopic:
 
 
 def ignore(_: CorruptEntry) -> None:
-    """Messages that lack chunks are left out."""
+    """Messages that lack chunks are skipped."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -80,17 +80,17 @@ def test_scans_and_splits_have_the_messages_that_a_plain_reading_sees(home: Path
             assert rows == [row for row in expected if low <= Position(row["ledger_id"], row["entry_id"]) < high]
 
 
-def test_a_message_that_was_never_finished_is_told(home: Path) -> None:
-    told: list[CorruptEntry] = []
+def test_a_message_that_was_never_finished_is_reported(home: Path) -> None:
+    reported: list[CorruptEntry] = []
     with afterglow.connect(home) as source:
-        found = source.topic("unfinished").scan(columns=["value"], report=told.append).read_all()
+        found = source.topic("unfinished").scan(columns=["value"], report=reported.append).read_all()
     assert found["value"].to_pylist() == [b"a", b"b", b"c"]
-    (error,) = told
+    (error,) = reported
     assert "message 'gone-1' came in 3 chunks, of which chunk 2 is missing" in str(error)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_windows_of_time_fetch_what_they_need_from_outside(home: Path, seed: int) -> None:
+def test_ranges_of_times_read_the_entries_around_them(home: Path, seed: int) -> None:
     with afterglow.connect(home) as source:
         topic = source.topic(f"t{seed}")
         expected = stored(topic).rows()

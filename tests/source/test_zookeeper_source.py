@@ -110,9 +110,7 @@ def test_the_hot_rest_comes_from_the_brokers_that_run(home: Path, served: Served
         assert source.topic(TOPIC).schemas() == ()
 
 
-def test_brokers_that_have_gone_are_no_reason_to_fail_before_their_entries_are_due(
-    home: Path, cluster: Cluster
-) -> None:
+def test_stopped_brokers_fail_a_read_only_at_their_entries(home: Path, cluster: Cluster) -> None:
     info = without_segments(list_of(home))
     cluster.put(managed_ledger_path(NAME), info.SerializeToString())
     gone = f"http://127.0.0.1:{free_port()}"
@@ -132,8 +130,10 @@ def test_what_a_cluster_has_offloaded_is_checked(home: Path, cluster: Cluster) -
 
     def found() -> dict[str, set[str | None]]:
         with open_verifier(cluster.address) as verifier:
-            told = [each.finding for each in verifier.run(VerifyRequest(grace_ms=0))]
-        return {kind: {each.object for each in told if each.kind == kind} for kind in {each.kind for each in told}}
+            findings = [each.finding for each in verifier.run(VerifyRequest(grace_ms=0))]
+        return {
+            kind: {each.object for each in findings if each.kind == kind} for kind in {each.kind for each in findings}
+        }
 
     sound = found()
     assert sound.keys() == {"foreign"}
@@ -169,7 +169,7 @@ def test_segments_of_an_attached_afterglow_are_added(home: Path, cluster: Cluste
     assert values(cluster.address, hot="skip", metadata=address) == list(range(EACH * 3))
     with afterglow.connect(cluster.address, metadata=address) as source:
         assert len(source.topic(TOPIC).segments()) == 2
-        with pytest.raises(LedgerMissing, match=r"no broker of .* runs"):
+        with pytest.raises(LedgerMissing, match=r"no broker of .* is running"):
             source.topic(TOPIC).scan().read_all()
 
 
@@ -210,7 +210,7 @@ def test_policies_of_the_namespace_say_where_objects_are(home: Path, cluster: Cl
     assert values(cluster.address) == list(range(EACH))
 
 
-def test_what_is_damaged_is_told_with_its_path(cluster: Cluster) -> None:
+def test_damage_is_reported_with_its_path(cluster: Cluster) -> None:
     cluster.put("/admin/partitioned-topics/public/default/persistent/odd", b"no json")
     with (
         afterglow.connect(cluster.address) as source,

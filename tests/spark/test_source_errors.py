@@ -62,7 +62,7 @@ def failing_source(source_name: str = "failing") -> type[DataSource]:
     def error(name: str) -> AfterglowError:
         kind: Any = getattr(errors, name)
         text = f"{name} was met; do something about it"
-        found: AfterglowError = kind(text, 1) if name == "DamagedPiece" else kind(text)
+        found: AfterglowError = kind(text, 1) if name == "DamagedStripe" else kind(text)
         return found
 
     class Splits:

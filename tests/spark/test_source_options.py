@@ -88,7 +88,7 @@ def test_the_end_of_a_topic_is_no_bound() -> None:
         ({"topicsPattern": "t"}, "both were given"),
         ({"topic": "", "topicsPattern": "("}, "topicsPattern='(' is no regular expression"),
         ({"start": "7"}, "'7' is no position"),
-        ({"since": "yesterday"}, "'yesterday' is no time"),
+        ({"since": "yesterday"}, "'yesterday' is not a valid time"),
         ({"readPriority": "cheapest"}, "the option readPriority='cheapest' is not"),
         ({"include": "rows"}, "the option include='rows' is unknown; there are messages and entries"),
         ({"hot": "no"}, "the option hot='no' is unknown; there are read and skip"),

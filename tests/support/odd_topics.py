@@ -23,7 +23,7 @@ from afterglow.format.proto.pulsar_api_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from afterglow.read.copies import FrameRun, ServedRun, Tier
+from afterglow.read.copies import FrameRun, ServedRun, StorageTier
 
 if TYPE_CHECKING:
     import random
@@ -58,7 +58,7 @@ class OddTopic:
                 continue
             for first in range(low, high, self.run_entries):
                 data = frame_entries(entries[first : min(first + self.run_entries, high)], first)
-                yield ServedRun(FrameRun(ledger_id, memoryview(data), scan_frames(data, first)), Tier.HOT)
+                yield ServedRun(FrameRun(ledger_id, memoryview(data), scan_frames(data, first)), StorageTier.HOT)
 
     def before(self, position: Position) -> Iterator[ServedRun]:
         """The entries before a position, the nearest run first."""

@@ -26,9 +26,9 @@ from afterglow.offload.task import failed, run_task
 from afterglow.pipeline.tier_verifier import ExternalCopies
 from afterglow.policy.resolver import Policies
 from afterglow.read.counters import ReadCounters
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
-from afterglow.read.tiered import TieredSource
+from afterglow.read.entry_source import TieredEntrySource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.storage.health import TierHealth
 from afterglow.storage.memory import MemoryStore
 from afterglow.tier.locations import MEMORY, TierLocation, Tiers, external_location, is_built_in
@@ -141,9 +141,9 @@ class OffloadWorld(World):
         self.tiers = Tiers(self._wrap, health)
         self.catalog = Catalog(self.metadata, STANDALONE)
         self.policies = Policies(self.config, self.catalog)
-        locator = Locator(self.metadata, AfterglowPaths(), own=self.own)
-        reading = TierSource(self.tiers, self.config, locator, clock=self.clock)
-        self.sources = lambda name: TieredSource(
+        locator = ObjectLocator(self.metadata, AfterglowPaths(), server_tier=self.own)
+        reading = TierReader(self.tiers, self.config, locator, clock=self.clock)
+        self.sources = lambda name: TieredEntrySource(
             name, self.hot, reading, lambda: self.policies.of(name), ReadCounters()
         )
         self.runner = ManualRunner(

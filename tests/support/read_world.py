@@ -21,9 +21,9 @@ from afterglow.metadata.memory import MemoryMetadataStore
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.store import MUST_NOT_EXIST
 from afterglow.read.counters import ReadCounters
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
-from afterglow.read.tiered import TieredSource
+from afterglow.read.entry_source import TieredEntrySource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.storage import CountingStore, MemoryStore
 from afterglow.testing.memory_hot import MemoryLog
 from afterglow.tier.locations import Tiers, driver_metadata, location_of_url, location_record
@@ -63,10 +63,10 @@ class ReadWorld:
         self.counters = ReadCounters()
         paths = AfterglowPaths()
         self._paths = paths
-        self.tiers = TierSource(
-            Tiers(lambda _: self.counting), self.config, Locator(self.metadata, paths), clock=self.clock
+        self.tiers = TierReader(
+            Tiers(lambda _: self.counting), self.config, ObjectLocator(self.metadata, paths), clock=self.clock
         )
-        self.source = TieredSource(TOPIC, self.hot, self.tiers, lambda: self.policy, self.counters)
+        self.source = TieredEntrySource(TOPIC, self.hot, self.tiers, lambda: self.policy, self.counters)
 
     @property
     def fetched_bytes(self) -> int:

@@ -183,7 +183,7 @@ def test_work_in_progress_is_not_a_finding(home: Path) -> None:
         (("{home}", "--option", "endpoint=x"), "--tier", 2),
         (("{home}", "--grace", "soon"), "time", 2),
         (("{home}/nowhere",), "no such directory", 1),
-        (("{home}/tier",), "no server's home", 1),
+        (("{home}/tier",), "not a server's home", 1),
         (("{home}", "--tier", "file:///no/such/directory"), "/no/such/directory", 1),
     ],
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.offload.task import Route
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -228,13 +228,13 @@ def read_stats(counts: ReadCounts | None) -> Json:
     if counts is None:
         return {}
     shown: Json = {
-        str(tier): {"entries": counts.entries.get(tier, 0), "bytes": counts.bytes.get(tier, 0)} for tier in Tier
+        str(tier): {"entries": counts.entries.get(tier, 0), "bytes": counts.bytes.get(tier, 0)} for tier in StorageTier
     }
     fallbacks = [
         {"wanted": str(wanted), "reason": reason, "reads": reads}
         for (wanted, reason), reads in sorted(counts.fallbacks.items())
     ]
-    return {"afterglowReads": {**shown, "fallbacks": fallbacks, "leftOut": dict(counts.left_out)}}
+    return {"afterglowReads": {**shown, "fallbacks": fallbacks, "leftOut": dict(counts.skipped)}}
 
 
 def publisher_stats(producer: Producer) -> Json:

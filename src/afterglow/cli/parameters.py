@@ -211,7 +211,7 @@ def read_position(text: str) -> str:
 
 def read_time(text: str) -> int:
     """Parse a time (an age, RFC 3339, or epoch milliseconds) to epoch milliseconds."""
-    from afterglow.read.window import parse_time  # noqa: PLC0415 - not needed for --help
+    from afterglow.read.scan_range import parse_time  # noqa: PLC0415 - not needed for --help
 
     if text.strip().isdigit() and int(text) < _MIN_EPOCH_MS:
         # pulsar-admin would take it as an age in seconds; every other command here as epoch milliseconds.

@@ -130,8 +130,8 @@ def read(
             fail_on_data_loss=fail_on_data_loss,
         )
         _write(batches, limit, output_format, output, entries=entries)
-        left_out = sum(connected.counters.counts().left_out.values())
-    return FAILED if damaged or left_out else DONE
+        skipped = sum(connected.counters.counts().skipped.values())
+    return FAILED if damaged or skipped else DONE
 
 
 def _columns(topic: SourceTopic, output_format: ReadFormat, *, entries: bool, decode: bool) -> tuple[str, ...] | None:

@@ -31,7 +31,7 @@ from afterglow.metadata.admin_client import AdminHttp, parse_admin_url
 from afterglow.metadata.cluster_credentials import ClusterCredentials
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.store import wall_clock_ms
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.source.connect import connect
 from afterglow.spark.errors import summarize
 from afterglow.spark.java import find_java
@@ -345,7 +345,7 @@ def _read_back(home: Path, name: str, sent: list[MessageRow], seeks: list[Seek],
         topic = source.topic(name)
         back = _scan(home, topic, screen)
         found = differences(sent, message_rows(back))
-        if hot := back.num_rows - back["tier"].to_pylist().count(Tier.TIERED):
+        if hot := back.num_rows - back["tier"].to_pylist().count(StorageTier.TIERED):
             found.append(f"{hot:,} messages came from the hot log, not from the tier")
         if not back.num_rows:
             return found
@@ -355,7 +355,7 @@ def _read_back(home: Path, name: str, sent: list[MessageRow], seeks: list[Seek],
         wanted = [first - 1, first, *(time_ms for time_ms, _ in seeks), middle, middle + 1, last, last + 1]
         in_tier = [(time_ms, topic.seek(time_ms)) for time_ms in wanted]
         wrong = [*wrong_seeks("the stock client", times, seeks), *wrong_seeks("the reader of the tier", times, in_tier)]
-        if entries := source.counters.counts().entries.get(Tier.HOT, 0):
+        if entries := source.counters.counts().entries.get(StorageTier.HOT, 0):
             wrong.append(f"the search by time has read {entries} entries from the hot log, not from the tier")
     if not wrong:
         screen.say(

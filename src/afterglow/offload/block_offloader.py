@@ -263,12 +263,12 @@ class BlockOffloader(LedgerOffloader):
         """The copy of a ledger at its recorded tier location; see :class:`LedgerOffloader`."""
         # Imported here: writers do not need the caches of readers.
         from afterglow.read.counters import ReadCounters  # noqa: PLC0415
-        from afterglow.read.objects import Located  # noqa: PLC0415
-        from afterglow.read.tier_source import TierSource  # noqa: PLC0415
+        from afterglow.read.objects import TierObject  # noqa: PLC0415
+        from afterglow.read.tier_reader import TierReader  # noqa: PLC0415
 
         key = ObjectKey(context.uuid, None if context.segment else ledger_id)
-        located = Located(self._location_of(context.driver_metadata), str(key))
-        return TierSource(self._tiers, self._policy).copy(located, ledger_id, self._policy, ReadCounters())
+        located = TierObject(self._location_of(context.driver_metadata), str(key))
+        return TierReader(self._tiers, self._policy).copy(located, ledger_id, self._policy, ReadCounters())
 
     def delete_offloaded(self, ledger_id: int | None, uuid: UUID, driver_metadata: Mapping[str, str]) -> None:
         """Delete data object and index, and abort unfinished uploads; see :class:`LedgerOffloader`.

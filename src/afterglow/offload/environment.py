@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from afterglow.offload.topic_schedule import TopicSchedule
     from afterglow.policy.resolver import Policies
     from afterglow.read.copies import LedgerCopy
-    from afterglow.read.objects import Located
+    from afterglow.read.objects import TierObject
     from afterglow.storage.store import ObjectStore
     from afterglow.tier.locations import TierLocation, Tiers
 
@@ -112,7 +112,7 @@ class SegmentEnvironment:
     """Options with which a task opens the same store."""
     driver_task: Callable[[UploadRecord, PlannedPart], SegmentTask]
     """The task that writes a whole segment through an external driver."""
-    open_copy: Callable[[Located, int], LedgerCopy]
+    open_copy: Callable[[TierObject, int], LedgerCopy]
     """Opens the copy of a ledger that an external driver stored."""
     user_metadata: Callable[[str], Mapping[str, str]]
     """User metadata of an object in the role ``data`` or ``index``."""

@@ -17,7 +17,7 @@ from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version, get_uuid, ledger_uuid
 from afterglow.offload.segments.records import parse_segment
 from afterglow.read.driver_copies import open_driver_copy
-from afterglow.read.objects import Located
+from afterglow.read.objects import TierObject
 from afterglow.tier.locations import is_built_in, location_of_driver, location_of_record
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class CopyVerifier:
         self._tiers = tiers
         self._metadata = metadata
         self._paths = paths
-        self._last: tuple[UUID, ObjectIndex | Located] | None = None
+        self._last: tuple[UUID, ObjectIndex | TierObject] | None = None
         """The segment that was verified last: the next ledger may begin in it."""
 
     def verify(self, row: ManagedLedgerInfo.LedgerInfo) -> None:
@@ -68,7 +68,7 @@ class CopyVerifier:
         location = location_of_driver(row.offloadContext.driverMetadata)
         key = str(ObjectKey(uuid, row.ledgerId))
         if not is_built_in(location.driver):
-            self._read_ends(Located(location, key), row.ledgerId, 0, row.entries - 1)
+            self._read_ends(TierObject(location, key), row.ledgerId, 0, row.entries - 1)
             return
         index = self._verified_index(location, key, row.ledgerId)
         if (last := index.groups[0].last_entry_id) != row.entries - 1:
@@ -76,7 +76,7 @@ class CopyVerifier:
                 f"object {key} in {location} ends with entry {last}, and its ledger with entry {row.entries - 1}"
             )
 
-    def _read_ends(self, located: Located, ledger_id: int, first: int, last: int) -> None:
+    def _read_ends(self, located: TierObject, ledger_id: int, first: int, last: int) -> None:
         """Read both ends of a copy through the external driver that wrote it: only the driver knows its format."""
         copy = open_driver_copy(located, ledger_id, self._policy, self._tiers)
         for entry_id in (first, last):
@@ -90,7 +90,7 @@ class CopyVerifier:
                 raise CorruptMetadata(f"ledger {row.ledgerId} is not in committed segments from entry {first} on")
             if self._last is None or self._last[0] != uuid:
                 self._last = uuid, self._verified_segment(uuid)
-            if isinstance(self._last[1], Located):
+            if isinstance(self._last[1], TierObject):
                 self._read_ends(self._last[1], row.ledgerId, first, segment.endEntryId)
                 first = segment.endEntryId + 1
                 continue
@@ -106,7 +106,7 @@ class CopyVerifier:
         if first != row.entries:
             raise WrongLength(f"segments hold {first} entries of ledger {row.ledgerId}, which has {row.entries}")
 
-    def _verified_segment(self, uuid: UUID) -> ObjectIndex | Located:
+    def _verified_segment(self, uuid: UUID) -> ObjectIndex | TierObject:
         """The index of a segment's object, or the location to which an external driver wrote it."""
         path = self._paths.segment(self._name, uuid)
         found = self._metadata.get(path)
@@ -115,7 +115,7 @@ class CopyVerifier:
         record = parse_segment(found.value, path)
         location = location_of_record(record.location)
         if not is_built_in(location.driver):
-            return Located(location, record.location.key)
+            return TierObject(location, record.location.key)
         index = self._verified_index(location, record.location.key, None)
         if record.bytes != index.data_bytes:
             raise WrongLength(

@@ -24,7 +24,7 @@ from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.ledger.environment import SystemClock
 from afterglow.metadata.address import open_metadata
 from afterglow.read.driver_copies import open_driver_copy
-from afterglow.read.objects import Located
+from afterglow.read.objects import TierObject
 from afterglow.source.home_directory import TIER_DIRECTORY, read_metadata
 from afterglow.storage import open_store
 from afterglow.storage.wrapper import StoreWrapper
@@ -370,7 +370,7 @@ class ExternalCopies:
 
     def entries(self, key: str, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, memoryview]]:
         """Entries as the driver returns them; see the protocol."""
-        copy = open_driver_copy(Located(self.location, key), ledger_id, self.config, Tiers())
+        copy = open_driver_copy(TierObject(self.location, key), ledger_id, self.config, Tiers())
         for run in copy.scan(first, last):
             yield from iter_entries(run.data, run.frames)
 

@@ -18,9 +18,9 @@ from afterglow.pipeline.upkeep import run_with_timeout
 from afterglow.pipeline.verify_runs import VerifyRuns
 from afterglow.policy.resolver import Policies
 from afterglow.read.counters import ReadCounters
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
-from afterglow.read.tiered import TieredSource
+from afterglow.read.entry_source import TieredEntrySource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.spark.offload_jobs import SparkRunner
 from afterglow.spark.session import spark_properties
 from afterglow.storage.health import TierHealth, spawn_thread
@@ -54,7 +54,7 @@ class TopicSources:
         policies: Effective policies, with the read priority.
     """
 
-    def __init__(self, hot: HotReader, tiers: TierSource, policies: Policies) -> None:
+    def __init__(self, hot: HotReader, tiers: TierReader, policies: Policies) -> None:
         self._hot = hot
         self._tiers = tiers
         self._policies = policies
@@ -62,11 +62,11 @@ class TopicSources:
         self._lock = threading.Lock()
         self._topics: dict[str, ReadCounters] = {}
 
-    def __call__(self, name: str) -> TieredSource:
+    def __call__(self, name: str) -> TieredEntrySource:
         """The source of a topic by its managed-ledger name; counters continue when a topic is opened again."""
         with self._lock:
             counters = self._topics.setdefault(name, ReadCounters(self._total))
-        return TieredSource(name, self._hot, self._tiers, partial(self._policies.of, name), counters)
+        return TieredEntrySource(name, self._hot, self._tiers, partial(self._policies.of, name), counters)
 
     def counts(self, name: str) -> ReadCounts | None:
         """Reads of a topic since the start; None if it was not opened yet."""
@@ -109,7 +109,7 @@ class Tiering:
     verify_runs: VerifyRuns
     """Verification of the tiers on request."""
     _tiers: Tiers
-    _tier_source: TierSource
+    _tier_source: TierReader
     _stack: ExitStack
 
     @classmethod
@@ -147,7 +147,7 @@ class Tiering:
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
             )
             stack.callback(runner.close)
-            tier_source = TierSource(tiers, config, Locator(metadata, paths, own=location))
+            tier_source = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=location))
             stack.callback(run_with_timeout, _GRACE_S, "closing readers of the tier", tier_source.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stop_threads = partial(threads.shutdown, cancel_futures=True)
@@ -200,7 +200,7 @@ class Tiering:
 
     def drop_idle(self) -> None:
         """Evict objects that were not read for some time."""
-        self._tier_source.drop_idle()
+        self._tier_source.evict_idle()
 
     def close(self) -> None:
         """Stop all threads and processes, Spark last. To be called after offload and topics are closed."""

@@ -1,17 +1,17 @@
 """Chunked messages, assembled at the position of their last chunk.
 
-A producer cuts the payload of a large message, after compression, into chunks that are entries of their own, one after
-the other, with those of other producers between them. After a reconnect it may send them again, from any chunk on. So,
-for each message: chunk 0 begins it, also anew; the chunk that follows is taken; one that was taken before is ignored;
-any other ends it, and it will not be complete. Stock consumers do the same.
+A producer divides the payload of a large message, after compression, into chunks. Each is an entry; entries of other
+producers may come between them. After a reconnect the producer may send chunks again, from any chunk on. So, for each
+message: chunk 0 begins it, or restarts it; the next chunk is added; a chunk that was added before is ignored; any other
+chunk ends the message, which stays incomplete. Stock consumers do the same.
 
-Chunks before the entries that are read are searched for backwards from where reading begins, when the last chunk has
-come. Chunks of one message are expected within ``REACH_BYTES`` and ``MOST_CHUNKS`` of each other: no search goes
-further.
+Chunks before the entries that are read are searched backwards from the origin, which is where reading began, once the
+last chunk has been read. Chunks of one message are expected within ``MAX_GAP_BYTES`` and ``MAX_TRACKED`` of each other:
+no search goes further.
 
-Memory: payloads of incomplete messages take ``HELD_BYTES`` at most. Beyond that, the message that began first keeps
-only the positions of its chunks, which are read again when its last one comes. A complete message takes its stored
-bytes and, where it was compressed, its own, each ``MAX_UNCOMPRESSED_BYTES`` at most: a larger one is corrupt.
+Memory: payloads of incomplete messages take ``MAX_HELD_BYTES`` at most. Beyond that, the message that began first keeps
+only the positions of its chunks, which are read again when its last chunk is read. A complete message takes its stored
+bytes and, if compressed, its uncompressed bytes, each ``MAX_UNCOMPRESSED_BYTES`` at most: a larger one is corrupt.
 """
 
 from __future__ import annotations
@@ -34,120 +34,123 @@ if TYPE_CHECKING:
     from afterglow.read.messages import Neighbours
 
 
-REACH_BYTES: Final = 1 << 30
-"""Of entries between a chunk and the next of its message: five seconds of a topic that takes 200 MB/s."""
+MAX_GAP_BYTES: Final = 1 << 30
+"""Bytes of entries between two chunks of a message: five seconds of a topic with 200 MB/s."""
 
-MOST_CHUNKS: Final = 1 << 16
-"""Messages that are not whole at a time, and chunks that are looked at when going back: some 30 MB."""
+MAX_TRACKED: Final = 1 << 16
+"""Incomplete messages at a time, and chunks examined by a backward search: some 30 MB."""
+
+MAX_HELD_BYTES: Final = 32 << 20
+"""Bytes of payloads of incomplete messages: six chunks of the usual 5 MiB."""
 
 Key: TypeAlias = tuple[bytes, int | None]
-"""Of a message: its uuid and its transaction."""
+"""Identity of a message: its uuid and its transaction."""
 
 
 @dataclass(slots=True)
-class Part:
-    """A chunk as it was seen."""
+class SeenChunk:
+    """A chunk that was read."""
 
     chunk: Chunk
     position: Position
     at: int
-    """Where it stands, in bytes from where reading began."""
+    """Bytes from the origin."""
     payload: bytes | None
-    """None: it is not held."""
+    """None: not held in memory."""
 
 
 @dataclass(slots=True)
-class OpenMessage:
-    """A message that is not whole."""
+class PartialMessage:
+    """A message of which the first chunks have been read."""
 
-    parts: list[Part]
-    """Its chunks, from the first on."""
-
-    def next(self, part: Part, reach_bytes: int) -> OpenMessage | None:
-        """The message with a chunk that follows in the topic; None: it will not be whole."""
-        last = self.parts[-1]
-        if part.at - last.at > reach_bytes or not _alike(part.chunk, last.chunk):
-            return None
-        if 0 < part.chunk.number < len(self.parts):
-            return self  # sent again
-        if part.chunk.number != len(self.parts):
-            return None
-        self.parts.append(part)
-        return self
+    chunks: list[SeenChunk]
+    """Consecutive chunks, from chunk 0 on."""
 
 
-def follow(message: OpenMessage | None, part: Part, reach_bytes: int) -> OpenMessage | None:
-    """A message, None where none has begun, after another chunk of it: chunk 0 begins it, also anew."""
-    if part.chunk.number == 0:
-        return OpenMessage([part])
-    return None if message is None else message.next(part, reach_bytes)
+def extend_message(message: PartialMessage | None, seen: SeenChunk, max_gap_bytes: int) -> PartialMessage | None:
+    """A message after its next chunk in the topic; None: it has not begun, or will not be complete."""
+    if seen.chunk.number == 0:
+        return PartialMessage([seen])  # begins the message, perhaps again
+    if message is None:
+        return None
+    last, chunk = message.chunks[-1], seen.chunk
+    if seen.at - last.at > max_gap_bytes:
+        return None
+    if (chunk.count, chunk.total_bytes) != (last.chunk.count, last.chunk.total_bytes):
+        return None  # another message with the same uuid
+    if 0 < chunk.number < len(message.chunks):
+        return message  # sent again
+    if chunk.number != len(message.chunks):
+        return None
+    message.chunks.append(seen)
+    return message
 
 
-def part_of(run: FrameRun, chunk: Chunk, run_at: int, *, payload: bool) -> Part:
-    """A chunk of a run that begins ``run_at`` bytes from where reading began."""
+def seen_chunk(run: FrameRun, chunk: Chunk, run_at: int, *, payload: bool) -> SeenChunk:
+    """A chunk of a run that begins ``run_at`` bytes from the origin."""
     offsets = run.frames.offsets
     at = run_at + int(offsets[chunk.entry_id - run.frames.first_entry_id] - offsets[0])
     held = bytes(run.data[chunk.payload_at : chunk.payload_at + chunk.payload_bytes]) if payload else None
-    return Part(chunk, Position(run.ledger_id, chunk.entry_id), at, held)
+    return SeenChunk(chunk, Position(run.ledger_id, chunk.entry_id), at, held)
 
 
 class ChunkSearch:
-    """Goes back from where reading began, only as far as it is asked to. Not thread-safe.
+    """Backward search for chunks before the origin, only as far as needed. Not thread-safe.
 
     Args:
-        around: The entries before.
-        origin: Where reading began.
-        reach_bytes: Of entries between a chunk and the next of its message.
-        held_bytes: Of payloads that are kept of a message that is looked for.
+        neighbours: The entries before the origin.
+        origin: Position at which reading began.
+        max_gap_bytes: Limit for bytes of entries between two chunks of a message.
+        max_held_bytes: Limit for payloads held of a message.
     """
 
-    def __init__(self, around: Neighbours, origin: Position, reach_bytes: int, held_bytes: int) -> None:
-        self._around = around
+    def __init__(self, neighbours: Neighbours, origin: Position, max_gap_bytes: int, max_held_bytes: int) -> None:
+        self._neighbours = neighbours
         self._origin = origin
-        self._reach = reach_bytes
-        self._held_most = held_bytes
+        self._max_gap_bytes = max_gap_bytes
+        self._max_held_bytes = max_held_bytes
         self._runs: Iterator[ServedRun] | None = None
         self._at = 0
-        """How far it has gone, in bytes from the origin: negative."""
+        """Bytes from the origin to where the search is: negative."""
         self._seen = 0
         self._ended = False
         self._failure: AfterglowError | None = None
-        self._found: dict[Key, list[Part]] = {}
-        """The chunks of each message, newest first, back to one that makes those before it of no account."""
+        self._find_start: dict[Key, list[SeenChunk]] = {}
+        """The chunks of each message, newest first, back to its first chunk or to the last chunk of an earlier send."""
         self._settled: set[Key] = set()
 
-    def message(self, key: Key, at: int) -> tuple[OpenMessage | None, bool]:
-        """A message as far as it had come at the origin; to be asked once for each.
+    def message(self, key: Key, at: int) -> tuple[PartialMessage | None, bool]:
+        """The chunks of a message before the origin; to be called once per message.
 
         Args:
             key: The message.
-            at: Where its next chunk stands, in bytes from the origin.
+            at: Bytes from the origin to its next chunk.
 
         Returns:
-            The message, None where it had not begun or will not be whole; and whether it was whole already.
+            The message, None if it had not begun or will not be complete; and whether it was complete before.
 
         Raises:
             AfterglowError: Entries cannot be read.
         """
         held = 0
-        while key not in self._settled and not self._ended and self._seen < MOST_CHUNKS:
-            found = self._found.get(key)
-            if (found[-1].at if found else at) - self._at > self._reach:
+        while key not in self._settled and not self._ended and self._seen < MAX_TRACKED:
+            found = self._find_start.get(key)
+            if (found[-1].at if found else at) - self._at > self._max_gap_bytes:
                 break
             held = self._step(key, held)
-        message: OpenMessage | None = None
-        whole = False
-        for part in reversed(self._found.pop(key, [])):
-            message = follow(message, part, self._reach)
-            if part.chunk.number == part.chunk.count - 1:
-                message, whole = None, True
-        return message, whole
+        message: PartialMessage | None = None
+        is_complete = False
+        for seen in reversed(self._find_start.pop(key, [])):
+            message = extend_message(message, seen, self._max_gap_bytes)
+            if seen.chunk.number == seen.chunk.count - 1:
+                message, is_complete = None, True
+        return message, is_complete
 
     def _step(self, wanted: Key, held: int) -> int:
-        """Go back by a run; returns the bytes that are held of a message after it."""
-        self._runs = self._runs or self._around.before(self._origin)
+        """Search one more run; returns the bytes that are held of the wanted message."""
+        self._runs = self._runs or self._neighbours.before(self._origin)
         if self._failure is not None:
-            raise self._failure  # the runs would say that the topic begins there
+            raise self._failure  # a generator that has raised ends, which would look like the start of the topic
         try:
             served = next(self._runs, None)
         except AfterglowError as error:
@@ -163,103 +166,99 @@ class ChunkSearch:
             self._seen += 1
             if key in self._settled:
                 continue
-            keep = key == wanted and held + chunk.payload_bytes <= self._held_most
+            keep = key == wanted and held + chunk.payload_bytes <= self._max_held_bytes
             held += chunk.payload_bytes if keep else 0
-            self._found.setdefault(key, []).append(part_of(run, chunk, self._at, payload=keep))
+            self._find_start.setdefault(key, []).append(seen_chunk(run, chunk, self._at, payload=keep))
             if chunk.number in {0, chunk.count - 1}:
                 self._settled.add(key)
         return held
 
 
-def _alike(one: Chunk, other: Chunk) -> bool:
-    """Whether two chunks of one name say the same of their message."""
-    return (one.count, one.total_bytes) == (other.count, other.total_bytes)
-
-
-HELD_BYTES: Final = 32 << 20
-"""Of payloads of messages that are not whole: six chunks of the usual 5 MiB."""
-
-
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A message of which all chunks are there."""
+class CompleteMessage:
+    """A message of which all chunks have been read."""
 
-    parts: tuple[Part, ...]
-    around: Neighbours
+    chunks: tuple[SeenChunk, ...]
+    neighbours: Neighbours
 
     def value(self) -> BytesLike:
-        """Its payload, expanded; of an encrypted one, as its chunks are stored.
+        """Its payload, decompressed unless it is encrypted.
 
         Raises:
-            CorruptEntry: It does not expand, or is too large.
-            IncompleteMessage: A chunk is not there any more.
+            CorruptEntry: It cannot be decompressed, or is too large.
+            IncompleteMessage: A chunk does not exist any more.
             AfterglowError: A chunk cannot be read.
         """
-        size_bytes = sum(part.chunk.payload_bytes for part in self.parts)
+        size_bytes = sum(seen.chunk.payload_bytes for seen in self.chunks)
         if size_bytes > MAX_UNCOMPRESSED_BYTES:
             raise CorruptEntry(
-                f"its {len(self.parts)} chunks take {size_bytes} bytes, above the limit of {MAX_UNCOMPRESSED_BYTES}"
+                f"its {len(self.chunks)} chunks have {size_bytes} bytes, above the limit of {MAX_UNCOMPRESSED_BYTES}"
             )
-        joined = b"".join(self._payload(part) for part in self.parts)
-        last = self.parts[-1].chunk
+        joined = b"".join(self._payload(seen) for seen in self.chunks)
+        last = self.chunks[-1].chunk
         return joined if last.encrypted else decompress(last.codec, joined, last.uncompressed_bytes)
 
-    def _payload(self, part: Part) -> bytes:
-        if part.payload is not None:
-            return part.payload
-        served = next(self.around.after(part.position), None)
-        if served is not None and _start(served.run) == part.position:
+    def _payload(self, seen: SeenChunk) -> bytes:
+        if seen.payload is not None:
+            return seen.payload
+        served = next(self.neighbours.after(seen.position), None)
+        if served is not None and _start(served.run) == seen.position:
             run = served.run
             for chunk in find_marks(run.data, run.frames.part(0, 1)).chunks():
-                return part_of(run, chunk, 0, payload=True).payload or b""
-        raise IncompleteMessage(f"its chunk in entry {part.position} is not there any more")
+                return seen_chunk(run, chunk, 0, payload=True).payload or b""
+        raise IncompleteMessage(f"its chunk in entry {seen.position} does not exist any more")
 
 
 @dataclass(slots=True)
 class _Tail:
-    """Chunks of a message that may have begun before the entries that are read."""
+    """Chunks of a message that may have begun before the origin."""
 
-    parts: list[Part]
+    chunks: list[SeenChunk]
 
 
 class ChunkedMessages:
-    """Follows the chunks of one topic that is read forwards. Not thread-safe.
+    """Tracks the chunked messages of one topic that is read forwards. Not thread-safe.
 
     Args:
-        around: The entries before what is read.
-        payloads: Whether values are wanted: without, nothing of them is held.
-        held_bytes: Of payloads of messages that are not whole.
-        reach_bytes: Of entries between a chunk and the next of its message.
+        neighbours: The entries before those that are read.
+        payloads: Whether to hold payloads, to return values.
+        max_held_bytes: Limit for payloads of incomplete messages.
+        max_gap_bytes: Limit for bytes of entries between two chunks of a message.
     """
 
     def __init__(
-        self, around: Neighbours, *, payloads: bool, held_bytes: int = HELD_BYTES, reach_bytes: int = REACH_BYTES
+        self,
+        neighbours: Neighbours,
+        *,
+        payloads: bool,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        self._around = around
+        self._neighbours = neighbours
         self._payloads = payloads
-        self._held_most = held_bytes
-        self._reach = reach_bytes
+        self._max_held_bytes = max_held_bytes
+        self._max_gap_bytes = max_gap_bytes
         self._next: Position | None = None
-        """Behind the run that is read."""
+        """Position after the current run."""
         self._at = 0
-        """Where that run begins, in bytes from the origin: from there all runs follow each other."""
+        """Bytes from the origin to the current run. From the origin on, runs follow each other without a gap."""
         self._run_bytes = 0
-        self._open: OrderedDict[Key, OpenMessage | _Tail] = OrderedDict()
-        """By the positions of their last chunks."""
+        self._messages: OrderedDict[Key, PartialMessage | _Tail] = OrderedDict()
+        """Incomplete messages, by the position of their last chunk."""
         self._held: dict[Key, int] = {}
-        """Bytes of payloads that are held of each of them, where any are."""
+        """Bytes of payloads held per message."""
         self._held_bytes = 0
-        """Of all together."""
-        self._before: ChunkSearch | None = None
-        self._near = True
-        """Whether messages may have begun before the origin of which no chunk has come since."""
+        """Bytes of payloads held in total."""
+        self._chunk_search: ChunkSearch | None = None
+        self._may_precede_origin = True
+        """Whether a message without a chunk since the origin may have begun before it."""
         self._seen: set[Key] = set()
-        """Messages that are known to have begun, or not to have, whatever stands before the origin."""
-        self._whole: OrderedDict[Key, None] = OrderedDict()
-        """Of which all chunks have come, the newest: chunks of theirs that follow were sent again."""
+        """Messages whose state no longer depends on entries before the origin."""
+        self._completed: OrderedDict[Key, None] = OrderedDict()
+        """Newest complete messages: later chunks of them were sent again."""
 
     def enter(self, run: FrameRun) -> None:
-        """Go on to a run, in the order of the topic. What was left out before it is noticed.
+        """Advance to a run, in the order of the topic. After a gap the run is a new origin.
 
         Raises:
             AfterglowError: Entries before it cannot be read.
@@ -267,113 +266,115 @@ class ChunkedMessages:
         if self._follows(_start(run)):
             self._at += self._run_bytes
         else:
-            self._open.clear()
+            self._messages.clear()
             self._held.clear()
             self._seen.clear()
             self._held_bytes = self._at = 0
-            self._near = True
-            held = self._held_most if self._payloads else 0
-            self._before = ChunkSearch(self._around, _start(run), self._reach, held)
+            self._may_precede_origin = True
+            held = self._max_held_bytes if self._payloads else 0
+            self._chunk_search = ChunkSearch(self._neighbours, _start(run), self._max_gap_bytes, held)
         self._next = _end(run)
         self._run_bytes = run.frame_bytes
-        if self._at > self._reach or len(self._seen) > MOST_CHUNKS:
-            self._near = False
+        if self._at > self._max_gap_bytes or len(self._seen) > MAX_TRACKED:
+            self._may_precede_origin = False
             self._seen.clear()
 
-    def take(self, run: FrameRun, marks: Marks) -> dict[int, Whole | IncompleteMessage]:
-        """Take the chunks of some entries of the run that was entered last.
+    def add(self, run: FrameRun, marks: Marks) -> dict[int, CompleteMessage | IncompleteMessage]:
+        """Add the chunks of some entries of the run that was entered last.
 
         Returns:
-            For each entry that holds the last chunk of a message the message, or why there is none. Other chunks, and
-            those of messages that came whole before, are not in it.
+            By entry that holds the last chunk of a message: the message, or an error if it is incomplete. Repeated
+            chunks of complete messages are omitted.
 
         Raises:
-            AfterglowError: Entries before it cannot be read.
+            AfterglowError: Entries before the run cannot be read.
         """
-        found: dict[int, Whole | IncompleteMessage] = {}
+        found: dict[int, CompleteMessage | IncompleteMessage] = {}
         for chunk in marks.chunks():
-            part = part_of(run, chunk, self._at, payload=self._payloads)
-            outcome = self._take((chunk.uuid, chunk.transaction), part)
+            seen = seen_chunk(run, chunk, self._at, payload=self._payloads)
+            outcome = self._track((chunk.uuid, chunk.transaction), seen)
             if outcome is not None:
                 found[chunk.entry_id] = outcome
         return found
 
-    def left_open(self) -> Iterator[IncompleteMessage]:
-        """The messages of which the last chunk has not come, but for those of transactions."""
-        for (_, transaction), message in self._open.items():
+    def incomplete(self) -> Iterator[IncompleteMessage]:
+        """The messages whose last chunk has not been read, except those of transactions."""
+        for (_, transaction), message in self._messages.items():
             if transaction is None:
-                yield _incomplete(message.parts[-1], message.parts[-1].chunk.number + 1)
+                yield _incomplete(message.chunks[-1], message.chunks[-1].chunk.number + 1)
 
-    def _take(self, key: Key, part: Part) -> Whole | IncompleteMessage | None:
-        followed = self._open.get(key)
-        before = 0 if followed is None else len(followed.parts)
-        is_last = part.chunk.number == part.chunk.count - 1
-        message: OpenMessage | None
-        if part.chunk.number and (isinstance(followed, _Tail) or (followed is None and self._may_have_begun(key))):
-            tail = _Tail([]) if followed is None else followed
-            tail.parts.append(part)
+    def _track(self, key: Key, seen: SeenChunk) -> CompleteMessage | IncompleteMessage | None:
+        tracked = self._messages.get(key)
+        before = 0 if tracked is None else len(tracked.chunks)
+        is_last = seen.chunk.number == seen.chunk.count - 1
+        message: PartialMessage | None
+        if seen.chunk.number and (isinstance(tracked, _Tail) or (tracked is None and self._may_have_begun(key))):
+            tail = _Tail([]) if tracked is None else tracked
+            tail.chunks.append(seen)
             if not is_last:
-                self._hold(key, tail, part)
+                self._store(key, tail, seen)
                 return None
-            message, before = self._found(key, tail)
+            message, before = self._find_start(key, tail)
         else:
-            message = follow(followed if isinstance(followed, OpenMessage) else None, part, self._reach)
-        if self._near:
+            message = extend_message(
+                tracked if isinstance(tracked, PartialMessage) else None, seen, self._max_gap_bytes
+            )
+        if self._may_precede_origin:
             self._seen.add(key)
-        if message is None or is_last or message is not followed:
+        if message is None or is_last or message is not tracked:
             self._drop(key)
         if not is_last:
             if message is not None:
-                self._hold(key, message, part)
+                self._store(key, message, seen)
             return None
         if message is None:
-            return None if key in self._whole else _incomplete(part, before)
-        self._whole[key] = None
-        if len(self._whole) > MOST_CHUNKS:
-            self._whole.popitem(last=False)
-        return Whole(tuple(message.parts), self._around)
+            return None if key in self._completed else _incomplete(seen, before)
+        self._completed[key] = None
+        if len(self._completed) > MAX_TRACKED:
+            self._completed.popitem(last=False)
+        return CompleteMessage(tuple(message.chunks), self._neighbours)
 
     def _may_have_begun(self, key: Key) -> bool:
-        return self._near and key not in self._seen
+        return self._may_precede_origin and key not in self._seen
 
-    def _found(self, key: Key, tail: _Tail) -> tuple[OpenMessage | None, int]:
-        """A message with what came of it before the origin, and how many of its chunks were there in a row."""
-        assert self._before is not None
-        message, whole = self._before.message(key, tail.parts[0].at)
-        if whole:
-            self._whole[key] = None
-        row = 0
-        for part in tail.parts:
-            row = row if message is None else len(message.parts)
-            message = follow(message, part, self._reach)
-        return message, row
+    def _find_start(self, key: Key, tail: _Tail) -> tuple[PartialMessage | None, int]:
+        """A message with its chunks before the origin, and the number of consecutive chunks before the last."""
+        assert self._chunk_search is not None
+        message, is_complete = self._chunk_search.message(key, tail.chunks[0].at)
+        if is_complete:
+            self._completed[key] = None
+        consecutive = 0
+        for seen in tail.chunks:
+            consecutive = consecutive if message is None else len(message.chunks)
+            message = extend_message(message, seen, self._max_gap_bytes)
+        return message, consecutive
 
-    def _hold(self, key: Key, followed: OpenMessage | _Tail, part: Part) -> None:
-        """Keep what has come of a message, within what may be held: what began first goes first."""
-        self._open[key] = followed
-        self._open.move_to_end(key)
-        if part.payload and followed.parts[-1] is part:
-            self._held[key] = self._held.get(key, 0) + len(part.payload)
-            self._held_bytes += len(part.payload)
-        if len(followed.parts) > MOST_CHUNKS:
+    def _store(self, key: Key, tracked: PartialMessage | _Tail, seen: SeenChunk) -> None:
+        """Track an incomplete message, and drop payloads of the oldest above the limit."""
+        self._messages[key] = tracked
+        self._messages.move_to_end(key)
+        if seen.payload and tracked.chunks[-1] is seen:
+            self._held[key] = self._held.get(key, 0) + len(seen.payload)
+            self._held_bytes += len(seen.payload)
+        if len(tracked.chunks) > MAX_TRACKED:
             self._drop(key)
-        if len(self._open) > MOST_CHUNKS:
-            self._drop(next(iter(self._open)))
-        while self._held_bytes > self._held_most:
+        if len(self._messages) > MAX_TRACKED:
+            self._drop(next(iter(self._messages)))
+        while self._held_bytes > self._max_held_bytes:
             oldest = next(iter(self._held))
             self._held_bytes -= self._held.pop(oldest)
-            for each in self._open[oldest].parts:
+            for each in self._messages[oldest].chunks:
                 each.payload = None
 
     def _drop(self, key: Key) -> None:
-        self._open.pop(key, None)
+        self._messages.pop(key, None)
         self._held_bytes -= self._held.pop(key, 0)
 
     def _follows(self, start: Position) -> bool:
-        """Whether no entry stands between the last run and a position."""
-        if self._next is None or start == self._next or not self._open:
+        """Whether there is no entry between the last run and a position."""
+        if self._next is None or start == self._next or not self._messages:
             return start == self._next
-        before = next(self._around.before(start), None)
+        before = next(self._neighbours.before(start), None)
         return before is not None and _end(before.run) == self._next
 
 
@@ -385,8 +386,8 @@ def _end(run: FrameRun) -> Position:
     return Position(run.ledger_id, run.frames.end_entry_id)
 
 
-def _incomplete(part: Part, number: int) -> IncompleteMessage:
-    name = part.chunk.uuid.decode("utf-8", "replace")
+def _incomplete(seen: SeenChunk, number: int) -> IncompleteMessage:
+    name = seen.chunk.uuid.decode("utf-8", "replace")
     return IncompleteMessage(
-        f"entry {part.position}: message {name!r} came in {part.chunk.count} chunks, of which chunk {number} is missing"
+        f"entry {seen.position}: message {name!r} came in {seen.chunk.count} chunks, of which chunk {number} is missing"
     )

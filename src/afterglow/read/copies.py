@@ -1,6 +1,6 @@
-"""Copies of a ledger in the hot log and in tiers, and the runs of framed entries that they give to readers.
+"""Copies of a ledger in the hot log and in tiers, and the runs of framed entries that are read from them.
 
-A run is one buffer and the offsets of the frames in it, whatever the number of entries: no Python object per entry.
+A run is one buffer and the offsets of the frames in it: no Python object per entry.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _HOT_SCAN_BYTES = 8 << 20
-"""Per read of a scan: the operating system reads ahead by itself, so that more would only cost memory."""
+"""Bytes per read of a scan: the operating system prefetches files, so that more would only cost memory."""
 
 
-class Tier(StrEnum):
-    """Where a copy is."""
+class StorageTier(StrEnum):
+    """The two copies of an entry, by the names in the column ``tier``."""
 
     HOT = "hot"
     TIERED = "tiered"
@@ -34,17 +34,17 @@ class FrameRun:
 
     ledger_id: int
     data: memoryview
-    """Holds the frames, and perhaps more before and behind them. Not to be changed."""
+    """Holds the frames, and perhaps more before and after them. Not to be changed."""
     frames: Frames
-    """Where they stand in ``data``."""
+    """Offsets of the frames in ``data``."""
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of the frames, and of what stands between blocks."""
+        """Bytes of the frames, with the headers and padding of blocks between them."""
         return self.frames.end - int(self.frames.offsets[0])
 
     def entries(self) -> list[memoryview]:
-        """The entries one by one, in a buffer of their own, so that a kept entry keeps no more alive than its run.
+        """The entries one by one, in a new buffer, so that a kept entry keeps no more memory alive than its run.
 
         One Python object per entry: not for bulk.
         """
@@ -56,17 +56,17 @@ class FrameRun:
 
 @dataclass(frozen=True, slots=True)
 class ServedRun:
-    """A run, and which tier served it."""
+    """A run, and the copy that served it."""
 
     run: FrameRun
-    tier: Tier
+    tier: StorageTier
 
 
 class LedgerCopy(Protocol):
     """One copy of a ledger, or of a range of its entries. Thread-safe."""
 
     def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
-        """Entries from ``first`` on, not beyond ``last``: at least one, further ones while within ``max_bytes``.
+        """Entries from ``first`` to at most ``last``: at least one, and more as far as ``max_bytes`` allows.
 
         Raises:
             AfterglowError: They cannot be read from this copy.
@@ -74,10 +74,10 @@ class LedgerCopy(Protocol):
         ...
 
     def scan(self, first: int, last: int) -> Iterator[FrameRun]:
-        """All entries from ``first`` to ``last``, both inclusive, in large runs and read ahead.
+        """All entries from ``first`` to ``last``, both inclusive, in large runs, prefetched.
 
         Raises:
-            AfterglowError: They cannot be read from this copy; what came before stays good.
+            AfterglowError: An entry cannot be read from this copy; the runs before it are valid.
         """
         ...
 
@@ -87,16 +87,16 @@ class FrameLedger(Protocol):
 
     @property
     def confirmed(self) -> int:
-        """Id of the last entry that may be read; -1 where there is none."""
+        """Id of the last entry that may be read; -1 if the ledger is empty."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether no more entries will come, so that ``confirmed`` is its end; False where that is not known."""
+        """Whether the ledger is closed, so that ``confirmed`` is its last entry; False if that is not known."""
         ...
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Confirmed entries from ``first`` on as contiguous frames, and how many; at least one if there is one."""
+        """Confirmed entries from ``first`` on as contiguous frames, and their number; at least one if one exists."""
         ...
 
 
@@ -104,16 +104,16 @@ class HotReader(Protocol):
     """Opens the ledgers of a hot log for reading."""
 
     def open(self, ledger_id: int) -> FrameLedger:
-        """An existing ledger.
+        """Open an existing ledger.
 
         Raises:
-            LedgerMissing: There is none.
+            LedgerMissing: It does not exist.
         """
         ...
 
 
 def frame_run(ledger_id: int, data: Buffer, data_first: int, *, first: int, last: int, max_bytes: int) -> FrameRun:
-    """A run of the entries that are wanted, from a buffer of frames that holds them.
+    """A run of the wanted entries, from a buffer of frames that holds them.
 
     Args:
         ledger_id: The ledger.
@@ -121,7 +121,7 @@ def frame_run(ledger_id: int, data: Buffer, data_first: int, *, first: int, last
         data_first: Id of the first entry in it.
         first: First entry wanted, which must be in it.
         last: Last entry wanted, inclusive; the run may end before.
-        max_bytes: Bound for all entries of the run but the first.
+        max_bytes: Limit for all entries of the run but the first.
 
     Raises:
         LedgerMissing: The buffer does not hold entry ``first``.
@@ -133,8 +133,8 @@ def frame_run(ledger_id: int, data: Buffer, data_first: int, *, first: int, last
     low = first - data_first
     if not 0 <= low < len(frames):
         raise LedgerMissing(f"the copy of ledger {ledger_id} has no entry {first}")
-    room = int(frames.offsets[low]) + max_bytes
-    high = min(int(frames.offsets.searchsorted(room, side="right")) - 1, last - data_first + 1, len(frames))
+    limit = int(frames.offsets[low]) + max_bytes
+    high = min(int(frames.offsets.searchsorted(limit, side="right")) - 1, last - data_first + 1, len(frames))
     return FrameRun(ledger_id, view, frames.part(low, max(high, low + 1)))
 
 
@@ -142,7 +142,7 @@ class HotCopy:
     """The hot copy of a ledger.
 
     Raises:
-        LedgerMissing: There is none.
+        LedgerMissing: The hot log does not have the ledger.
     """
 
     def __init__(self, hot: HotReader, ledger_id: int) -> None:
@@ -150,16 +150,16 @@ class HotCopy:
         self._ledger = hot.open(ledger_id)
 
     def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
-        """Some entries; see the protocol.
+        """Read a few entries; see :class:`LedgerCopy`.
 
         Raises:
             LedgerMissing: The ledger was deleted, or has no entry ``first``.
-            CorruptBlock: What is stored is damaged.
+            CorruptBlock: The stored frames are damaged.
         """
         try:
             data, count = self._ledger.read_frames(first, max_bytes)
         except CorruptBlock:
-            data, count = self._ledger.read_frames(first, 1)  # whole entries may stand before the damaged one
+            data, count = self._ledger.read_frames(first, 1)  # entries before the damaged one may be intact
         if not count:
             raise LedgerMissing(f"the hot copy of ledger {self._ledger_id} has no entry {first}")
         frames = scan_frames(data, first)
@@ -170,7 +170,7 @@ class HotCopy:
         return FrameRun(self._ledger_id, data, Frames(first, frames.offsets[: wanted + 1], None))
 
     def scan(self, first: int, last: int) -> Iterator[FrameRun]:
-        """All entries; see the protocol."""
+        """Scan entries; see :class:`LedgerCopy`."""
         while first <= last:
             run = self.read(first, last, _HOT_SCAN_BYTES)
             yield run

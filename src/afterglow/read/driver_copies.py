@@ -1,10 +1,10 @@
-"""Copies that external offload drivers have written, read through the driver."""
+"""Copies that external offload drivers wrote, read through the driver."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from afterglow.errors import AfterglowError, ConfigError, MissingDependency, StorageError
 from afterglow.format.objects import parse_key
@@ -16,52 +16,39 @@ if TYPE_CHECKING:
 
     from afterglow.config import BrokerConfig
     from afterglow.read.copies import FrameRun, LedgerCopy
-    from afterglow.read.objects import Located
-    from afterglow.tier.locations import TierLocation, Tiers
+    from afterglow.read.objects import TierObject
+    from afterglow.tier.locations import Tiers
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadedLedger:
-    """What metadata says of the copy of a ledger that is to be read."""
+    """Metadata of an offloaded copy of a ledger."""
 
     uuid: UUID
-    """Of the offloaded ledger, or of the segment that holds entries of it."""
+    """Id of the offloaded ledger, or of the segment that holds entries of it."""
     driver_metadata: Mapping[str, str] = field(default_factory=dict)
-    """What the driver gave when it was written."""
+    """Properties that the driver returned when it wrote the copy."""
     segment: bool = False
-    """Whether it is a segment, which may hold only a part of the ledger, and parts of other ledgers."""
+    """Whether it is a segment, which may hold only a range of the ledger, and ranges of other ledgers."""
 
 
-class OffloadReader(Protocol):
-    """The reading half of an offloader; see :class:`~afterglow.offload.offloader.LedgerOffloader`."""
-
-    def read_offloaded(self, ledger_id: int, context: OffloadedLedger) -> LedgerCopy:
-        """The copy of a ledger, or of the part of it that a segment holds."""
-        ...
-
-    @property
-    def location(self) -> TierLocation:
-        """The tier location that objects are written to."""
-        ...
-
-
-def open_driver_copy(located: Located, ledger_id: int, policy: BrokerConfig, tiers: Tiers) -> LedgerCopy:
-    """What an external driver has stored of a ledger.
+def open_driver_copy(tier_object: TierObject, ledger_id: int, policy: BrokerConfig, tiers: Tiers) -> LedgerCopy:
+    """Open the copy of a ledger that an external driver wrote.
 
     Args:
-        located: The object: its place names the driver and what the driver gave for it.
+        tier_object: The object; its location has the driver and the driver's properties.
         ledger_id: The ledger.
         policy: Configuration and credentials for the driver.
         tiers: Opens stores, for drivers that use them.
 
     Raises:
         MissingDependency: The driver is not installed, or its package cannot be imported.
-        AfterglowError: What the driver raises.
+        AfterglowError: The driver failed.
     """
-    location, key = located.location, parse_key(located.key)
+    location, key = tier_object.location, parse_key(tier_object.key)
     try:
         factory = driver_factory(location.driver)
-    except ConfigError as error:  # no setting of the reader's is wrong: metadata names the driver
+    except ConfigError as error:  # metadata names the driver, so that no setting of the reader is wrong
         raise MissingDependency(str(error)) from error
     reader = factory(replace(policy, managed_ledger_offload_driver=location.driver), None, tiers)
     context = OffloadedLedger(key.uuid, dict(location.properties), segment=key.ledger_id is None)
@@ -70,19 +57,19 @@ def open_driver_copy(located: Located, ledger_id: int, policy: BrokerConfig, tie
 
 
 class _DriverCopy:
-    """A copy whose driver may raise anything: readers are told in errors that they know how to handle."""
+    """A copy that raises ``StorageError`` for any exception of its driver, so that readers can fall back."""
 
     def __init__(self, driver: str, copy: LedgerCopy) -> None:
         self._driver = driver
         self._copy = copy
 
     def read(self, first: int, last: int, max_bytes: int) -> FrameRun:
-        """Some entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
+        """Read a few entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
         with _errors_of(self._driver):
             return self._copy.read(first, last, max_bytes)
 
     def scan(self, first: int, last: int) -> Iterator[FrameRun]:
-        """All entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
+        """Scan entries; see :class:`~afterglow.read.copies.LedgerCopy`."""
         with _errors_of(self._driver):
             yield from self._copy.scan(first, last)
 

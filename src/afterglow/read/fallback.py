@@ -1,12 +1,12 @@
-"""Reading entries from the preferred copy, with fallback to the other one, and skipping of damaged entries.
+"""Reads from the preferred copy, with fallback to the other copy, and skipping of damaged entries.
 
-* A hot copy that is gone is passed over silently; a damaged one, and an object that is missing, damaged or unreachable,
-  is logged once.
-* Every read counts the tier that served it; a read that another tier than the preferred one served also counts as a
+* A ledger that was deleted from the hot log is not logged; a damaged hot copy, and an object that is missing, damaged
+  or unreachable, is logged once.
+* Every read counts the copy that served it; a read that another copy than the preferred one served also counts as a
   fallback, by reason.
-* Where no copy serves, the read fails; or, where the policy is to skip damage, entries that are permanently damaged in
-  every copy are left out. A store that cannot be reached is never a reason to leave entries out; nor is a hot ledger
-  that is gone while no other copy is known, since the ledger list may be older than the deletion.
+* If no copy can be read, the read fails; or, if the policy is to skip damage, entries that are permanently damaged in
+  every copy are skipped. Entries are never skipped because a store is unreachable, nor because the hot ledger is
+  deleted while no other copy is known: the ledger list may be older than the deletion.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from afterglow.errors import (
     AfterglowError,
     CorruptBlock,
     CorruptIndex,
-    DamagedPiece,
+    DamagedStripe,
     LedgerMissing,
     ObjectMissing,
     WrongLength,
 )
-from afterglow.read.copies import ServedRun, Tier
+from afterglow.read.copies import ServedRun, StorageTier
 from afterglow.read.counters import reason_of
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from afterglow.read.counters import ReadCounters
 
     FindCopies: TypeAlias = Callable[[int], "Copies"]
-    """Gives the copies that may serve the entries from one on. Called for every run."""
+    """Returns the copies that may serve the entries from an entry id on. Called for every run."""
 
 log = logging.getLogger(__name__)
 
-_FOR_GOOD: Final = (CorruptBlock, CorruptIndex, WrongLength, ObjectMissing, LedgerMissing)
+_PERMANENT: Final = (CorruptBlock, CorruptIndex, WrongLength, ObjectMissing, LedgerMissing)
 """Errors that a retry does not resolve."""
 _MAX_LOGGED: Final = 1_000
-"""Objects whose failure was logged and is not logged again."""
+"""Objects whose failure is not logged again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +52,25 @@ class Copies:
 
     ledger_id: int
     last: int
-    """Last entry, inclusive, of which this is true."""
-    order: tuple[Tier, ...]
+    """Last entry, inclusive, that these copies may serve."""
+    order: tuple[StorageTier, ...]
     """The copies to try, the preferred one first."""
-    skips: bool
-    """Whether entries that are permanently damaged in every copy are left out."""
+    skip_damaged: bool
+    """Whether to skip entries that are permanently damaged in every copy."""
     object_name: object
-    """Identifies the object in the tier; None where there is none."""
-    open: Callable[[Tier], LedgerCopy]
-    """Opens a copy; raises ``AfterglowError`` where that cannot be."""
-    failed: Callable[[Tier, AfterglowError], None]
-    """Called with a copy that did not serve, and its error."""
+    """Identifies the object in the tier; None: no tier has the entries."""
+    open: Callable[[StorageTier], LedgerCopy]
+    """Opens a copy; raises ``AfterglowError`` if that fails."""
+    failed: Callable[[StorageTier, AfterglowError], None]
+    """Called with a copy that could not be read, and its error."""
 
 
 class FallbackReader:
-    """Reads entries of one topic, each run from the first of its copies that serves. Thread-safe.
+    """Reads entries of one topic, each run from the first of its copies that can be read. Thread-safe.
 
     Args:
-        name: The topic, for messages.
-        counters: Count what was served, and from where.
+        name: The topic, for log messages.
+        counters: Count reads by the copy that served them.
     """
 
     def __init__(self, name: str, counters: ReadCounters) -> None:
@@ -83,12 +83,12 @@ class FallbackReader:
         """Entries from ``first`` to ``last``, both inclusive, in runs of at most ``max_bytes`` or one entry.
 
         Raises:
-            LedgerMissing: No copy can be read.
-            AfterglowError: They cannot be read.
+            LedgerMissing: No copy of the ledger exists.
+            AfterglowError: No copy of an entry can be read.
         """
         while first <= last:
             copies = find_copies(first)
-            failures: list[tuple[Tier, AfterglowError]] = []
+            failures: list[tuple[StorageTier, AfterglowError]] = []
             for tier in copies.order:
                 try:
                     run = copies.open(tier).read(first, min(copies.last, last), max_bytes)
@@ -101,19 +101,19 @@ class FallbackReader:
                 first = run.frames.end_entry_id
                 break
             else:
-                first = self._leave_out(copies, first, last, failures)
+                first = self._skip(copies, first, last, failures)
 
     def scan(self, find_copies: FindCopies, first: int, last: int) -> Iterator[ServedRun]:
         """The same in bulk: large runs, prefetched, without the cache.
 
         Raises:
-            LedgerMissing: No copy can be read.
-            AfterglowError: They cannot be read; runs before that are good.
+            LedgerMissing: No copy of the ledger exists.
+            AfterglowError: No copy of an entry can be read; the runs before it are valid.
         """
         while first <= last:
             began = first
             copies = find_copies(first)
-            failures: list[tuple[Tier, AfterglowError]] = []
+            failures: list[tuple[StorageTier, AfterglowError]] = []
             until = min(copies.last, last) + 1
             for tier in copies.order:
                 try:
@@ -125,55 +125,58 @@ class FallbackReader:
                 except AfterglowError as error:
                     failures.append((tier, error))
                     copies.failed(tier, error)
-                    if isinstance(error, DamagedPiece):  # behind it, the preferred copy is good again
+                    if isinstance(error, DamagedStripe):  # after it, the preferred copy is intact again
                         until = min(until, max(error.until, first + 1))
                 if first > began:
-                    break  # find the copies again where this one failed, or ended
+                    break  # find the copies again from where this one failed, or ended
             else:
-                first = self._leave_out(copies, first, last, failures)
+                first = self._skip(copies, first, last, failures)
 
-    def _report(self, copies: Copies, tier: Tier, run: FrameRun, failures: list[tuple[Tier, AfterglowError]]) -> None:
-        """A copy has served after others failed to."""
+    def _report(
+        self, copies: Copies, tier: StorageTier, run: FrameRun, failures: list[tuple[StorageTier, AfterglowError]]
+    ) -> None:
+        """Count a run, and the failures of the copies that were tried before."""
         self.counters.served(tier, len(run.frames), run.frames.payload_bytes)
         for failed, error in failures:
             self.counters.fell_back(failed, reason_of(error))
             if isinstance(error, LedgerMissing):
                 continue  # deleted from the hot log, as expected after offload
-            whose = copies.object_name if failed is Tier.TIERED and copies.object_name else copies.ledger_id
-            if self._first_time((failed, whose)):
-                log.warning("%s: the %s copy cannot be read, the other one serves: %s", self._name, failed, error)
+            name = copies.object_name if failed is StorageTier.TIERED and copies.object_name else copies.ledger_id
+            if self._is_first((failed, name)):
+                log.warning("%s: the %s copy cannot be read, reading the other one: %s", self._name, failed, error)
 
-    def _leave_out(self, copies: Copies, first: int, last: int, failures: list[tuple[Tier, AfterglowError]]) -> int:
-        """No copy serves an entry. Returns the first behind it that may be tried, if it may be left out.
+    def _skip(self, copies: Copies, first: int, last: int, failures: list[tuple[StorageTier, AfterglowError]]) -> int:
+        """Skip entries that no copy can serve, if that is allowed. Returns the first entry after them.
 
         Raises:
-            AfterglowError: It may not; the most informative error of the copies.
+            AfterglowError: It is not allowed; the most informative error of the copies.
         """
         reported = [error for _, error in failures if not isinstance(error, LedgerMissing)]
         error = reported[0] if reported else failures[-1][1]
         lost = [failed for _, failed in failures]
-        if not copies.skips or not reported or not all(isinstance(failed, _FOR_GOOD) for failed in lost):
+        if not copies.skip_damaged or not reported or not all(isinstance(failed, _PERMANENT) for failed in lost):
             raise error
         end = min(copies.last, last) + 1
         until = end
         for failed in lost:
-            if isinstance(failed, DamagedPiece):
+            if isinstance(failed, DamagedStripe):
                 until = min(until, failed.until)
-            elif isinstance(failed, CorruptBlock):  # of the hot copy, whose extent is not known
+            elif isinstance(failed, CorruptBlock):  # of the hot copy: the extent of the damage is not known
                 until = first + 1
         until = min(max(until, first + 1), end)
-        self.counters.left_out(until - first, reason_of(error))
-        if self._first_time((copies.ledger_id, first)):
+        self.counters.skipped(until - first, reason_of(error))
+        if self._is_first((copies.ledger_id, first)):
             log.warning(
-                "%s: entries %s:%s to %s are left out: %s", self._name, copies.ledger_id, first, until - 1, error
+                "%s: entries %s:%s to %s are skipped: %s", self._name, copies.ledger_id, first, until - 1, error
             )
         return until
 
-    def _first_time(self, what: object) -> bool:
+    def _is_first(self, failure: object) -> bool:
+        """Whether a failure was not logged before."""
         with self._lock:
-            if what in self._logged:
+            if failure in self._logged:
                 return False
             if len(self._logged) >= _MAX_LOGGED:
                 self._logged.clear()
-            self._logged.add(what)
+            self._logged.add(failure)
             return True

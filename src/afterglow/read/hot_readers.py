@@ -1,7 +1,7 @@
-"""Readers of hot logs in other processes: of a server's home on the same machine, and of brokers over the protocol.
+"""Readers of hot logs of other processes: a server's home on the same machine, and brokers over the binary protocol.
 
-:class:`HotLocation` names the hot log of a topic. It travels with splits, and opens the reader that works in the
-process where it arrives.
+:class:`HotLocation` names the hot log of a topic. It is sent with splits, and opens the reader that works in the
+process that receives it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _POLL_S: Final = 0.01
 _DEADLINE_S: Final = 60.0
 """Longest time without an entry, retries included."""
 _MAX_IDLE: Final = 4
-"""Connections that are kept for reads to come."""
+"""Idle connections that are kept."""
 
 
-class RemoteHot:
-    """A :class:`~afterglow.read.copies.HotReader` over the protocol. Thread-safe; its connections end with it.
+class RemoteHotLog:
+    """A :class:`~afterglow.read.copies.HotReader` over the protocol. Thread-safe; closes its connections when dropped.
 
     Args:
         address: The cluster.
         topic: Full name, with the partition.
-        entries: How many entries each ledger has that may be asked for.
-        written: The ledger that is still written, whose entries these are not all; None: none.
-        instance: The hot log that the brokers must have, where they are ours; None: any.
+        entries: Number of readable entries by ledger.
+        open_ledger: The ledger that is still open, and may get more entries; None: none.
+        instance: Id of the hot log that the brokers must have, if they are Afterglow's; None: any.
     """
 
     def __init__(
@@ -52,59 +52,59 @@ class RemoteHot:
         address: PulsarAddress,
         topic: str,
         entries: Mapping[int, int],
-        written: int | None = None,
+        open_ledger: int | None = None,
         *,
         instance: str | None = None,
     ) -> None:
         self.topic = topic
         self._entries = entries
-        self._written = written
-        self._lines = _Lines(address, topic, instance)
-        weakref.finalize(self, self._lines.close)
+        self._open_ledger = open_ledger
+        self._connections = _ConnectionPool(address, topic, instance)
+        weakref.finalize(self, self._connections.close)
 
     def open(self, ledger_id: int) -> FrameLedger:
-        """A ledger. Nothing is asked of the brokers yet.
+        """Open a ledger, without a request.
 
         Raises:
             LedgerMissing: Its number of entries is not known.
         """
         if ledger_id not in self._entries:
             raise LedgerMissing(f"{self.topic}: the number of entries of its ledger {ledger_id} is not known")
-        return _Ledger(self, ledger_id, self._entries[ledger_id] - 1, closed=ledger_id != self._written)
+        return _RemoteLedger(self, ledger_id, self._entries[ledger_id] - 1, closed=ledger_id != self._open_ledger)
 
     @contextmanager
-    def line(self, wanted: LedgerRange) -> Iterator[RemoteLedgers]:
-        """A connection for one read, which goes on where an earlier read ended if there was one."""
-        line = self._lines.take(wanted)
+    def connection(self, wanted: LedgerRange) -> Iterator[RemoteLedgers]:
+        """A connection for one read; one that has read the same ledger before is preferred."""
+        connection = self._connections.take(wanted)
         try:
-            yield line
+            yield connection
         finally:
-            self._lines.give(wanted.ledger_id, line)
+            self._connections.put_back(wanted.ledger_id, connection)
 
 
-class NoHot:
-    """A hot log that cannot be read, or is not to be.
+class UnavailableHotLog:
+    """A hot log that cannot be read, or must not be.
 
     Args:
-        reason: Why; ends with the cure.
+        reason: The reason, and how to fix it.
     """
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
     def open(self, ledger_id: int) -> FrameLedger:
-        """Refuse.
+        """Raise an error.
 
         Raises:
             LedgerMissing: Always.
         """
-        raise LedgerMissing(f"ledger {ledger_id} can be read from the hot log alone: {self._reason}")
+        raise LedgerMissing(f"ledger {ledger_id} is only in the hot log: {self._reason}")
 
 
-class _Ledger:
+class _RemoteLedger:
     """One ledger; see :class:`~afterglow.read.copies.FrameLedger`."""
 
-    def __init__(self, hot: RemoteHot, ledger_id: int, last: int, *, closed: bool) -> None:
+    def __init__(self, hot: RemoteHotLog, ledger_id: int, last: int, *, closed: bool) -> None:
         self._hot = hot
         self._ledger_id = ledger_id
         self._last = last
@@ -121,15 +121,15 @@ class _Ledger:
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
         if not 0 <= first <= self._last:
             return memoryview(b""), 0
-        with self._hot.line(LedgerRange(self._ledger_id, 0, self._last)) as line:
+        with self._hot.connection(LedgerRange(self._ledger_id, 0, self._last)) as connection:
             try:
-                return line.ledger(self._ledger_id).read_frames(first, max_bytes)
+                return connection.ledger(self._ledger_id).read_frames(first, max_bytes)
             except EntriesMissing as error:
-                raise LedgerMissing(f"{error}; hot=skip leaves out what only brokers have") from error
+                raise LedgerMissing(f"{error}; hot=skip skips entries that only brokers have") from error
 
 
-class _Lines:
-    """Connections that no read uses at the moment, by the ledger that they were last used for."""
+class _ConnectionPool:
+    """Idle connections, by the ledger that they last read."""
 
     def __init__(self, address: PulsarAddress, topic: str, instance: str | None) -> None:
         self._address = address
@@ -141,30 +141,34 @@ class _Lines:
 
     def take(self, wanted: LedgerRange) -> RemoteLedgers:
         with self._lock:
-            for at, (ledger_id, line) in enumerate(self._idle):
+            for at, (ledger_id, connection) in enumerate(self._idle):
                 if ledger_id == wanted.ledger_id:
                     del self._idle[at]
-                    return line
+                    return connection
         return RemoteLedgers(self._address, self._topic, (wanted,), deadline_s=_DEADLINE_S, instance=self._instance)
 
-    def give(self, ledger_id: int, line: RemoteLedgers) -> None:
+    def put_back(self, ledger_id: int, connection: RemoteLedgers) -> None:
+        surplus: RemoteLedgers | None = None
         with self._lock:
-            if not self._closed:
-                self._idle.append((ledger_id, line))
-            surplus = [self._idle.pop(0)[1]] if len(self._idle) > _MAX_IDLE else [] if not self._closed else [line]
-        for each in surplus:
-            each.close()
+            if self._closed:
+                surplus = connection
+            else:
+                self._idle.append((ledger_id, connection))
+                if len(self._idle) > _MAX_IDLE:
+                    _, surplus = self._idle.pop(0)
+        if surplus is not None:
+            surplus.close()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for _, line in idle:
-            line.close()
+        for _, connection in idle:
+            connection.close()
 
 
-class SharedHot:
-    """The hot log of a home directory, which a server may be running on. Holds nothing open.
+class SharedHotLog:
+    """The hot log in the home directory of a server that may be running. Keeps no files open.
 
     Args:
         home: The server's home directory.
@@ -174,17 +178,17 @@ class SharedHot:
         self._home = home
 
     def open(self, ledger_id: int) -> FrameLedger:
-        """A ledger.
+        """Open a ledger.
 
         Raises:
             LedgerMissing: It does not exist.
         """
-        ledger = HomeLedger(self._home, ledger_id)
-        assert ledger.confirmed >= -1  # raises where it does not exist
+        ledger = SharedLedger(self._home, ledger_id)
+        assert ledger.confirmed >= -1  # raises if it does not exist
         return ledger
 
 
-class HomeLedger:
+class SharedLedger:
     """A ledger whose files are opened for each read, so that a scan over many ledgers does not hold them all open."""
 
     def __init__(self, home: Path, ledger_id: int) -> None:
@@ -193,18 +197,18 @@ class HomeLedger:
 
     @property
     def confirmed(self) -> int:
-        """Id of the last entry that may be read; -1 where there is none."""
+        """Id of the last entry that may be read; -1 if the ledger is empty."""
         with open_shared(self._home, self._ledger_id) as ledger:
             return ledger.confirmed
 
     @property
     def closed(self) -> bool:
-        """Whether no more entries will come."""
+        """Whether the ledger is closed."""
         with open_shared(self._home, self._ledger_id) as ledger:
             return ledger.closed
 
     def read_frames(self, first: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Confirmed entries from ``first`` on as contiguous frames, and how many."""
+        """Confirmed entries from ``first`` on as contiguous frames, and their number."""
         with open_shared(self._home, self._ledger_id) as ledger:
             # The ledger list may name entries that the server has not published yet.
             deadline = time.monotonic() + _PUBLISH_LAG_S
@@ -213,7 +217,7 @@ class HomeLedger:
             return ledger.read_frames(first, max_bytes)
 
     def frame_bytes(self, first: int, last: int) -> int:
-        """Bytes of the frames of entries, both ends inclusive, as far as they are there."""
+        """Bytes of the frames of the confirmed entries from ``first`` to ``last``, both inclusive."""
         with open_shared(self._home, self._ledger_id) as ledger:
             last = min(last, ledger.confirmed)
             if first > last:
@@ -223,54 +227,54 @@ class HomeLedger:
 
 @dataclass(frozen=True, slots=True)
 class HotLocation:
-    """Where the hot log of a topic is. Holds no secrets when it has come to another process."""
+    """Location of the hot log of a topic. Pickled without credentials."""
 
     home: str = ""
-    """The server's home, an absolute path on its machine; empty where there is none, or none is known."""
+    """The server's home, an absolute path on its machine; empty: not known."""
     topic: str = ""
     """Full name, with the partition."""
     service_url: str = ""
-    """The brokers that serve it; empty where none is known."""
+    """Address of the brokers; empty: not known."""
     instance: str = ""
     """Id of the hot log: another machine may have another server's home at the same path. Empty: not known."""
     credentials: ClusterCredentials | None = field(default=None, repr=False, compare=False)
-    """What these brokers are shown. Stays in this process; others take theirs from their environment."""
+    """Credentials for the brokers. Not pickled: other processes take theirs from their environment."""
 
     def __reduce__(self) -> tuple[type[HotLocation], tuple[str, str, str, str]]:
         return HotLocation, (self.home, self.topic, self.service_url, self.instance)
 
     def open(self, ledger_id: int | None = None, last: int = -1) -> HotReader:
-        """The hot log, as it is reached from here.
+        """Open the hot log from this process: on the local disk, else through brokers.
 
         Args:
-            ledger_id: The ledger that is to be read: brokers do not report the end of a ledger.
-            last: Its last entry that may be asked for.
+            ledger_id: The ledger to read: brokers do not report the end of a ledger.
+            last: Its last readable entry.
 
         Raises:
             HotLogUnavailable: It cannot be reached from this machine.
-            ConfigError: The token's file cannot be read.
+            ConfigError: The token file cannot be read.
         """
-        if self._is_here():
-            return SharedHot(Path(self.home))
+        if self._is_on_this_disk():
+            return SharedHotLog(Path(self.home))
         if self.service_url:
             entries = {} if ledger_id is None else {ledger_id: last + 1}
-            return RemoteHot(self.address(), self.topic, entries, instance=self.instance or None)
+            return RemoteHotLog(self.address(), self.topic, entries, instance=self.instance or None)
         raise HotLogUnavailable(
-            f"the hot log in {self.home} cannot be reached from here: read it on the server's machine, share its "
-            "disk, let the server run and be reached (service_url), or leave it out (hot=skip)"
+            f"the hot log in {self.home} cannot be reached from this machine; read on the server's machine, share its "
+            "disk, start the server and make it reachable (service_url), or skip the hot log (hot=skip)"
         )
 
-    def _is_here(self) -> bool:
+    def _is_on_this_disk(self) -> bool:
         home = Path(self.home)
         if not self.home or not home.is_dir():
             return False
         return not self.instance or read_instance(home) == self.instance
 
     def address(self) -> PulsarAddress:
-        """The brokers, and what they are shown.
+        """Address of the brokers, with credentials.
 
         Raises:
-            ConfigError: The service URL is not well-formed, or the token's file cannot be read.
+            ConfigError: The service URL is malformed, or the token file cannot be read.
         """
         credentials = self.credentials or ClusterCredentials.of()
         return PulsarAddress(self.service_url, token=credentials.token, trust_certs=credentials.ca_file)

@@ -1,7 +1,7 @@
 """Inspection of one data object and its index, without metadata.
 
-Damage is collected, never raised, and what can still be read is read: where the index is missing or damaged, the
-headers of the blocks are used instead.
+Damage is collected, never raised, and everything else is read: if the index is missing or damaged, the headers of the
+blocks are used instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class InspectedBlock:
     ledger_id: int | None
     """None in a V1 object whose key does not name it."""
     offset: int
-    """Of its header in the object."""
+    """Offset of its header in the object."""
     data: memoryview
     block: ParsedBlock
     statistics: BlockStatistics
@@ -45,7 +45,7 @@ class InspectedBlock:
 
 @dataclass(slots=True)
 class Inspection:
-    """A data object under inspection. ``damage`` is complete once the blocks, entries or messages were walked."""
+    """A data object under inspection. ``damage`` is complete after iterating over blocks, entries or messages."""
 
     store: ObjectStore
     key: str
@@ -57,7 +57,7 @@ class Inspection:
     def blocks(self) -> Iterator[InspectedBlock]:
         """Each block that can be read, in the order of the object."""
         if self.index is None:
-            yield from self._walk()
+            yield from self._blocks_by_headers()
             return
         for group, number, start, end in self.index.extents():
             first = group.blocks[number].first_entry_id
@@ -85,14 +85,14 @@ class Inspection:
     def messages(self) -> Iterator[pa.RecordBatch]:
         """Each message, in batches with all block columns. Entries' own checksums are verified."""
         for block in self.blocks():
-            # The column needs a number even where the ledger is not known.
+            # The column needs a number even if the ledger is not known.
             ledger_id = -1 if block.ledger_id is None else block.ledger_id
             for messages in decode_messages(block.data, block.block.frames, ledger_id, check=True):
-                self.damage.extend(Damage(block.ledger_id, bad.entry_id, bad.reason) for bad in messages.bad)
+                self.damage.extend(Damage(block.ledger_id, each.entry_id, each.reason) for each in messages.bad)
                 yield messages.batch
 
-    def _walk(self) -> Iterator[InspectedBlock]:
-        """Go by the headers alone."""
+    def _blocks_by_headers(self) -> Iterator[InspectedBlock]:
+        """The blocks by their headers, without the index."""
         at = 0
         while at < self.info.size_bytes:
             end = min(at + HEADER_BYTES, self.info.size_bytes)
@@ -121,14 +121,14 @@ def inspect_object(store: ObjectStore, key: str) -> Inspection:
     """Open a data object for inspection, by its own key or by that of its index.
 
     Raises:
-        ObjectMissing: There is no such data object.
+        ObjectMissing: The data object does not exist.
     """
     key = key.removesuffix(INDEX_SUFFIX)
     info = store.head(key)
     try:
         ledger_id = parse_key(key.rpartition("/")[2]).ledger_id
     except InvalidName:
-        ledger_id = None  # somebody renamed it; the bytes are none the worse
+        ledger_id = None  # the object was renamed; its content is still readable
     inspection = Inspection(store, key, info, ledger_id, None)
     try:
         check_version(key, info.metadata)

@@ -1,4 +1,4 @@
-"""JSON objects from rows of messages and entries, with the keys of the outside contract."""
+"""JSON objects of messages and entries, with the keys of the public interface."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TIMES = ("publish_time", "event_time", "broker_time")
 def message_rows(
     batch: pa.RecordBatch, *, topic: str | None = None, tier: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Each message of a batch with all block columns as a JSON object. One Python object per message: not for bulk.
+    """Each message of a batch as a JSON object. One Python object per message: not for bulk.
 
     Args:
-        batch: The messages.
-        topic: The topic's name, where the batch has no column that tells it.
-        tier: Where they came from, likewise.
+        batch: The messages, with all block columns.
+        topic: The topic's name, if the batch has no column ``topic``.
+        tier: The copy that served them, if the batch has no column ``tier``.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in _TIMES:
@@ -49,7 +49,7 @@ def message_rows(
             "null_value": row["value"] is None,
             "value_base64": _base64(row["value"]) if binary["value"] else None,
             "tier": row.get("tier", tier),
-            **_decoded(row),
+            **({"value": plain(row["value"]), "_corrupt": row["_corrupt"]} if "_corrupt" in row else {}),
         }
 
 
@@ -66,7 +66,7 @@ def entry_row(ledger_id: int | None, entry_id: int, data: bytes | memoryview, ti
 
 
 def plain(value: Any) -> Any:
-    """A typed value as JSON can hold it: bytes as base64, times and decimals as text."""
+    """A typed value as JSON: bytes as base64, times and decimals as text."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -76,11 +76,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return _base64(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
-
-
-def _decoded(row: dict[str, Any]) -> dict[str, Any]:
-    """What a row has beyond the others where values were decoded."""
-    return {"value": plain(row["value"]), "_corrupt": row["_corrupt"]} if "_corrupt" in row else {}
 
 
 def _base64(data: bytes | memoryview | None) -> str | None:

@@ -1,9 +1,8 @@
-"""Entries before and after those that are read, for messages that do not end where they begin.
+"""Entries before and after a range that is read, for chunked messages and transactions that extend beyond it.
 
-A chunked message may begin before the split that holds its last chunk, and the outcome of a transaction stands behind
-its messages. In one process the whole pinned view can be read. The reader of a split has no metadata, so a split brings
-a list of the ranges around it: bounded, packed, and the same object for adjacent splits, so that they cost little
-together.
+A chunked message may begin before the split that holds its last chunk, and the marker of a transaction follows its
+messages. In one process the whole pinned view can be read. The reader of a split has no metadata, so a split carries a
+list of the ranges around it: bounded, packed, and the same object for adjacent splits, so that it adds little to them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import OutOfReach
 from afterglow.format.position import LATEST, Position
-from afterglow.read.objects import Located
+from afterglow.read.objects import TierObject
 from afterglow.tier.locations import TierLocation
 
 if TYPE_CHECKING:
@@ -33,47 +32,49 @@ if TYPE_CHECKING:
     from afterglow.read.topic_reader import TopicReader
 
     Read: TypeAlias = Callable[[int, int], Iterator[ServedRun]]
-    """Entries of a ledger from one to another, both inclusive, in order."""
+    """Reads entries of a ledger from first to last, both inclusive, in order."""
 
-BEFORE: Final = 64
+RANGES_BEFORE: Final = 64
 """Ranges listed before a split: chunks of one message follow each other within minutes."""
-BEHIND: Final = 256
-"""Ranges listed behind it: a transaction may stay open for hours."""
-GROUP: Final = 16
+RANGES_AFTER: Final = 256
+"""Ranges listed after it: a transaction may stay open for hours."""
+RANGES_PER_GROUP: Final = 16
 """Ranges whose splits share one list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Consecutive entries of one ledger that one object holds, or the hot log alone."""
+class NeighbourRange:
+    """Consecutive entries of one ledger that one object, or only the hot log, holds."""
 
     ledger_id: int
     first: int
     """First entry, inclusive."""
     last: int
     """Last entry, inclusive."""
-    located: Located | None
+    tier_object: TierObject | None
     """The object; None: no tier has them."""
     hot: bool
-    """Whether the hot log is to have them."""
+    """Whether the hot log should have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """The ranges around some splits. Travels with them."""
+    """The ranges around splits, sent with them."""
 
     packed: bytes
-    """Of :meth:`neighbours`."""
+    """The ranges, compressed; see :meth:`neighbours`."""
     hot: HotLocation | None
-    """The hot log of those that it has; None: it cannot be reached."""
+    """Location of the hot log; None: it cannot be reached."""
     first: bool
-    """Whether nothing of the topic stands before them."""
+    """Whether they include the first range of the topic."""
     last: bool
-    """Whether nothing of the topic, as it was pinned, stands behind them."""
+    """Whether they include the last range of the topic, as it was pinned."""
 
     @classmethod
-    def of(cls, neighbours: Sequence[Neighbour], hot: HotLocation | None, *, first: bool, last: bool) -> Neighbourhood:
-        """Pack ranges, which are in order."""
+    def of(
+        cls, neighbours: Sequence[NeighbourRange], hot: HotLocation | None, *, first: bool, last: bool
+    ) -> Neighbourhood:
+        """Pack ranges, which must be in order."""
         locations: dict[TierLocation, int] = {}
         rows = [
             [
@@ -82,8 +83,8 @@ class Neighbourhood:
                 each.last,
                 int(each.hot),
                 *(
-                    [locations.setdefault(each.located.location, len(locations)), each.located.key]
-                    if each.located
+                    [locations.setdefault(each.tier_object.location, len(locations)), each.tier_object.key]
+                    if each.tier_object
                     else []
                 ),
             ]
@@ -95,38 +96,38 @@ class Neighbourhood:
         ]
         return cls(zlib.compress(json.dumps([named, rows], separators=(",", ":")).encode()), hot, first, last)
 
-    def neighbours(self) -> tuple[Neighbour, ...]:
+    def neighbours(self) -> tuple[NeighbourRange, ...]:
         """The ranges, in order."""
         named, rows = json.loads(zlib.decompress(self.packed))
         locations = [TierLocation(*fields) for fields in named]
         return tuple(
-            Neighbour(ledger_id, first, last, Located(locations[rest[0]], rest[1]) if rest else None, bool(hot))
+            NeighbourRange(ledger_id, first, last, TierObject(locations[rest[0]], rest[1]) if rest else None, bool(hot))
             for ledger_id, first, last, hot, *rest in rows
         )
 
 
-def at_or_before(neighbours: Sequence[Neighbour], position: Position) -> int:
-    """Index of the last range that begins at or before a position; -1 where none does."""
+def find_range(neighbours: Sequence[NeighbourRange], position: Position) -> int:
+    """Index of the last range that begins at or before a position; -1: no range does."""
     key = (position.ledger_id, position.entry_id)
     return bisect_right(neighbours, key, key=lambda each: (each.ledger_id, each.first)) - 1
 
 
-_STEP: Final = 4
-"""Entries of the first step back: a chunk has some 5 MB, and as a rule the one before it is close."""
+_STEP_ENTRIES: Final = 4
+"""Entries of the first step back: a chunk has some 5 MB, and the one before it is usually close."""
 _STEP_BYTES: Final = 8 << 20
-"""About of a further step."""
+"""Target size of further steps."""
 _HELD_BYTES: Final = 16 << 20
-"""Of a step that turns out to be larger."""
-_NEAR_BYTES: Final = 16 << 20
-"""Of entries ahead that are read as they are needed: behind them, entries are read ahead too."""
+"""Bytes kept of a step that is larger than expected."""
+_SCAN_AFTER_BYTES: Final = 16 << 20
+"""Bytes after which reading forwards turns into a scan, which prefetches and bypasses the cache."""
 
 
 class ViewNeighbours:
     """The :class:`~afterglow.read.messages.Neighbours` in a whole pinned view.
 
     Args:
-        reader: Of the view.
-        priority: Which copy serves while both exist; None: what the policy says.
+        reader: Reader of the view.
+        priority: Read priority; None: that of the policy.
     """
 
     def __init__(self, reader: TopicReader, priority: ReadPriority | None = None) -> None:
@@ -150,7 +151,7 @@ class ViewNeighbours:
         for served in self._reader.read(position, LATEST, priority=self._priority, scan=False):
             yield served
             size_bytes += served.run.frame_bytes
-            if size_bytes > _NEAR_BYTES:
+            if size_bytes > _SCAN_AFTER_BYTES:
                 position = Position(served.run.ledger_id, served.run.frames.end_entry_id)
                 yield from self._reader.read(position, LATEST, priority=self._priority)
                 return
@@ -161,68 +162,68 @@ class ViewNeighbours:
 
 
 class SplitNeighbours:
-    """The :class:`~afterglow.read.messages.Neighbours` that a split brings with it.
+    """The :class:`~afterglow.read.messages.Neighbours` in the neighbourhood of a split.
 
     Args:
         split: The split.
-        reader: Reads it.
+        reader: Reads the ranges.
     """
 
     def __init__(self, split: Split, reader: SplitReader) -> None:
         self._split = split
         self._reader = reader
-        self._neighbours: tuple[Neighbour, ...] | None = None
+        self._neighbours: tuple[NeighbourRange, ...] | None = None
 
     def before(self, position: Position) -> Iterator[ServedRun]:
         """The entries before a position; see :class:`~afterglow.read.messages.Neighbours`.
 
         Raises:
-            OutOfReach: The topic goes further back than the split's neighbours.
+            OutOfReach: The topic begins before the split's neighbourhood.
         """
         neighbours = self._known()
-        for at in range(at_or_before(neighbours, position.previous()), -1, -1):
+        for at in range(find_range(neighbours, position.previous()), -1, -1):
             each = neighbours[at]
             same = each.ledger_id == position.ledger_id
             last = min(each.last, position.entry_id - 1) if same else each.last
             yield from _backwards(partial(self._read, each), each.first, last)
-        if not self._split.around.first:
-            raise self._ends("before", position)
+        if not self._split.neighbourhood.first:
+            raise self._out_of_reach("before", position)
 
     def after(self, position: Position) -> Iterator[ServedRun]:
         """The entries from a position on; see :class:`~afterglow.read.messages.Neighbours`.
 
         Raises:
-            OutOfReach: The topic goes on behind the split's neighbours.
+            OutOfReach: The topic ends after the split's neighbourhood.
         """
         neighbours = self._known()
-        for each in neighbours[max(at_or_before(neighbours, position), 0) :]:
+        for each in neighbours[max(find_range(neighbours, position), 0) :]:
             first = max(each.first, position.entry_id) if each.ledger_id == position.ledger_id else each.first
             if each.ledger_id >= position.ledger_id and first <= each.last:
                 yield from self._read(each, first, each.last)
-        if not self._split.around.last:
-            raise self._ends("behind", position)
+        if not self._split.neighbourhood.last:
+            raise self._out_of_reach("after", position)
 
-    def _known(self) -> tuple[Neighbour, ...]:
+    def _known(self) -> tuple[NeighbourRange, ...]:
         if self._neighbours is None:
-            self._neighbours = self._split.around.neighbours()
+            self._neighbours = self._split.neighbourhood.neighbours()
         return self._neighbours
 
-    def _read(self, each: Neighbour, first: int, last: int) -> Iterator[ServedRun]:
-        around = self._split.around
+    def _read(self, each: NeighbourRange, first: int, last: int) -> Iterator[ServedRun]:
+        neighbourhood = self._split.neighbourhood
         split = replace(
             self._split,
             ledger_id=each.ledger_id,
             first=first,
             last=last,
-            located=each.located,
-            hot=around.hot if each.hot else None,
+            tier_object=each.tier_object,
+            hot=neighbourhood.hot if each.hot else None,
         )
         return self._reader.read(split, scan=False)
 
-    def _ends(self, where: str, position: Position) -> OutOfReach:
+    def _out_of_reach(self, where: str, position: Position) -> OutOfReach:
         return OutOfReach(
-            f"{self._split.topic}: a message near {position} needs entries {where} it that are further away than the "
-            f"{len(self._known())} stretches that its part of the job knows: read this topic in one process, with "
+            f"{self._split.topic}: a message near {position} needs entries {where} it, beyond the "
+            f"{len(self._known())} ranges that its split lists; read this topic in one process, with "
             "afterglow.connect(…).topic(…).scan()"
         )
 
@@ -230,10 +231,10 @@ class SplitNeighbours:
 def _backwards(read: Read, first: int, last: int) -> Iterator[ServedRun]:
     """Entries of a ledger from ``last`` back to ``first``: the nearest run first.
 
-    A step is read forwards. Where it is larger than those before it made expect, its nearest runs are kept, and the
-    others are read again.
+    Each step is read forwards. If it is larger than expected from the step before, only its nearest runs are kept, and
+    the others are read again.
     """
-    count = _STEP
+    count = _STEP_ENTRIES
     while last >= first:
         low = max(first, last - count + 1)
         held: deque[ServedRun] = deque()

@@ -1,6 +1,6 @@
-"""Offloaded objects, opened for reading: the index parsed, the head checked, and pieces fetched and verified.
+"""Offloaded objects opened for reading: index parsed, length compared, stripes fetched and verified.
 
-One request fetches adjacent pieces; the checksum of each is verified by itself.
+One request fetches adjacent stripes; the checksum of each is verified by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from crc32c import crc32c
 from afterglow.errors import (
     CorruptBlock,
     CorruptIndex,
-    DamagedPiece,
+    DamagedStripe,
     IndexMissing,
     ObjectMissing,
     StorageError,
@@ -25,7 +25,7 @@ from afterglow.format.checks import index_problems
 from afterglow.format.frames import FRAME, FRAME_BYTES, scan_frames
 from afterglow.format.index import decode_index
 from afterglow.format.objects import INDEX_SUFFIX, ObjectKey, check_version
-from afterglow.read.pieces import LedgerPieces
+from afterglow.read.stripes import LedgerStripes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from afterglow.read.counters import ReadCounters
-    from afterglow.read.pieces import BlockSpan
+    from afterglow.read.stripes import BlockSpan
     from afterglow.storage import ObjectStore
     from afterglow.tier.locations import TierLocation
 
 
 _BASE_BYTES = 2_000
-"""Of memory, for what an opened object holds beside its tables."""
+"""Memory of an opened object without its tables, estimated."""
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """An object by its tier location and key. Keys are never reused, so it names the same bytes for ever."""
+class TierObject:
+    """An object by its tier location and key. Keys are never reused, so that it always names the same bytes."""
 
     location: TierLocation
     key: str
-    """Of the data object, without the location's prefix."""
+    """Key of the data object, without the location's prefix."""
 
     def __str__(self) -> str:
         return f"object {self.key} in {self.location}"
@@ -63,180 +63,176 @@ def data_key(uuid: UUID, ledger_id: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenObject:
-    """What a reader must know of an object. Small, and the same for all readers."""
+    """An object whose index was read. Small, and shared by all readers."""
 
-    located: Located
+    tier_object: TierObject
     size_bytes: int
     """Length of the data object in the store."""
     index_bytes: int
     """Length of the data object by its index."""
-    ledgers: Mapping[int | None, LedgerPieces]
-    """By ledger; the only one of a V1 object under None."""
+    ledgers: Mapping[int | None, LedgerStripes]
+    """By ledger; the only ledger of a V1 object under None."""
 
     @property
     def memory_bytes(self) -> int:
-        """Roughly, of memory."""
-        return _BASE_BYTES + sum(pieces.size_bytes for pieces in self.ledgers.values())
+        """Memory, estimated."""
+        return _BASE_BYTES + sum(stripes.size_bytes for stripes in self.ledgers.values())
 
     def check_length(self) -> None:
-        """Insist that the object is as long as its index says.
+        """Compare the length of the object with its index.
 
         Raises:
-            WrongLength: It is not.
+            WrongLength: They differ.
         """
         if self.size_bytes != self.index_bytes:
             raise WrongLength(
-                f"{self.located}: it has {self.size_bytes} bytes, its index says {self.index_bytes}; bring it back "
+                f"{self.tier_object}: it has {self.size_bytes} bytes, its index says {self.index_bytes}; restore it "
                 "from a copy"
             )
 
-    def pieces(self, ledger_id: int) -> LedgerPieces:
-        """The pieces of a ledger.
+    def stripes(self, ledger_id: int) -> LedgerStripes:
+        """The stripes of a ledger.
 
         Raises:
             CorruptIndex: The index does not name the ledger.
         """
         found = self.ledgers.get(ledger_id) or self.ledgers.get(None)
         if found is None:
-            raise CorruptIndex(f"{self.located}: its index does not name ledger {ledger_id}")
+            raise CorruptIndex(f"{self.tier_object}: its index does not name ledger {ledger_id}")
         return found
 
 
-def open_object(store: ObjectStore, located: Located, buffer_bytes: int) -> OpenObject:
+def open_object(store: ObjectStore, tier_object: TierObject, buffer_bytes: int) -> OpenObject:
     """Open an object with two requests: the head of the data object, and its index.
 
     Args:
         store: The store of its tier location.
-        located: The object.
-        buffer_bytes: What a reader fetches at once from blocks without checksums.
+        tier_object: The object.
+        buffer_bytes: Length of stripes in blocks without checksums.
 
     Raises:
         ObjectMissing: It does not exist.
         IndexMissing: The object has no index.
         WrongVersion: A newer release wrote it.
         CorruptIndex: The index is damaged.
-        StorageError: The store does not give them.
+        StorageError: A request failed.
     """
     try:
-        head = store.head(located.key)
+        head = store.head(tier_object.key)
     except ObjectMissing as error:
-        raise ObjectMissing(f"{located}: {error}") from error
-    check_version(located.key, head.metadata)
+        raise ObjectMissing(f"{tier_object}: {error}") from error
+    check_version(tier_object.key, head.metadata)
     try:
-        data = store.get(located.key + INDEX_SUFFIX)
+        data = store.get(tier_object.key + INDEX_SUFFIX)
     except ObjectMissing as error:
-        raise IndexMissing(f"{located}: its index {located.key}{INDEX_SUFFIX} is missing") from error
+        raise IndexMissing(f"{tier_object}: its index {tier_object.key}{INDEX_SUFFIX} is missing") from error
     try:
         index = decode_index(data)
     except CorruptIndex as error:
-        raise CorruptIndex(f"{located}: its index: {error}") from error
+        raise CorruptIndex(f"{tier_object}: its index: {error}") from error
     for problem in index_problems(index):
-        raise CorruptIndex(f"{located}: its index: {problem}")
-    ledgers = {group.ledger_id: LedgerPieces(index, group, buffer_bytes) for group in index.groups}
-    return OpenObject(located, head.size_bytes, index.data_bytes, ledgers)
+        raise CorruptIndex(f"{tier_object}: its index: {problem}")
+    ledgers = {group.ledger_id: LedgerStripes(index, group, buffer_bytes) for group in index.groups}
+    return OpenObject(tier_object, head.size_bytes, index.data_bytes, ledgers)
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one request has brought."""
+    """Adjacent stripes that one request fetched."""
 
     start: int
-    """Of the bytes in the object."""
+    """Offset of the data in the object."""
     data: memoryview
-    damage: Mapping[int, DamagedPiece]
-    """What is wrong, by the number of the piece."""
+    damage: Mapping[int, DamagedStripe]
+    """Damaged stripes, by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerObject:
-    """A ledger in an opened object, with all that is needed to fetch from it."""
+    """A ledger in an opened object, with the store to fetch from."""
 
     store: ObjectStore
     opened: OpenObject
     ledger_id: int
-    pieces: LedgerPieces
+    stripes: LedgerStripes
     counters: ReadCounters
 
     def describe(self, block: BlockSpan) -> str:
-        """Names the object and a block, for messages."""
+        """The object and a block, for error messages."""
         return (
-            f"{self.opened.located}: block {block.number} at {block.start}, "
+            f"{self.opened.tier_object}: block {block.number} at {block.start}, "
             f"from entry {self.ledger_id}:{block.first_entry_id} on"
         )
 
-    def adjacent(self, piece: int, max_bytes: int, *, one_block: bool = False) -> range:
-        """This piece and those right behind it in the object that together fit into ``max_bytes``; at least one."""
-        block = self.pieces.block_of_piece(piece)
-        start, end = block.bounds(piece - block.first_piece)
-        number = piece + 1
-        while number < self.pieces.pieces:
-            if number >= block.first_piece + block.pieces:
+    def adjacent(self, stripe: int, max_bytes: int, *, one_block: bool = False) -> range:
+        """A stripe and those right after it in the object that together fit into ``max_bytes``; at least one."""
+        block = self.stripes.block_of_stripe(stripe)
+        start, end = block.bounds(stripe - block.first_stripe)
+        number = stripe + 1
+        while number < self.stripes.count:
+            if number >= block.first_stripe + block.stripe_count:
                 if one_block:
                     break
-                block = self.pieces.block_of_piece(number)
-            next_start, next_end = block.bounds(number - block.first_piece)
+                block = self.stripes.block_of_stripe(number)
+            next_start, next_end = block.bounds(number - block.first_stripe)
             if next_start != end or next_end - start > max_bytes:
                 break
             end = next_end
             number += 1
-        return range(piece, number)
+        return range(stripe, number)
 
     def fetch(self, wanted: range) -> Fetched:
-        """Adjacent pieces by one request, each checked.
+        """Fetch adjacent stripes with one request, and verify each.
 
         Raises:
-            ObjectMissing: The object is gone.
-            StorageError: The store does not give them.
+            ObjectMissing: The object does not exist any more.
+            StorageError: The request failed.
         """
-        start = self._bounds(wanted[0])[0]
-        end = min(self._bounds(wanted[-1])[1], self.opened.size_bytes)
+        start = self.stripes.bounds(wanted[0])[0]
+        end = min(self.stripes.bounds(wanted[-1])[1], self.opened.size_bytes)
         data = memoryview(b"")
         if start < end:
             began_s = perf_counter()
             try:
-                data = self.store.get(self.opened.located.key, start, end)
+                data = self.store.get(self.opened.tier_object.key, start, end)
             except StorageError as error:
                 self.counters.failed()
                 if isinstance(error, ObjectMissing):
-                    raise ObjectMissing(f"{self.opened.located}: {error}") from error
+                    raise ObjectMissing(f"{self.opened.tier_object}: {error}") from error
                 raise
             self.counters.fetched(data.nbytes, perf_counter() - began_s)
-        damage = {piece: found for piece in wanted if (found := self._problem(data, start, piece))}
+        damage = {stripe: found for stripe in wanted if (found := self._problem(data, start, stripe))}
         return Fetched(start, data, damage)
 
-    def _bounds(self, number: int) -> tuple[int, int]:
-        block = self.pieces.block_of_piece(number)
-        return block.bounds(number - block.first_piece)
-
-    def _problem(self, fetched: memoryview, origin: int, number: int) -> DamagedPiece | None:
-        block = self.pieces.block_of_piece(number)
-        start, end = block.bounds(number - block.first_piece)
+    def _problem(self, fetched: memoryview, origin: int, number: int) -> DamagedStripe | None:
+        block = self.stripes.block_of_stripe(number)
+        start, end = block.bounds(number - block.first_stripe)
         data = fetched[start - origin : end - origin]
         if data.nbytes < end - start:
-            return self._damaged(block, number, f"the object ends at {self.opened.size_bytes}, within them")
-        known = self.pieces.crc32c(number)
+            return self._damaged(block, number, f"the object ends at byte {self.opened.size_bytes}")
+        known = self.stripes.crc32c(number)
         if known is not None and (found := crc32c(data)) != known:
-            return self._damaged(block, number, f"they have CRC32C {found:08x}, the index says {known:08x}")
+            return self._damaged(block, number, f"their CRC32C is {found:08x}, the index says {known:08x}")
         return None
 
-    def _damaged(self, block: BlockSpan, number: int, what: str) -> DamagedPiece:
-        piece = number - block.first_piece
-        start, end = block.bounds(piece)
-        return DamagedPiece(
+    def _damaged(self, block: BlockSpan, number: int, what: str) -> DamagedStripe:
+        stripe = number - block.first_stripe
+        start, end = block.bounds(stripe)
+        return DamagedStripe(
             f"{self.describe(block)}: bytes {start} to {end} are damaged: {what}",
-            self.pieces.end_of_damage(block, piece),
+            self.stripes.end_of_damage(block, stripe),
         )
 
-    def broken(self, block: BlockSpan, entry: int, what: str) -> DamagedPiece:
-        """An error that names an entry behind which a block cannot be read on, whatever its checksums say."""
-        following = self.pieces.end_of_damage(block, block.pieces - 1)
-        return DamagedPiece(f"{self.describe(block)}: entry {block.first_entry_id + entry}: {what}", following)
+    def broken(self, block: BlockSpan, entry: int, what: str) -> DamagedStripe:
+        """An error for an entry from which on a block cannot be read, although its checksums may be right."""
+        following = self.stripes.end_of_damage(block, block.stripe_count - 1)
+        return DamagedStripe(f"{self.describe(block)}: entry {block.first_entry_id + entry}: {what}", following)
 
     def check_header(self, block: BlockSpan, data: memoryview) -> None:
-        """Insist that a block's first bytes are the header that the index describes.
+        """Compare a block's header with the index.
 
         Raises:
-            DamagedPiece: They are not.
+            DamagedStripe: They differ, or the header is damaged.
         """
         try:
             header = decode_header(data)
@@ -244,31 +240,31 @@ class LedgerObject:
             raise self.broken(block, 0, str(error)) from error
         expected = (block.end - block.start, block.first_entry_id)
         if (header.block_bytes, header.first_entry_id) != expected or header.ledger_id not in {None, self.ledger_id}:
-            raise self.broken(block, 0, f"the index describes another block than {header}")
+            raise self.broken(block, 0, f"the block's header {header} contradicts the index")
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The frames in some consecutive bytes of a block."""
+class FrameOffsets:
+    """Frames in consecutive bytes of a block."""
 
     offsets: NDArray[np.int64]
-    """Of each whole frame in the bytes, and behind the last."""
-    torn: bool
-    """Whether another frame begins there and ends behind the bytes."""
-    ended: bool
+    """Offset of each complete frame in the bytes, and the end of the last."""
+    has_partial: bool
+    """Whether another frame begins there and ends after the bytes."""
+    has_padding: bool
     """Whether padding begins there: the block has no more frames."""
 
 
-def cut_frames(data: memoryview, first_entry_id: int, start: int) -> Cut | str:
-    """Find the frames from ``start`` on; or say why the bytes are not frames."""
+def locate_frames(data: memoryview, first_entry_id: int, start: int) -> FrameOffsets | str:
+    """Find the frames from ``start`` on; a text says why the bytes are not frames."""
     frames = scan_frames(data, first_entry_id, start)
     left = data.nbytes - frames.end
     if frames.damage is None:
-        return Cut(frames.offsets, torn=False, ended=left > 0)
+        return FrameOffsets(frames.offsets, has_partial=False, has_padding=left > 0)
     if left < FRAME_BYTES:
-        # Padding of so few bytes would have been known by its first one.
-        return Cut(frames.offsets, torn=True, ended=False)
+        # Padding, however short, would have been recognised by its first byte.
+        return FrameOffsets(frames.offsets, has_partial=True, has_padding=False)
     length, entry_id = FRAME.unpack_from(data, frames.end)
     if length >= 0 and length > left - FRAME_BYTES and entry_id == frames.end_entry_id:
-        return Cut(frames.offsets, torn=True, ended=False)
+        return FrameOffsets(frames.offsets, has_partial=True, has_padding=False)
     return frames.damage

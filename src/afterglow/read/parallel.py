@@ -1,7 +1,7 @@
-"""Parallel work whose results come in the order of the tasks, with a bound on the results in memory.
+"""Parallel tasks with results in the order of the tasks, and a limit on results in memory.
 
-A thread takes one task at a time and hands over its results one by one: the first task's results can be used while it
-is still running. Threads run ahead of the consumer of the results by a number of tasks, and wait then.
+A thread runs one task at a time and passes on its results one by one: the consumer can use the first results of a task
+while it is still running. Threads are ahead of the consumer by a limited number of tasks.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ R = TypeVar("R")
 _END: Final = object()
 
 
-def cores() -> int:
-    """How many this process may use."""
+def available_cores() -> int:
+    """Number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         return os.cpu_count() or 1
 
 
-def in_order(
+def run_in_order(
     tasks: Iterable[T], work: Callable[[T], Iterable[R]], *, threads: int, ahead: int, name: str = "afterglow-scan"
 ) -> Iterator[R]:
     """The results of all tasks, in the order of the tasks.
 
-    Closing or dropping the iterator ends the threads: each finishes the result that it is at.
+    Closing or dropping the iterator stops the threads, each after its current result.
 
     Args:
-        tasks: The next one is taken, in the thread that consumes the results, when a thread may begin with it.
-        work: Does a task, in any thread.
-        threads: Tasks at work at a time. A lone task is done in the thread that consumes the results.
-        ahead: Tasks begun or done and not yet taken, beside the one that is being taken.
-        name: Of the threads.
+        tasks: Iterated in the consumer's thread, as threads become free.
+        work: Runs a task, in any thread.
+        threads: Number of threads. A single task runs in the consumer's thread.
+        ahead: Tasks that may be started beside the one whose results are being consumed.
+        name: Prefix of thread names.
 
     Raises:
-        BaseException: What a task raised, behind the results that came before it; or what ``tasks`` raised, behind all
+        BaseException: A task failed: raised after its results before the error; or ``tasks`` failed: raised after all
             results of the tasks before.
     """
     rest = iter(tasks)
@@ -58,7 +58,7 @@ def in_order(
 
 
 class _Ordered(Generic[T, R]):
-    """One run over some tasks."""
+    """One run over tasks."""
 
     def __init__(self, first: list[T], rest: Iterator[T], work: Callable[[T], Iterable[R]]) -> None:
         self._first = deque(first)
@@ -71,7 +71,7 @@ class _Ordered(Generic[T, R]):
     def run(self, threads: int, ahead: int, name: str) -> Iterator[R]:
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         try:
-            self._begin(pool, ahead + 1)
+            self._submit(pool, ahead + 1)
             while self._waiting:
                 results = self._waiting[0]
                 while (item := results.get()) is not _END:
@@ -79,41 +79,41 @@ class _Ordered(Generic[T, R]):
                         raise item.error
                     yield item  # type: ignore[misc] # an R
                 self._waiting.popleft()
-                self._begin(pool, ahead + 1)
+                self._submit(pool, ahead + 1)
             if self._failure is not None:
                 raise self._failure
         finally:
             self._stopped.set()
             pool.shutdown(cancel_futures=True)
 
-    def _begin(self, pool: ThreadPoolExecutor, most: int) -> None:
-        """Have tasks begun while there are any and they may be."""
-        while len(self._waiting) < most and self._failure is None:
+    def _submit(self, pool: ThreadPoolExecutor, limit: int) -> None:
+        """Submit tasks up to the limit."""
+        while len(self._waiting) < limit and self._failure is None:
             try:
                 task = self._first.popleft() if self._first else next(self._rest)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - its turn comes behind the results of the tasks before
+            except Exception as error:  # noqa: BLE001 - raised after the results of the tasks before
                 self._failure = error
                 return
             results: SimpleQueue[object] = SimpleQueue()
             self._waiting.append(results)
-            pool.submit(self._do, task, results)
+            pool.submit(self._run_task, task, results)
 
-    def _do(self, task: T, results: SimpleQueue[object]) -> None:
+    def _run_task(self, task: T, results: SimpleQueue[object]) -> None:
         try:
             for item in self._work(task):
                 results.put(item)
                 if self._stopped.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001 - it is raised where the results are taken
+        except BaseException as error:  # noqa: BLE001 - raised in the consumer's thread
             results.put(_Raised(error))
         finally:
             results.put(_END)
 
 
 class _Raised:
-    """What a task raised."""
+    """Error of a task, in the queue of its results."""
 
     __slots__ = ("error",)
 

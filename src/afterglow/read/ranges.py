@@ -1,11 +1,11 @@
-"""Ranges of entries in the tier: which object holds an entry of a ledger, and in which tier location it is.
+"""Ranges of entries in the tier: the object that holds an entry of a ledger, and its tier location.
 
-A ledger that was offloaded whole (V1) has one object of its own. A ledger in segments (V2) has a range in each of them:
-from behind the previous segment to the segment's ``endEntryId``. Entries behind the last complete segment are in the
-hot log alone.
+A ledger that was offloaded whole (V1) has its own object. A ledger in segments (V2) has a range in each of them: from
+the end of the previous segment to the segment's ``endEntryId``. Entries after the last complete segment are only in the
+hot log.
 
-:func:`tiered_only` and :func:`with_segments` derive ledger lists: without what only the hot log has, and of a cluster
-that Afterglow is attached to.
+:func:`tiered_only` and :func:`with_segments` derive ledger lists: without entries that only the hot log has, and of a
+cluster that Afterglow is attached to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from afterglow.ledger.ledger_list import is_fully_offloaded
 from afterglow.read.cache import ByteCache
 from afterglow.read.mapfile import mapfile_key
-from afterglow.read.objects import Located, data_key
+from afterglow.read.objects import TierObject, data_key
 from afterglow.read.pruning import TimeBounds
 from afterglow.tier.locations import (
     FILESYSTEM,
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     LedgerInfo = ManagedLedgerInfo.LedgerInfo
 
 _MAX_RECORDS: Final = 10_000
-"""Records of segments that are remembered; records never change."""
+"""Cached segment records; records never change."""
 _VERSION: Final = 1
-"""Of segment records."""
+"""Version of segment records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,46 +59,46 @@ class OffloadedRange:
 
     uuid: UUID
     ledger_id: int | None
-    """The ledger whose own object it is; None for a segment."""
+    """The ledger of a whole-ledger object; None for a segment."""
     first: int
     """First entry, inclusive."""
     last: int
     """Last entry, inclusive."""
     driver: OffloadDriverMetadata | None
-    """The driver that the ledger list names; None where it names none."""
+    """Driver metadata of the ledger list; None if it has none."""
 
     @property
     def key(self) -> str:
-        """Of the data object."""
+        """Key of the data object."""
         return data_key(self.uuid, self.ledger_id)
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    """The fields of a segment's record that readers need."""
+class _SegmentInfo:
+    """The fields of a segment record that readers need."""
 
-    located: Located
+    tier_object: TierObject
     times: TimeBounds
 
 
-def offloaded_range_at(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> OffloadedRange | None:
-    """The range in a tier that holds an entry of a ledger; None where no tier has it."""
-    return next(offloaded_ranges_from(row, entry_id), None)
+def offloaded_range_at(ledger: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> OffloadedRange | None:
+    """The range in a tier that holds an entry of a ledger; None if no tier has it."""
+    return next(offloaded_ranges_from(ledger, entry_id), None)
 
 
-def offloaded_ranges_from(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Iterator[OffloadedRange]:
-    """The range that holds an entry of a ledger, and those behind it as long as each follows the one before."""
-    context = row.offloadContext
+def offloaded_ranges_from(ledger: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> Iterator[OffloadedRange]:
+    """The range that holds an entry of a ledger, and the ranges that follow it without a gap."""
+    context = ledger.offloadContext
     if context.complete:
         uuid = get_uuid(context)
         driver = context.driverMetadata if context.HasField("driverMetadata") else None
         if uuid is not None:
-            yield OffloadedRange(uuid, row.ledgerId, 0, row.entries - 1, driver)
+            yield OffloadedRange(uuid, ledger.ledgerId, 0, ledger.entries - 1, driver)
         return
     first = 0
     for segment in context.offloadSegment:
         if not segment.HasField("endEntryId"):
-            return  # it is being written; where those behind it begin is not known yet
+            return  # it is still open, so that the start of the next one is not known
         end = segment.endEntryId
         if entry_id <= end:
             uuid = get_uuid(segment) if segment.complete else None
@@ -110,14 +110,14 @@ def offloaded_ranges_from(row: ManagedLedgerInfo.LedgerInfo, entry_id: int) -> I
         first = end + 1
 
 
-class Locator:
+class ObjectLocator:
     """Finds the tier locations of objects. Thread-safe.
 
     Args:
-        metadata: Holds the records of segments; None: there are no segments.
-        paths: Of the records in it.
-        own: The server's own tier, for ledgers whose metadata names no driver.
-        explicit: Where all objects are, whatever metadata and policies say.
+        metadata: Store of the segment records; None: there are no segments.
+        paths: Paths of the records in it.
+        server_tier: The server's tier, for ledgers whose metadata names no driver.
+        explicit: Location of all objects, which overrides metadata and policies.
     """
 
     def __init__(
@@ -125,69 +125,69 @@ class Locator:
         metadata: MetadataStore | None = None,
         paths: AfterglowPaths | None = None,
         *,
-        own: TierLocation | None = None,
+        server_tier: TierLocation | None = None,
         explicit: TierLocation | None = None,
     ) -> None:
         self._metadata = metadata
         self._paths = paths
-        self._own = own
+        self._server_tier = server_tier
         self._explicit = explicit
-        self._records: ByteCache[UUID, _Recorded] = ByteCache(
+        self._records: ByteCache[UUID, _SegmentInfo] = ByteCache(
             _MAX_RECORDS, lambda _: 1, idle_s=0, monotonic=lambda: 0.0
         )
 
-    def locate(self, name: str, offloaded: OffloadedRange, policy: BrokerConfig) -> Located:
+    def locate(self, name: str, offloaded: OffloadedRange, policy: BrokerConfig) -> TierObject:
         """The object that holds a range.
 
         Args:
             name: The topic's managed-ledger name.
             offloaded: The range.
-            policy: The topic's.
+            policy: Policy of the topic.
 
         Raises:
             NotSupported: Its writer used a driver or a format that cannot be read.
             CorruptMetadata: Metadata does not name its location.
-            ConfigError: Metadata names no driver, and neither does the policy.
-            MetadataUnavailable: The segment's record cannot be read now.
+            ConfigError: Neither metadata nor the policy names a driver.
+            MetadataUnavailable: The segment record cannot be read now.
         """
         if self._explicit is not None:
-            return self._mapfile_in(self._explicit, name, offloaded) or Located(self._explicit, offloaded.key)
+            return self._find_mapfile(self._explicit, name, offloaded) or TierObject(self._explicit, offloaded.key)
         if offloaded.driver is not None:
             mapfiles = mapfiles_of_driver(offloaded.driver)
             if mapfiles is not None and offloaded.ledger_id is not None:
-                return Located(mapfiles, mapfile_key(name, offloaded.ledger_id, offloaded.uuid))
-            return Located(location_of_driver(offloaded.driver), offloaded.key)
+                return TierObject(mapfiles, mapfile_key(name, offloaded.ledger_id, offloaded.uuid))
+            return TierObject(location_of_driver(offloaded.driver), offloaded.key)
         if offloaded.ledger_id is not None:
-            location = location_of_policy(policy, self._own)
-            return self._mapfile_in(location, name, offloaded) or Located(location, offloaded.key)
-        return self._record(name, offloaded.uuid).located
+            location = location_of_policy(policy, self._server_tier)
+            return self._find_mapfile(location, name, offloaded) or TierObject(location, offloaded.key)
+        return self._record(name, offloaded.uuid).tier_object
 
     @staticmethod
-    def _mapfile_in(location: TierLocation, name: str, offloaded: OffloadedRange) -> Located | None:
-        """The MapFile of a ledger in a directory that may hold these as well as objects; None where it has none."""
+    def _find_mapfile(location: TierLocation, name: str, offloaded: OffloadedRange) -> TierObject | None:
+        """The MapFile of a ledger, in a directory that may hold MapFiles and block objects; None if it has none."""
         if location.driver != FILESYSTEM or offloaded.ledger_id is None:
             return None
         key = mapfile_key(name, offloaded.ledger_id, offloaded.uuid)
         found = Path(location.bucket, location.prefix, key).is_dir()
-        return Located(replace(location, driver=MAPFILES), key) if found else None
+        return TierObject(replace(location, driver=MAPFILES), key) if found else None
 
     def times(self, name: str, offloaded: OffloadedRange) -> TimeBounds | None:
-        """Times of the entries in a range's object, from its record; None where they are not recorded.
+        """Times of the entries in the object of a range, from its record; None if they are not recorded.
 
         Raises:
             CorruptMetadata: The record is damaged or missing.
-            MetadataUnavailable: It cannot be read now.
+            MetadataUnavailable: The record cannot be read now.
         """
         if offloaded.ledger_id is not None or self._metadata is None:
             return None
         return self._record(name, offloaded.uuid).times
 
-    def _record(self, name: str, uuid: UUID) -> _Recorded:
-        return self._records.get(uuid, lambda: self._recorded(name, uuid))
+    def _record(self, name: str, uuid: UUID) -> _SegmentInfo:
+        return self._records.get(uuid, lambda: self._read_record(name, uuid))
 
-    def _recorded(self, name: str, uuid: UUID) -> _Recorded:
+    def _read_record(self, name: str, uuid: UUID) -> _SegmentInfo:
         if self._metadata is None or self._paths is None:
-            raise CorruptMetadata(f"metadata of {name} does not tell where segment {uuid} is")
+            raise CorruptMetadata(f"{name}: the metadata has no location of segment {uuid}")
         path = self._paths.segment(name, uuid)
         node = self._metadata.get(path)
         if node is None:
@@ -200,41 +200,41 @@ class Locator:
             raise CorruptMetadata(
                 f"{name}: the record {path} has version {record.version}; this release reads version {_VERSION}"
             )
-        located = Located(location_of_record(record.location), record.location.key)
+        tier_object = TierObject(location_of_record(record.location), record.location.key)
         fields = ("min_broker_time", "max_broker_time", "min_publish_time", "max_publish_time")
         known = {field.name: value for field, value in record.ListFields()}
-        return _Recorded(located, TimeBounds(*(known.get(field) for field in fields)))
+        return _SegmentInfo(tier_object, TimeBounds(*(known.get(field) for field in fields)))
 
 
 def tiered_only(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
-    """The same list as if the hot log were gone: of each ledger what a tier has from its first entry on.
+    """The ledger list without the hot log: of each ledger, the entries from the first on that a tier has.
 
-    Segments are committed in order, so that nothing in a tier stands behind a hole of a ledger that is in segments.
+    Segments are committed in order, so that the tier has no entries of a ledger after a gap.
     """
     left = ManagedLedgerInfo()
     left.CopyFrom(info)
     del left.ledgerInfo[:]
-    for row in info.ledgerInfo:
-        context = row.offloadContext
-        entries = row.entries if context.complete else _covered(context)
+    for ledger in info.ledgerInfo:
+        context = ledger.offloadContext
+        entries = ledger.entries if context.complete else _covered(context)
         if entries:
             kept = left.ledgerInfo.add()
-            kept.CopyFrom(row)
+            kept.CopyFrom(ledger)
             kept.entries = entries
             kept.offloadContext.bookkeeperDeleted = True
     return left
 
 
 def tiered_end(info: ManagedLedgerInfo) -> Position | None:
-    """Where the first entry of a topic stands that no tier has; None where a tier has every ledger whole."""
-    for row in sorted(info.ledgerInfo, key=lambda row: row.ledgerId):
-        if not is_fully_offloaded(row):
-            return Position(row.ledgerId, _covered(row.offloadContext))
+    """Position of the first entry of a topic that no tier has; None if the tier has every ledger whole."""
+    for ledger in sorted(info.ledgerInfo, key=lambda ledger: ledger.ledgerId):
+        if not is_fully_offloaded(ledger):
+            return Position(ledger.ledgerId, _covered(ledger.offloadContext))
     return None
 
 
 def _covered(context: OffloadContext) -> int:
-    """Entries of a ledger that complete segments hold, from its first one on."""
+    """Number of entries of a ledger, from the first on, that complete segments hold."""
     entries = 0
     for segment in context.offloadSegment:
         if not segment.complete:
@@ -243,22 +243,22 @@ def _covered(context: OffloadContext) -> int:
     return entries
 
 
-def with_segments(theirs: ManagedLedgerInfo, ours: ManagedLedgerInfo) -> ManagedLedgerInfo:
-    """The cluster's list with the segments that we have written of its ledgers.
+def with_segments(cluster: ManagedLedgerInfo, attached: ManagedLedgerInfo) -> ManagedLedgerInfo:
+    """The ledger list of a cluster, with the segments that an attached Afterglow wrote.
 
-    A ledger that the cluster itself has offloaded is read from its own object. One that it has dropped since is there
-    as far as segments hold it.
+    A ledger that the cluster itself offloaded is read from the cluster's object. Of a ledger that the cluster deleted,
+    the entries in segments remain.
     """
-    united = ManagedLedgerInfo()
-    united.CopyFrom(theirs)
-    known: Mapping[int, LedgerInfo] = {row.ledgerId: row for row in ours.ledgerInfo}
-    for row in united.ledgerInfo:
-        segments = known[row.ledgerId].offloadContext.offloadSegment if row.ledgerId in known else ()
-        if segments and not row.offloadContext.complete:
-            del row.offloadContext.offloadSegment[:]
-            row.offloadContext.offloadSegment.extend(segments)
-    first = min((row.ledgerId for row in theirs.ledgerInfo), default=1 << 63)
-    for row in tiered_only(ours).ledgerInfo:
-        if row.ledgerId < first:
-            united.ledgerInfo.add().CopyFrom(row)
-    return united
+    merged = ManagedLedgerInfo()
+    merged.CopyFrom(cluster)
+    known: Mapping[int, LedgerInfo] = {ledger.ledgerId: ledger for ledger in attached.ledgerInfo}
+    for ledger in merged.ledgerInfo:
+        segments = known[ledger.ledgerId].offloadContext.offloadSegment if ledger.ledgerId in known else ()
+        if segments and not ledger.offloadContext.complete:
+            del ledger.offloadContext.offloadSegment[:]
+            ledger.offloadContext.offloadSegment.extend(segments)
+    first = min((ledger.ledgerId for ledger in cluster.ledgerInfo), default=1 << 63)
+    for ledger in tiered_only(attached).ledgerInfo:
+        if ledger.ledgerId < first:
+            merged.ledgerInfo.add().CopyFrom(ledger)
+    return merged

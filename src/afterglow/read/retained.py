@@ -1,7 +1,7 @@
-"""The range of positions that a topic retains, and the part of a requested range that is missing from it.
+"""Retained range of a topic, and the positions of a requested range that are missing from it.
 
 Ledgers are trimmed from the front of a topic, and no list names those that were trimmed. So every position before the
-first remaining ledger counts as missing, also where the topic never had an entry there. Between two remaining ledgers
+first remaining ledger counts as missing, even if the topic never had an entry there. Between two remaining ledgers
 nothing is missing, whatever their ids: an empty ledger leaves no trace, and other topics take ids too.
 
 Times are not considered: the times of trimmed entries are not known.
@@ -21,83 +21,85 @@ if TYPE_CHECKING:
 
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.ledger.layout import Layout
-    from afterglow.read.window import Window
+    from afterglow.read.scan_range import ScanRange
 
     OnMissing: TypeAlias = Callable[[EntriesMissing], None]
-    """Takes what is missing: warns, or raises it."""
+    """Called with missing positions: logs a warning, or raises the error."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedRange:
-    """What one topic retained at one moment."""
+    """Positions that a topic retained at one moment."""
 
     topic: str
     """Full name, with the partition."""
     begin: Position | None
-    """Where the first entry of the first ledger stands, or would; None where there is no ledger."""
+    """First position of the first ledger, which may be empty; None if there is no ledger."""
     end: Position
-    """Behind the last entry, in the last ledger, which may be empty."""
+    """Position after the last entry, in the last ledger, which may be empty."""
     grows: bool
-    """Whether more entries may come to that ledger."""
-    shown: Layout
+    """Whether the last ledger is open."""
+    readable: Layout
     """The entries that can be read."""
 
     @classmethod
-    def of(cls, topic: str, info: ManagedLedgerInfo, shown: Layout, *, hot: bool) -> Self:
-        """What a topic retains.
+    def of(cls, topic: str, info: ManagedLedgerInfo, readable: Layout, *, hot: bool) -> Self:
+        """The retained range of a topic.
 
         Args:
             topic: Full name, with the partition.
-            info: Its ledger list, with what is in the hot log alone.
-            shown: The entries that can be read.
-            hot: Whether these are all of them; else what is in the hot log alone is left out on purpose, and where a
-                ledger ends that is still written is not known.
+            info: Its complete ledger list, with entries that are only in the hot log.
+            readable: The entries that can be read.
+            hot: Whether the hot log is read; if not, ``readable`` lacks entries that are only there, and the end of an
+                open ledger is not known.
         """
-        rows = {row.ledgerId: row for row in info.ledgerInfo}
-        if not rows:
-            return cls(topic, None, EARLIEST, grows=True, shown=shown)
-        last = rows[shown.ids[-1] if hot else max(rows)]
+        ledgers = {ledger.ledgerId: ledger for ledger in info.ledgerInfo}
+        if not ledgers:
+            return cls(topic, None, EARLIEST, grows=True, readable=readable)
+        last = ledgers[readable.ids[-1] if hot else max(ledgers)]
         grows = not last.HasField("entries")
-        unshown = LATEST.entry_id if grows else last.entries
-        end = Position(last.ledgerId, shown.tail_entries if hot else unshown)
-        return cls(topic, Position(min(rows), 0), end, grows=grows, shown=shown)
+        entries = LATEST.entry_id if grows else last.entries
+        end = Position(last.ledgerId, readable.tail_entries if hot else entries)
+        return cls(topic, Position(min(ledgers), 0), end, grows=grows, readable=readable)
 
-    def missing(self, window: Window) -> EntriesMissing | None:
-        """What of the positions of a window is not there, as an error that nobody has raised yet; None: nothing.
+    def missing(self, scan_range: ScanRange) -> EntriesMissing | None:
+        """An error that names the missing positions of a range, not yet raised; None: nothing is missing.
 
-        Only what was asked for explicitly can be missing: ``earliest`` and ``latest`` mean whatever is there.
+        Only explicit positions can be missing: ``earliest`` and ``latest`` mean the first and last retained entry.
         """
-        start, end = window.start, window.end_entry
+        start, end = scan_range.start, scan_range.end_entry
         if start == LATEST or start >= end:
             return None
         gaps: list[str] = []
-        cures: list[str] = []
+        fixes: list[str] = []
         if self.begin is not None and (start if start.ledger_id >= 0 else end).ledger_id < self.begin.ledger_id:
-            gaps.append(f"{_word(start)} to {min(end, self.begin)} was trimmed, or never written")
-            cures.append(f"start at {self.begin} or earliest, and keep data longer (retention)")
+            gaps.append(f"{_name_position(start)} to {min(end, self.begin)} was trimmed, or never written")
+            fixes.append(f"start at {self.begin} or earliest, and keep data longer (retention)")
         if start > self.end:
-            gaps.append(f"{start} to {_word(end)} was never written, or is not visible yet")
-            cures.append(f"start at {_word(self.end)} or before, and check that topic and source are the ones meant")
+            gaps.append(f"{start} to {_name_position(end)} was never written, or is not visible yet")
+            fixes.append(f"start at {_name_position(self.end)} or before, and check topic and source")
         elif self.grows and end.ledger_id == self.end.ledger_id and end > self.end:
             gaps.append(f"{self.end} to {end} is not written yet")
-            cures.append(f"end at {self.end} or latest, or read again later")
+            fixes.append(f"end at {self.end} or latest, or read again later")
         if not gaps:
             return None
-        there = (
-            f"{self.shown.first} through {self.shown.last} is there"
-            if self.shown.total_entries
-            else "no entry is there"
+        available = (
+            f"{self.readable.first} through {self.readable.last} is available"
+            if self.readable.total_entries
+            else "no entry is available"
         )
+        asked_start = _format_position(start, scan_range.start_batch)
+        asked_end = _format_position(scan_range.end, scan_range.end_batch)
         return EntriesMissing(
-            f"entries of the range asked for are missing: {self.topic} from {_asked(start, window.start_batch)} to "
-            f"{_asked(window.end, window.end_batch)}: {', '.join(gaps)}, and {there}; {', '.join(cures)}"
+            f"entries of the requested range are missing: {self.topic} from {asked_start} to {asked_end}: "
+            f"{', '.join(gaps)}, and {available}; {', '.join(fixes)}"
         )
 
 
 def on_missing(*, fail: bool) -> OnMissing:
-    """What takes missing ranges: raises them, or else logs them as warnings."""
+    """A callback for missing positions that raises the error, or logs it as a warning."""
     return _raise if fail else _warn
 
 
@@ -109,11 +111,11 @@ def _warn(error: EntriesMissing) -> None:
     _log.warning("%s", error)
 
 
-def _asked(position: Position, batch: int) -> str:
-    return f"{position}:{batch}" if batch else _word(position)
+def _format_position(position: Position, batch: int) -> str:
+    return f"{position}:{batch}" if batch else _name_position(position)
 
 
-def _word(position: Position) -> str:
+def _name_position(position: Position) -> str:
     if position == LATEST:
         return "latest"
     return "earliest" if position.ledger_id < 0 else str(position)

@@ -1,7 +1,7 @@
-"""Reader of splits in any process, used by the tasks of a Spark job and the threads of a scan.
+"""Reader of splits in any process, such as the tasks of a Spark job.
 
 The process needs network access to the tier and credentials from its own environment: no metadata, no server and no
-home directory. Where the preferred copy does not serve, the other one does, as for any other read.
+home directory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from afterglow.errors import (
     ObjectMissing,
     TopicChanged,
 )
-from afterglow.read.copies import HotCopy, Tier
+from afterglow.read.copies import HotCopy, StorageTier
 from afterglow.read.counters import ReadCounters
 from afterglow.read.fallback import Copies, FallbackReader
-from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.messages import EntryBatches, MessageBatches, log_skipped
 from afterglow.read.neighbours import SplitNeighbours
-from afterglow.read.tier_source import TierSource
+from afterglow.read.tier_reader import TierReader
 from afterglow.read.topic_reader import READ_BYTES
 from afterglow.tier.locations import Tiers
 
@@ -40,27 +40,27 @@ Include: TypeAlias = Literal["messages", "entries"]
 
 
 def check_include(include: str) -> None:
-    """Insist on a kind of row.
+    """Validate the kind of rows.
 
     Raises:
         ConfigError: It is neither ``messages`` nor ``entries``.
     """
     if include not in get_args(Include):
-        raise ConfigError(f"include {include!r} is unknown; there are {' and '.join(get_args(Include))}")
+        raise ConfigError(f"include {include!r} is unknown; use {' or '.join(get_args(Include))}")
 
 
 class SplitReader:
-    """Reads splits; one of these serves all splits of a process. Thread-safe.
+    """Reads splits; all splits of a process share one reader. Thread-safe.
 
     Args:
-        config: Credentials and budgets, as the environment of this process has them.
+        config: Credentials and cache limits, from the environment of this process.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
         self.counters = ReadCounters()
-        """Which tier has served what."""
+        """Counts of all its reads."""
         self._config = config
-        self._tiers = TierSource(Tiers(), config)
+        self._tiers = TierReader(Tiers(), config)
 
     def batches(
         self,
@@ -69,93 +69,90 @@ class SplitReader:
         include: Include = "messages",
         report: Callable[[CorruptEntry], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a split as Arrow batches, in order.
+        """The rows of a split as Arrow batches, in order.
 
         Args:
-            split: What to read.
-            columns: Names of columns in the order wanted; all of them for None. No other is decoded.
+            split: The split.
+            columns: Names of columns in the wanted order; None: all columns. No other column is decoded.
             include: One row per message, or one per raw entry.
-            report: Called with each message that lacks chunks, and with each entry that is not a readable message,
-                where the topic leaves such entries out; None: they are logged.
+            report: Called with each message that lacks chunks, and with each entry that is not a readable message, if
+                the topic's policy is to skip them; None: they are logged.
 
         Raises:
             ConfigError: A column or ``include`` is unknown.
-            OutOfReach: A message needs entries further away than the split knows of.
-            CorruptEntry: An entry is damaged; batches before it are good.
-            TopicChanged: The entries are in no copy any more.
-            AfterglowError: They cannot be read; batches before that are good.
+            OutOfReach: A message needs entries outside the split's neighbourhood.
+            CorruptEntry: An entry is damaged; the batches before it are valid.
+            TopicChanged: No copy has the entries any more.
+            AfterglowError: The entries cannot be read; the batches before are valid.
         """
         check_include(include)
         rows: MessageBatches | EntryBatches
         if include == "entries":
-            rows = EntryBatches(split.topic, split.window, columns)
+            rows = EntryBatches(split.topic, split.scan_range, columns)
         else:
-            report = report or warn
-            bad = report if split.skips_damage else None
-            around = SplitNeighbours(split, self)
-            rows = MessageBatches(split.topic, split.window, columns, bad, around, incomplete=report)
+            report = report or log_skipped
+            on_corrupt = report if split.skips_damage else None
+            neighbours = SplitNeighbours(split, self)
+            rows = MessageBatches(split.topic, split.scan_range, columns, on_corrupt, neighbours, on_incomplete=report)
         return (batch for served in self.read(split) for batch in rows.of(served))
 
     def read(self, split: Split, *, scan: bool = True) -> Iterator[ServedRun]:
         """The entries of a split, in runs.
 
         Args:
-            split: What to read.
-            scan: Large reads, read ahead. For a few entries say False.
+            split: The split.
+            scan: Read in bulk, prefetched. Pass False for a few entries.
 
         Raises:
-            HotLogUnavailable: Only a hot log has them, and none can be reached.
-            TopicChanged: They are in no copy any more.
-            AfterglowError: They cannot be read; runs before that are good.
+            HotLogUnavailable: Only a hot log has them, and it cannot be reached.
+            TopicChanged: No copy has the entries any more.
+            AfterglowError: The entries cannot be read; the runs before are valid.
         """
         if not split.order:
             raise HotLogUnavailable(
                 f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are in a hot log that cannot "
-                "be reached from here"
+                "be reached from this machine"
             )
-        through = FallbackReader(split.topic, self.counters)
-        copies = self._copies(split)
-        try:
-            if scan:
-                yield from through.scan(lambda _: copies, split.first, split.last)
-            else:
-                yield from through.walk(lambda _: copies, split.first, split.last, READ_BYTES)
-        except (LedgerMissing, EntriesMissing, ObjectMissing) as error:
-            raise TopicChanged(
-                f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} are not there any more: "
-                f"{error}; the topic has changed since this read of it began, by retention, by offload or by deletion: "
-                "start the read again, and if that fails too, `afterglow verify` tells what is missing"
-            ) from error
-
-    def close(self) -> None:
-        """Stop reading ahead, and wait for what is under way."""
-        self._tiers.close()
-
-    def _copies(self, split: Split) -> Copies:
-        return Copies(
+        reader = FallbackReader(split.topic, self.counters)
+        copies = Copies(
             split.ledger_id,
             split.last,
             split.order,
             split.skips_damage,
-            split.located,
+            split.tier_object,
             partial(self._copy, split),
             partial(self._failed, split),
         )
+        try:
+            if scan:
+                yield from reader.scan(lambda _: copies, split.first, split.last)
+            else:
+                yield from reader.walk(lambda _: copies, split.first, split.last, READ_BYTES)
+        except (LedgerMissing, EntriesMissing, ObjectMissing) as error:
+            raise TopicChanged(
+                f"{split.topic}: entries {split.ledger_id}:{split.first} to {split.last} do not exist any more: "
+                f"{error}; retention, offload or deletion has changed the topic since this read began: start the read "
+                "again, and if that fails too, run `afterglow verify` to list what is missing"
+            ) from error
 
-    def _copy(self, split: Split, tier: Tier) -> LedgerCopy:
-        if tier is Tier.HOT:
+    def close(self) -> None:
+        """Stop prefetching, and wait for requests in progress."""
+        self._tiers.close()
+
+    def _copy(self, split: Split, tier: StorageTier) -> LedgerCopy:
+        if tier is StorageTier.HOT:
             assert split.hot is not None
             return HotCopy(split.hot.open(split.ledger_id, split.last), split.ledger_id)
-        assert split.located is not None
+        assert split.tier_object is not None
         return self._tiers.copy(
-            split.located,
+            split.tier_object,
             split.ledger_id,
             self._config,
             self.counters,
-            lenient=split.skips_damage,
-            impatient=split.order == (Tier.TIERED, Tier.HOT),
+            allow_truncated=split.skips_damage,
+            fail_fast=split.order == (StorageTier.TIERED, StorageTier.HOT),
         )
 
-    def _failed(self, split: Split, tier: Tier, error: AfterglowError) -> None:
-        if tier is Tier.TIERED and split.located is not None:
-            self._tiers.failed(split.located, error)
+    def _failed(self, split: Split, tier: StorageTier, error: AfterglowError) -> None:
+        if tier is StorageTier.TIERED and split.tier_object is not None:
+            self._tiers.failed(split.tier_object, error)

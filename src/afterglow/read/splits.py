@@ -1,7 +1,7 @@
-"""Splits of a topic: ranges that are read independently, many at a time, by threads or by other processes.
+"""Splits of a topic: ranges that threads or other processes read independently.
 
-A split names the copies that hold its entries: an object by its tier location and key, the hot log by its address.
-:mod:`~afterglow.read.split_planner` plans them, :mod:`~afterglow.read.split_reader` reads them.
+A split names the copies that hold its entries: an object by its tier location and key, the hot log by its location.
+:mod:`~afterglow.read.split_planner` plans splits, :mod:`~afterglow.read.split_reader` reads them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from afterglow.read.priority import copy_order
 
 if TYPE_CHECKING:
     from afterglow.config.choices import ReadPriority
-    from afterglow.read.copies import Tier
+    from afterglow.read.copies import StorageTier
     from afterglow.read.hot_readers import HotLocation
     from afterglow.read.neighbours import Neighbourhood
-    from afterglow.read.objects import Located
+    from afterglow.read.objects import TierObject
     from afterglow.read.ranges import OffloadedRange
-    from afterglow.read.window import Window
+    from afterglow.read.scan_range import ScanRange
 
 SPLIT_BYTES: Final = 32 << 20
-"""Of blocks in one split, unless a single block is larger: some tenths of a second of work."""
-WHOLE: Final = 1 << 62
-"""Bytes in a split of what is not to be divided."""
+"""Bytes of blocks in one split, unless a single block is larger: some tenths of a second of work."""
+UNDIVIDED: Final = 1 << 62
+"""Split size that divides no range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Consecutive entries of one ledger. Travels to other processes; holds no secrets."""
+    """Consecutive entries of one ledger. Can be sent to other processes; holds no credentials."""
 
     topic: str
     """Full name, with the partition."""
@@ -38,35 +38,34 @@ class Split:
     """First entry, inclusive."""
     last: int
     """Last entry, inclusive."""
-    window: Window
-    """Which messages of these entries are wanted."""
+    scan_range: ScanRange
+    """The messages of these entries to read."""
     priority: ReadPriority
-    """Which copy is preferred while both exist; where it does not serve, the other one does."""
-    located: Located | None
-    """The object that holds them; None: no tier does."""
+    tier_object: TierObject | None
+    """The object that holds them; None: no tier has them."""
     hot: HotLocation | None
-    """The hot log that holds them; None: it does not, or not any more."""
+    """The hot log that holds them; None: it does not have them, or not any more."""
     size_bytes: int
-    """Of the blocks that hold them, or of their frames in the hot log; there it may be an estimate."""
+    """Bytes of their blocks, or of their frames in the hot log, perhaps estimated."""
     skips_damage: bool
-    """Whether what is damaged in every copy is left out and reported."""
-    around: Neighbourhood
-    """What stands before and behind them."""
+    """Whether entries that are damaged in every copy are skipped and reported."""
+    neighbourhood: Neighbourhood
+    """Ranges of the topic before and after them."""
 
     @property
     def entries(self) -> int:
-        """How many there are."""
+        """Number of entries."""
         return self.last - self.first + 1
 
     @property
-    def order(self) -> tuple[Tier, ...]:
+    def order(self) -> tuple[StorageTier, ...]:
         """The copies to try, the preferred one first."""
-        return copy_order(self.priority, has_hot=self.hot is not None, has_tiered=self.located is not None)
+        return copy_order(self.priority, has_hot=self.hot is not None, has_tiered=self.tier_object is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """Consecutive entries of one ledger that are worth reading as one."""
+    """Consecutive entries of one ledger to read as one."""
 
     ledger_id: int
     first: int
@@ -74,18 +73,18 @@ class PlannedRange:
     last: int
     """Last entry, inclusive."""
     offloaded: OffloadedRange | None
-    """Where a tier has them; None: no tier does."""
-    wanted: Tier
-    """The copy that is to serve."""
+    """Their range in a tier; None: no tier has them."""
+    preferred: StorageTier
+    """The first copy to read."""
     size_bytes: int
-    """Of its blocks there, or of its frames; perhaps an estimate."""
+    """Bytes of their blocks in the tier, or of their frames, perhaps estimated."""
 
     @property
     def start(self) -> Position:
-        """Its first entry."""
+        """Position of its first entry."""
         return Position(self.ledger_id, self.first)
 
     @property
     def end(self) -> Position:
-        """The position behind its last entry."""
+        """Position after its last entry."""
         return Position(self.ledger_id, self.last + 1)

@@ -1,4 +1,7 @@
-"""Sources of topics, read without Spark and without a broker: the Python API.
+"""Python API: topics of a server or a Pulsar cluster, read without Spark and without a broker.
 
-Entry points: :func:`~afterglow.source.connect.connect`, and what it returns.
+Entry point: :func:`~afterglow.source.connect.connect`, which returns a :class:`~afterglow.source.connect.Source` of
+:class:`~afterglow.source.topic.SourceTopic`. ``addresses`` opens the
+:class:`~afterglow.source.directory.TopicDirectory` of an address: ``home_directory``, ``admin_directory``,
+``cluster_directory``, or ``attached_directory``.
 """

@@ -1,4 +1,4 @@
-"""From the address of a source to what knows its topics and where their objects are."""
+"""Addresses of sources, and opening of the topic directory and the object locator of an address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from afterglow.metadata.admin_client import AdminClient
 from afterglow.metadata.cluster_credentials import ClusterCredentials
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.metadata.pulsar_cluster import PulsarCluster
-from afterglow.read.ranges import Locator
+from afterglow.read.ranges import ObjectLocator
 from afterglow.source.admin_directory import AdminDirectory
 from afterglow.source.attached_directory import AttachedDirectory, attached_paths
 from afterglow.source.cluster_directory import ClusterBrokers, ClusterDirectory
@@ -33,38 +33,38 @@ _FORMS: Final = "the home directory that `afterglow serve --home` runs on, http:
 
 @dataclass(frozen=True, slots=True)
 class SourceAddress:
-    """What :func:`~afterglow.source.connect.connect` is given about a source, beside its tier."""
+    """Address and credentials of a source; see :func:`~afterglow.source.connect.connect`."""
 
     source: str
     """A directory, or a URL."""
     metadata: str | None = None
-    """Where metadata of ours is, if not there."""
+    """Address of Afterglow's metadata, if not in the source."""
     service_url: str | None = None
-    """The brokers, where the source is not to be asked for them."""
+    """Address of the brokers; None: the one that the source reports."""
     token: str | None = None
     ca_file: str | None = None
 
     @property
     def scheme(self) -> str:
-        """Of a URL; empty for a directory."""
+        """Scheme of a URL; empty for a directory."""
         scheme, separator, _ = self.source.partition("://")
         return scheme if separator else ""
 
 
 def open_source(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
-) -> tuple[TopicDirectory, Locator]:
+) -> tuple[TopicDirectory, ObjectLocator]:
     """Open a source.
 
     Args:
         address: The source.
         config: The settings of this process.
-        explicit: Where all objects are, whatever metadata says.
-        held: Takes what must be closed.
+        explicit: Location of all objects, which overrides metadata.
+        held: Closes the opened stores.
 
     Raises:
         ConfigError: An address is malformed.
-        MetadataError: It cannot be read.
+        MetadataError: The metadata cannot be read.
     """
     match address.scheme:
         case "":
@@ -73,23 +73,23 @@ def open_source(
             return _open_admin(address, config, explicit, held)
         case "zk":
             return _open_cluster(address, config, explicit, held)
-    raise ConfigError(f"source {address.source!r} is no address; give {_FORMS}")
+    raise ConfigError(f"invalid source address {address.source!r}; expected {_FORMS}")
 
 
 def check_hot(hot: str) -> bool:
     """Whether hot logs are read.
 
     Raises:
-        ConfigError: The word is unknown.
+        ConfigError: The value is neither ``read`` nor ``skip``.
     """
     if hot not in get_args(Hot):
-        raise ConfigError(f"hot={hot!r} is unknown; there are {' and '.join(get_args(Hot))}")
+        raise ConfigError(f"hot={hot!r} is unknown; use {' or '.join(get_args(Hot))}")
     return hot == "read"
 
 
 def _open_home(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
-) -> tuple[TopicDirectory, Locator]:
+) -> tuple[TopicDirectory, ObjectLocator]:
     home = Path(address.source)
     metadata = read_metadata(home, address.metadata)
     held.callback(metadata.close)
@@ -99,12 +99,12 @@ def _open_home(
     directory = HomeDirectory(
         address.source, home, metadata, paths, config, credentials=credentials, service_url=address.service_url
     )
-    return directory, Locator(metadata, paths, own=own, explicit=explicit)
+    return directory, ObjectLocator(metadata, paths, server_tier=own, explicit=explicit)
 
 
 def _open_admin(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
-) -> tuple[TopicDirectory, Locator]:
+) -> tuple[TopicDirectory, ObjectLocator]:
     credentials = ClusterCredentials.of(address.token, address.ca_file)
     api = AdminClient(address.source, credentials)
     directory = AdminDirectory(api, credentials, config, address.service_url)
@@ -113,7 +113,7 @@ def _open_admin(
 
 def _open_cluster(
     address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
-) -> tuple[TopicDirectory, Locator]:
+) -> tuple[TopicDirectory, ObjectLocator]:
     credentials = ClusterCredentials.of(address.token, address.ca_file)
     store = open_metadata(address.source, config)
     held.callback(store.close)
@@ -131,12 +131,12 @@ def _attached(
     config: BrokerConfig,
     explicit: TierLocation | None,
     held: ExitStack,
-) -> tuple[TopicDirectory, Locator]:
-    """A cluster, with the segments of an Afterglow that is attached to it where metadata of one is named."""
+) -> tuple[TopicDirectory, ObjectLocator]:
+    """A cluster, with the segments of an attached Afterglow if metadata of one is given."""
     if address.metadata is None:
-        return directory, Locator(explicit=explicit)
+        return directory, ObjectLocator(explicit=explicit)
     options: dict[str, Any] = {"read_only": True} if address.metadata.startswith("sqlite:") else {}
     metadata = open_metadata(address.metadata, config, **options)
     held.callback(metadata.close)
     paths = attached_paths(metadata, address.metadata, clusters())
-    return AttachedDirectory(directory, metadata, paths), Locator(metadata, paths, explicit=explicit)
+    return AttachedDirectory(directory, metadata, paths), ObjectLocator(metadata, paths, explicit=explicit)

@@ -1,4 +1,4 @@
-"""The topics of a cluster as its admin API tells of them: of an Apache Pulsar, or of an Afterglow."""
+"""Topic directory over an admin API, of Apache Pulsar or of Afterglow."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from afterglow.metadata.admin_responses import last_confirmed, ledger_list, sche
 from afterglow.policy import offload_json
 from afterglow.policy.fields import TOPIC_OFFLOAD
 from afterglow.policy.resolver import resolve_stored
-from afterglow.read.hot_readers import HotLocation, NoHot, RemoteHot
-from afterglow.source.directory import Look, SourceSegment
+from afterglow.read.hot_readers import HotLocation, RemoteHotLog, UnavailableHotLog
+from afterglow.source.directory import SourceSegment, SourceSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_OURS: Final = "afterglow"
-"""Where an Afterglow adds to what Pulsar answers."""
+_AFTERGLOW: Final = "afterglow"
+"""JSON field that Afterglow adds to the answers of Pulsar's API."""
 _RUNTIME: Final = Origin(OriginKind.FILE, "runtime configuration of a broker")
 
 
@@ -49,9 +49,9 @@ class AdminDirectory:
 
     Args:
         api: The admin API.
-        credentials: Credentials for the brokers.
-        config: The settings of this process: they hold where the cluster says nothing.
-        service_url: The brokers, where the admin API is not to be asked for them.
+        credentials: Credentials for brokers.
+        config: The settings of this process, for everything that the cluster does not define.
+        service_url: Address of the brokers; None: the admin API is asked for it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AdminDirectory:
     # --- names ---
 
     def topics(self) -> tuple[str, ...]:
-        """Full names of all topics; see the protocol."""
+        """Full names of all topics; see :class:`TopicDirectory`."""
         return tuple(
             topic
             for tenant in self._api.tenants()
@@ -81,66 +81,66 @@ class AdminDirectory:
             for topic in sorted(self._api.topics(namespace))
         )
 
-    def names_beside(self, topic: TopicName) -> tuple[str, ...]:
-        """Full names in the topic's namespace; see the protocol."""
+    def names_in_namespace(self, topic: TopicName) -> tuple[str, ...]:
+        """Full names in the topic's namespace; see :class:`TopicDirectory`."""
         try:
             known = {*self._api.topics(topic.namespace), *self._api.partitioned_topics(topic.namespace)}
         except AfterglowError:
-            return ()  # no such namespace, or none of our concern: it is only for a hint
+            return ()  # no such namespace, or no access: the names are only for a hint
         return tuple(sorted(known))
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; see the protocol."""
+        """Number of partitions of a topic; see :class:`TopicDirectory`."""
         return self._api.partitions(topic)
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether there is such a topic; see the protocol."""
-        return self._api.internal_stats(topic) is not None  # to a question for its list Pulsar answers with a failure
+        """Whether a topic exists; see :class:`TopicDirectory`."""
+        return self._api.internal_stats(topic) is not None  # Pulsar's internal-info fails for a missing topic
 
     # --- one topic ---
 
-    def look(self, topic: TopicName) -> Look:
-        """A topic as it is now; see the protocol.
+    def snapshot(self, topic: TopicName) -> SourceSnapshot:
+        """The current state of a topic; see :class:`TopicDirectory`.
 
         Raises:
-            TopicMissing: There is no such topic any more.
-            CorruptMetadata: What is told of it makes no sense.
+            TopicMissing: The topic does not exist any more.
+            CorruptMetadata: The answer is not valid.
         """
         stats = self._api.internal_stats(topic)
         answer = None if stats is None else self._api.internal_info(topic)
         if stats is None or answer is None:
-            raise TopicMissing(f"source {self.source} has no topic {topic} any more")
-        ours = answer.get(_OURS)
-        if ours is not None:
-            info, written = _our_list(ours, topic)
+            raise TopicMissing(f"topic does not exist any more: {topic} in source {self.source}")
+        afterglow_part = answer.get(_AFTERGLOW)
+        if afterglow_part is not None:
+            info, open_entries = _afterglow_ledgers(afterglow_part, topic)
         else:
             info = ledger_list(answer, stats, str(topic))
             end = last_confirmed(stats, str(topic))
-            written = {row.ledgerId: 0 for row in info.ledgerInfo if not row.HasField("entries")}
-            if end.ledger_id in written:
-                written[end.ledger_id] = end.entry_id + 1
+            open_entries = {row.ledgerId: 0 for row in info.ledgerInfo if not row.HasField("entries")}
+            if end.ledger_id in open_entries:
+                open_entries[end.ledger_id] = end.entry_id + 1
         with self._lock:
             self._policies.pop(topic, None)
-        return self._looked(topic, info, written)
+        return self._snapshot_of(topic, info, open_entries)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
-        """What holds for a topic; see the protocol."""
+        """Effective policy of a topic; see :class:`TopicDirectory`."""
         with self._lock:
             known = self._policies.get(topic)
         if known is None:
-            known = self._ask_policy(topic)
+            known = self._fetch_policy(topic)
             with self._lock:
                 self._policies[topic] = known
         return known
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments, which Apache Pulsar has none of; see the protocol.
+        """Its offloaded segments, which Apache Pulsar has none of; see :class:`TopicDirectory`.
 
         Raises:
             CorruptMetadata: A record is damaged.
         """
         answer = self._api.internal_info(topic) or {}
-        given = (answer.get(_OURS) or {}).get("segments", [])
+        given = (answer.get(_AFTERGLOW) or {}).get("segments", [])
         found = (
             SourceSegment.parse(str(topic), base64.b64decode(text), f"{self.source} (segment {number} of {topic})")
             for number, text in enumerate(given)
@@ -148,21 +148,25 @@ class AdminDirectory:
         return tuple(sorted(found, key=lambda segment: segment.begin))
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema; see the protocol."""
+        """Every version of its schema; see :class:`TopicDirectory`."""
         answer = self._api.schemas(topic.base)
         return () if answer is None else schema_versions(answer, str(topic))
 
     # --- inside ---
 
-    def _looked(self, topic: TopicName, info: ManagedLedgerInfo, written: Mapping[int, int]) -> Look:
+    def _snapshot_of(
+        self, topic: TopicName, info: ManagedLedgerInfo, open_entries: Mapping[int, int]
+    ) -> SourceSnapshot:
         service_url = self._service_url or self._find_brokers(topic)
         if service_url is None:
-            reason = f"{self.source} names no broker that serves {topic}; give service_url, or hot=skip"
-            return Look(info, NoHot(reason), None)
+            reason = f"{self.source} names no broker that serves {topic}; set service_url, or hot=skip"
+            return SourceSnapshot(info, UnavailableHotLog(reason), None)
         location = HotLocation(topic=str(topic), service_url=service_url, credentials=self._credentials)
         known = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
-        newest = max(written, default=None)
-        return Look(info, RemoteHot(location.address(), str(topic), {**known, **written}, newest), location)
+        newest = max(open_entries, default=None)
+        return SourceSnapshot(
+            info, RemoteHotLog(location.address(), str(topic), {**known, **open_entries}, newest), location
+        )
 
     def _find_brokers(self, topic: TopicName) -> str | None:
         found = self._api.lookup(topic) or {}
@@ -170,48 +174,48 @@ class AdminDirectory:
         secure = found.get("brokerUrlTls") or found.get("brokerUrlSsl") or None
         return (secure or plain) if self._api.secure else (plain or secure)
 
-    def _ask_policy(self, topic: TopicName) -> BrokerConfig:
-        # Of a partition Pulsar tells nothing; where topics have no policies of their own, it refuses the question.
-        applied = self._if_told(lambda: self._api.offload_policies(topic.base))
+    def _fetch_policy(self, topic: TopicName) -> BrokerConfig:
+        # Pulsar has no policies of single partitions, and refuses the call if topic policies are disabled.
+        applied = self._optional(lambda: self._api.offload_policies(topic.base))
         if applied is not None:
             policy, problems = resolve_stored(self._config, {}, {TOPIC_OFFLOAD: _unmasked(applied)})
         else:
-            namespace = self._if_told(lambda: self._api.namespace_policies(topic.namespace)) or {}
+            namespace = self._optional(lambda: self._api.namespace_policies(topic.namespace)) or {}
             policy, problems = resolve_stored(self._broker_settings(), namespace, {})
         for problem in problems:
-            _log.info("policies of %s: passed over: %s", topic, problem)
+            _log.info("policies of %s: ignored: %s", topic, problem)
         return policy
 
-    def _if_told(self, ask: Callable[[], Json | None]) -> Json | None:
-        """An answer, or None where we may not have it, or nobody has: what is needed may be known otherwise."""
+    def _optional(self, ask: Callable[[], Json | None]) -> Json | None:
+        """An answer, or None if access is denied or the call fails: the settings below it apply then."""
         try:
             return ask()
         except (AccessDenied, MetadataUnavailable) as error:
-            _log.info("%s does not tell: %s", self.source, error)
+            _log.info("%s: optional request failed: %s", self.source, error)
             return None
 
     def _broker_settings(self) -> BrokerConfig:
-        """The settings of this process under those that a broker shows to whoever may see them."""
+        """The settings of this process, overridden by the runtime configuration of a broker where it is accessible."""
         if self._broker is None:
-            shown = self._if_told(self._api.runtime_configuration) or {}
-            told = {key: shown[key] for key in offload_json.POLICY_SETTINGS if key in shown}
+            shown = self._optional(self._api.runtime_configuration) or {}
+            known = {key: shown[key] for key in offload_json.POLICY_SETTINGS if key in shown}
             try:
-                self._broker = self._config.overridden(offload_json.read(_unmasked(told)).values, _RUNTIME)
+                self._broker = self._config.overridden(offload_json.read(_unmasked(known)).values, _RUNTIME)
             except ConfigError as error:
-                _log.info("settings of the brokers of %s are passed over: %s", self.source, error)
+                _log.info("broker settings of %s are ignored: %s", self.source, error)
                 self._broker = self._config
         return self._broker
 
 
 def _unmasked(fields: Json) -> Json:
-    """Policies without the secrets that are not shown: these come from the environment."""
+    """Policies without masked secrets, which come from the environment."""
     return {name: value for name, value in fields.items() if value != offload_json.MASK}
 
 
-def _our_list(ours: Json, topic: TopicName) -> tuple[ManagedLedgerInfo, dict[int, int]]:
-    """What an Afterglow adds: the list as it is stored, and the entries of ledgers that it leaves open."""
+def _afterglow_ledgers(afterglow_part: Json, topic: TopicName) -> tuple[ManagedLedgerInfo, dict[int, int]]:
+    """The part of an answer that Afterglow adds: the stored ledger list, and the entries of open ledgers."""
     try:
-        info = ManagedLedgerInfo.FromString(base64.b64decode(ours["info"]))
-        return info, {int(ledger_id): int(entries) for ledger_id, entries in ours["written"].items()}
+        info = ManagedLedgerInfo.FromString(base64.b64decode(afterglow_part["info"]))
+        return info, {int(ledger_id): int(entries) for ledger_id, entries in afterglow_part["written"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, DecodeError) as error:
-        raise CorruptMetadata(f"{topic}: what the admin API tells of its ledgers makes no sense: {error!r}") from error
+        raise CorruptMetadata(f"{topic}: invalid ledger list from the admin API: {error!r}") from error

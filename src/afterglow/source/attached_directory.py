@@ -1,4 +1,4 @@
-"""A cluster's topics together with the segments that an attached Afterglow has written of them."""
+"""Topic directory of a cluster, with the segments that an attached Afterglow wrote."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from afterglow.format.schema import SchemaVersion
     from afterglow.metadata.names import TopicName
     from afterglow.metadata.store import MetadataStore
-    from afterglow.source.directory import Look, SourceSegment, TopicDirectory
+    from afterglow.source.directory import SourceSegment, SourceSnapshot, TopicDirectory
 
-_OURS: Final = "/afterglow"
+_ROOT: Final = "/afterglow"
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedDirectory:
-    """A :class:`~afterglow.source.directory.TopicDirectory` that adds our segments to another."""
+    """A :class:`~afterglow.source.directory.TopicDirectory` that adds Afterglow's segments to that of a cluster."""
 
     cluster: TopicDirectory
     metadata: MetadataStore
-    """Holds our segments; closed by whoever opened it."""
+    """Store of the segment records; closed by the caller."""
     paths: AfterglowPaths
-    """Where in it."""
+    """Paths in the store."""
 
     @property
     def source(self) -> str:
@@ -39,40 +39,40 @@ class AttachedDirectory:
         return self.cluster.source
 
     def topics(self) -> tuple[str, ...]:
-        """Full names of all topics; see the protocol."""
+        """Full names of all topics; see :class:`TopicDirectory`."""
         return self.cluster.topics()
 
-    def names_beside(self, topic: TopicName) -> tuple[str, ...]:
-        """Full names in the topic's namespace; see the protocol."""
-        return self.cluster.names_beside(topic)
+    def names_in_namespace(self, topic: TopicName) -> tuple[str, ...]:
+        """Full names in the topic's namespace; see :class:`TopicDirectory`."""
+        return self.cluster.names_in_namespace(topic)
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; see the protocol."""
+        """Number of partitions of a topic; see :class:`TopicDirectory`."""
         return self.cluster.partitions(topic)
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether there is such a topic; see the protocol."""
+        """Whether a topic exists; see :class:`TopicDirectory`."""
         return self.cluster.exists(topic)
 
-    def look(self, topic: TopicName) -> Look:
-        """A topic as it is now; see the protocol.
+    def snapshot(self, topic: TopicName) -> SourceSnapshot:
+        """The current state of a topic; see :class:`TopicDirectory`.
 
         Raises:
-            TopicMissing: There is no such topic any more.
-            CorruptMetadata: A list is damaged.
+            TopicMissing: The topic does not exist any more.
+            CorruptMetadata: A ledger list is damaged.
         """
-        look = self.cluster.look(topic)
+        snapshot = self.cluster.snapshot(topic)
         stored = self.metadata.get(self.paths.managed_ledger(topic.managed_ledger_name))
         if stored is None or not stored.value:
-            return look
-        return replace(look, info=with_segments(look.info, parse_managed_ledger(stored.value)))
+            return snapshot
+        return replace(snapshot, info=with_segments(snapshot.info, parse_managed_ledger(stored.value)))
 
     def policy(self, topic: TopicName) -> BrokerConfig:
-        """What holds for a topic; see the protocol."""
+        """Effective policy of a topic; see :class:`TopicDirectory`."""
         return self.cluster.policy(topic)
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments; see the protocol.
+        """Its offloaded segments; see :class:`TopicDirectory`.
 
         Raises:
             CorruptMetadata: A record is damaged.
@@ -80,27 +80,27 @@ class AttachedDirectory:
         return stored_segments(self.metadata, self.paths, topic)
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema; see the protocol."""
+        """Every version of its schema; see :class:`TopicDirectory`."""
         return self.cluster.schemas(topic)
 
 
 def attached_paths(metadata: MetadataStore, address: str, clusters: Collection[str]) -> AfterglowPaths:
-    """Where our records of a cluster are.
+    """Paths of Afterglow's records of a cluster.
 
     Args:
         metadata: The store.
         address: Its address, for messages.
-        clusters: Names that the cluster goes by.
+        clusters: Names of the cluster.
 
     Raises:
-        ConfigError: It holds nothing of ours about the cluster.
+        ConfigError: The store has no records of the cluster.
     """
-    known = metadata.children(_OURS)
+    known = metadata.children(_ROOT)
     found = [name for name in known if name in clusters]
     if len(found) != 1:
-        there = f"it has records of {', '.join(known)}" if known else "it has no records of any"
+        existing = f"it has records of {', '.join(known)}" if known else "it has records of no cluster"
         raise ConfigError(
-            f"metadata {address!r} holds nothing of an Afterglow that is attached to cluster "
-            f"{' or '.join(clusters) or '(unknown)'}; {there}: give the address that `afterglow attach --metadata` has"
+            f"metadata {address!r} has no records of an Afterglow attached to cluster "
+            f"{' or '.join(clusters) or '(unknown)'}, {existing}; give the address of `afterglow attach --metadata`"
         )
     return AfterglowPaths(found[0])

@@ -1,4 +1,4 @@
-"""Topics of an Apache Pulsar cluster, from its ZooKeeper and from the brokers that run."""
+"""Topic directory of an Apache Pulsar cluster, over its ZooKeeper and its running brokers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from afterglow.metadata.admin_client import AdminClient
 from afterglow.metadata.admin_responses import last_confirmed, schema_versions
 from afterglow.policy import offload_json
 from afterglow.policy.resolver import resolve_stored
-from afterglow.read.hot_readers import HotLocation, NoHot, RemoteHot
-from afterglow.source.directory import Look
+from afterglow.read.hot_readers import HotLocation, RemoteHotLog, UnavailableHotLog
+from afterglow.source.directory import SourceSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 class ClusterBrokers:
-    """Whichever brokers have registered themselves. Thread-safe.
+    """The registered brokers of a cluster. Thread-safe.
 
     Args:
-        cluster: Its metadata.
-        credentials: Credentials for the brokers.
-        service_url: Where they are reached, if not where they say.
+        cluster: Metadata of the cluster.
+        credentials: Credentials for brokers.
+        service_url: Address of the brokers; None: the registered addresses.
     """
 
     def __init__(self, cluster: PulsarCluster, credentials: ClusterCredentials, service_url: str | None) -> None:
@@ -46,13 +46,13 @@ class ClusterBrokers:
         self._service_url = service_url
 
     def service_url(self) -> str | None:
-        """Where they speak the binary protocol; None where none runs."""
+        """Address of the binary protocol; None: no broker is running."""
         if self._service_url is not None:
             return self._service_url
         return next((url for broker in self._cluster.brokers() if (url := _url(broker, "pulsarServiceUrl"))), None)
 
     def admin(self) -> AdminClient | None:
-        """The admin API of one of them; None where none runs."""
+        """The admin API of one broker; None: no broker is running."""
         for broker in self._cluster.brokers():
             url = _url(broker, "webServiceUrl")
             if url is not None:
@@ -60,18 +60,18 @@ class ClusterBrokers:
         return None
 
     def last_confirmed(self, topic: TopicName) -> Position | None:
-        """The last entry of a topic; None where no broker tells."""
+        """The last entry of a topic; None: no broker reports it."""
         try:
             api = self.admin()
             stats = None if api is None else api.internal_stats(topic)
             return None if stats is None else last_confirmed(stats, str(topic))
         except AfterglowError as error:
-            _log.warning("%s: the end of its last ledger is not known, which is left out: %s", topic, error)
+            _log.warning("%s: its last ledger is skipped, since its end is not known: %s", topic, error)
             return None
 
 
 def _url(broker: Mapping[str, Any], name: str) -> str | None:
-    """One of a broker's addresses, that by TLS where there is no other."""
+    """An address of a broker; the TLS address if there is no other."""
     found = broker.get(name) or broker.get(f"{name}Tls")
     return str(found) if found else None
 
@@ -82,15 +82,15 @@ _DYNAMIC: Final = Origin(OriginKind.FILE, "dynamic configuration of the cluster"
 class ClusterDirectory:
     """A :class:`~afterglow.source.directory.TopicDirectory` over a cluster's metadata.
 
-    Policies of single topics are in a topic of the cluster's own and not known here: those of namespaces hold, and
-    objects are looked for where each ledger's metadata says they are.
+    Pulsar keeps topic policies in a system topic, which is not read here: namespace policies apply, and objects are
+    read from the location in each ledger's metadata.
 
     Args:
         source: Its address, as it was given.
-        cluster: The metadata.
-        brokers: Asked for the end of the ledger that is written, and for what no tier has, where any run.
-        credentials: Credentials for the brokers.
-        config: The settings of this process: they hold where the cluster says nothing.
+        cluster: Metadata of the cluster.
+        brokers: Report the end of the open ledger, and serve entries that no tier has.
+        credentials: Credentials for brokers.
+        config: The settings of this process, for everything that the cluster does not define.
     """
 
     def __init__(
@@ -115,91 +115,91 @@ class ClusterDirectory:
         return self._source
 
     def topics(self) -> tuple[str, ...]:
-        """Full names of all topics; see the protocol."""
+        """Full names of all topics; see :class:`TopicDirectory`."""
         return tuple(
             str(topic) for namespace in self._cluster.namespaces() for topic in self._cluster.topics(namespace)
         )
 
-    def names_beside(self, topic: TopicName) -> tuple[str, ...]:
-        """Full names in the topic's namespace; see the protocol."""
+    def names_in_namespace(self, topic: TopicName) -> tuple[str, ...]:
+        """Full names in the topic's namespace; see :class:`TopicDirectory`."""
         topics = self._cluster.topics(topic.namespace)
         return tuple(sorted({*map(str, topics), *(str(each.base) for each in topics)}))
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; see the protocol.
+        """Number of partitions of a topic; see :class:`TopicDirectory`.
 
         Raises:
-            CorruptMetadata: What is stored of it makes no sense.
+            CorruptMetadata: Its metadata is damaged.
         """
         return self._cluster.partitions(topic)
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether there is such a topic; see the protocol."""
+        """Whether a topic exists; see :class:`TopicDirectory`."""
         return self._cluster.managed_ledger(topic) is not None
 
-    def look(self, topic: TopicName) -> Look:
-        """A topic as it is now; see the protocol.
+    def snapshot(self, topic: TopicName) -> SourceSnapshot:
+        """The current state of a topic; see :class:`TopicDirectory`.
 
         Raises:
-            TopicMissing: There is no such topic any more.
-            CorruptMetadata: Its list is damaged.
+            TopicMissing: The topic does not exist any more.
+            CorruptMetadata: Its ledger list is damaged.
         """
         service_url = self._brokers.service_url()
         end = None if service_url is None else self._brokers.last_confirmed(topic)
         value = self._cluster.managed_ledger(topic)
         if value is None:
-            raise TopicMissing(f"source {self._source} has no topic {topic} any more")
+            raise TopicMissing(f"topic does not exist any more: {topic} in source {self._source}")
         info = parse_managed_ledger(value)
         with self._lock:
             self._policies.pop(topic, None)
         if service_url is None:
-            return Look(
-                info, NoHot(f"no broker of {self._source} runs; start one, or leave it out with hot=skip"), None
+            return SourceSnapshot(
+                info,
+                UnavailableHotLog(f"no broker of {self._source} is running; start one, or set hot=skip"),
+                None,
             )
         location = HotLocation(topic=str(topic), service_url=service_url, credentials=self._credentials)
-        entries, written = _extents(info, end)
-        return Look(info, RemoteHot(location.address(), str(topic), entries, written), location)
+        entries, open_ledger = _readable_entries(info, end)
+        return SourceSnapshot(info, RemoteHotLog(location.address(), str(topic), entries, open_ledger), location)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
-        """What holds for a topic; see the protocol.
+        """Effective policy of a topic; see :class:`TopicDirectory`.
 
         Raises:
-            CorruptMetadata: What is stored makes no sense.
+            CorruptMetadata: Policies are damaged.
         """
         with self._lock:
             known = self._policies.get(topic)
         if known is None:
-            known, problems = resolve_stored(self._broker_settings(), self._namespace(topic), {})
+            namespace = self._cluster.namespace_policies(topic.namespace)
+            known, problems = resolve_stored(self._broker_settings(), namespace, {})
             for problem in problems:
-                _log.info("policies of %s: passed over: %s", topic, problem)
+                _log.info("policies of %s: ignored: %s", topic, problem)
             with self._lock:
                 self._policies[topic] = known
         return known
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments, which Apache Pulsar has none of; see the protocol."""
+        """Its offloaded segments, which Apache Pulsar has none of; see :class:`TopicDirectory`."""
         del topic
         return ()
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema, which only brokers tell; see the protocol.
+        """Every version of its schema, from a broker; see :class:`TopicDirectory`.
 
         Raises:
-            NotSupported: No broker runs.
+            NotSupported: No broker is running.
         """
         api = self._brokers.admin()
         if api is None:
             raise NotSupported(
-                f"source {self._source}: a cluster's metadata does not hold the schemas of {topic}, and none of its "
-                "brokers runs to be asked; start one, or read without decode"
+                f"source {self._source}: only brokers have the schemas of {topic}, and no broker is running; start "
+                "one, or read without decode"
             )
         answer = api.schemas(topic.base)
         return () if answer is None else schema_versions(answer, str(topic))
 
     # --- inside ---
-
-    def _namespace(self, topic: TopicName) -> dict[str, object]:
-        return self._cluster.namespace_policies(topic.namespace)
 
     def _broker_settings(self) -> BrokerConfig:
         shown = self._cluster.dynamic_configuration()
@@ -207,12 +207,12 @@ class ClusterDirectory:
         try:
             return self._config.overridden(given.values, _DYNAMIC)
         except ConfigError as error:
-            _log.info("the dynamic configuration of %s is passed over: %s", self._source, error)
+            _log.info("the dynamic configuration of %s is ignored: %s", self._source, error)
             return self._config
 
 
-def _extents(info: ManagedLedgerInfo, end: Position | None) -> tuple[dict[int, int], int | None]:
-    """How many entries each ledger has that may be asked for, and the ledger that is still written."""
+def _readable_entries(info: ManagedLedgerInfo, end: Position | None) -> tuple[dict[int, int], int | None]:
+    """Number of readable entries by ledger, and the open ledger."""
     entries = {row.ledgerId: row.entries for row in info.ledgerInfo if row.HasField("entries")}
     open_ids = [row.ledgerId for row in info.ledgerInfo if not row.HasField("entries")]
     if end is not None:

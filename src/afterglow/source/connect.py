@@ -1,7 +1,7 @@
-"""A connected source: the topics of a server or of a Pulsar cluster, read beside it and without it.
+"""Connection to a source: the topics of a server or of a Pulsar cluster, read-only.
 
-Nothing here writes, and nothing needs the server: topics are read from its home while it runs and after it has stopped,
-objects from the places that metadata names, with credentials from the environment.
+No server needs to run: topics are read from its home while it runs or after it has stopped, and objects from the tier
+locations in metadata, with credentials from the environment.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from afterglow.config import load_conf
 from afterglow.errors import TopicMissing
 from afterglow.metadata.names import TopicName
 from afterglow.read.counters import ReadCounters
-from afterglow.read.tier_source import TierSource
+from afterglow.read.tier_reader import TierReader
 from afterglow.source.addresses import SourceAddress, check_hot, open_source
-from afterglow.source.partition import Rooms
+from afterglow.source.partition import SourceContext
 from afterglow.source.topic import SourceTopic
 from afterglow.tier.locations import Tiers, own_tier
 
@@ -43,19 +43,19 @@ def connect(
     Args:
         source: The home directory of a server, running or not; ``http://host:8080``, the admin API of an Apache Pulsar
             cluster or of an Afterglow; ``zk://host:2181[/chroot]``, a cluster's ZooKeeper, whether or not brokers run.
-        tier: Where all objects are, whatever metadata says: ``file:///path`` or ``s3://bucket[/prefix]``.
-        metadata: Where the server keeps its metadata, if not in its home: ``sqlite:PATH``. Of a cluster: where an
-            Afterglow that is attached to it does, ``sqlite:PATH`` or ``zk://…``, whose segments are added.
-        hot: ``skip`` leaves out what no tier has.
-        service_url: The brokers that serve the hot rest, ``pulsar://host:port``; by default the cluster is asked.
-        token: Proves a role to a cluster: the token, or ``file:///path``; by default ``AFTERGLOW_TOKEN``.
-        ca_file: The authorities to trust with TLS; by default ``AFTERGLOW_CA_FILE``, else those of the system.
+        tier: Location of all objects, which overrides metadata: ``file:///path`` or ``s3://bucket[/prefix]``.
+        metadata: Metadata of the server, if not in its home: ``sqlite:PATH``. For a cluster: metadata of an Afterglow
+            that is attached to it, ``sqlite:PATH`` or ``zk://…``, whose segments are added.
+        hot: ``skip`` skips entries that no tier has.
+        service_url: Brokers that serve entries of the hot log, ``pulsar://host:port``; by default those of the cluster.
+        token: Token for a cluster, or ``file:///path``; by default ``AFTERGLOW_TOKEN``.
+        ca_file: Trusted certificate authorities for TLS; by default ``AFTERGLOW_CA_FILE``, else those of the system.
 
     Raises:
-        ConfigError: An address is malformed, or a setting in the environment.
-        NotSupported: The source or the tier is of a kind that this release does not read.
-        MetadataUnavailable: There is no such home, or its metadata cannot be read.
-        CorruptMetadata: Its metadata is damaged.
+        ConfigError: An address, or a setting in the environment, is malformed.
+        NotSupported: This release cannot read this kind of source or tier.
+        MetadataUnavailable: The home does not exist, or its metadata cannot be read.
+        CorruptMetadata: The metadata is damaged.
     """
     address = SourceAddress(str(source), metadata, service_url, token, ca_file)
     reads_hot = check_hot(hot)
@@ -63,19 +63,19 @@ def connect(
     explicit = None if tier is None else own_tier(Path(), tier, config)
     with ExitStack() as stack:
         directory, locator = open_source(address, config, explicit, stack)
-        tiers = TierSource(Tiers(), config, locator)
+        tiers = TierReader(Tiers(), config, locator)
         stack.callback(tiers.close)
-        rooms = Rooms(directory, tiers, ReadCounters(), skips_hot=not reads_hot)
-        return Source(rooms, stack.pop_all())
+        context = SourceContext(directory, tiers, ReadCounters(), skips_hot=not reads_hot)
+        return Source(context, stack.pop_all())
     raise AssertionError("unreachable: the block returns or raises")
 
 
 class Source:
     """The topics of a server or of a cluster. Made by :func:`connect`; a context manager. Thread-safe."""
 
-    def __init__(self, rooms: Rooms, stack: ExitStack) -> None:
-        self._rooms = rooms
-        self._directory = rooms.directory
+    def __init__(self, context: SourceContext, stack: ExitStack) -> None:
+        self._context = context
+        self._directory = context.directory
         self._stack = stack
 
     def __enter__(self) -> Self:
@@ -89,8 +89,8 @@ class Source:
 
     @property
     def counters(self) -> ReadCounters:
-        """Which tier has served what."""
-        return self._rooms.counters
+        """Counts of all reads."""
+        return self._context.counters
 
     def topics(self) -> tuple[str, ...]:
         """Full names of all topics, each partition by itself.
@@ -104,24 +104,24 @@ class Source:
         """A topic, by any spelling of its name; that of a partitioned topic means all its partitions.
 
         Raises:
-            InvalidName: The name is no persistent topic's.
-            TopicMissing: There is no such topic.
+            InvalidName: The name is not a valid persistent topic name.
+            TopicMissing: The topic does not exist.
             MetadataError: The metadata cannot be read.
         """
         topic = TopicName.parse(name)
         count = self._directory.partitions(topic)
         wanted = [topic.partition(index) for index in range(count)] if count else [topic]
-        found = tuple(part for part in wanted if self._directory.exists(part))
+        found = tuple(partition for partition in wanted if self._directory.exists(partition))
         if not found and not count:
-            raise TopicMissing(f"source {self._directory.source} has no topic {topic}{self._near(topic)}")
-        return SourceTopic(topic, found, self._rooms)
+            raise TopicMissing(f"source {self._directory.source} has no topic {topic}{self._hint(topic)}")
+        return SourceTopic(topic, found, self._context)
 
     def close(self) -> None:
-        """Let go of everything; a second call does nothing."""
+        """Close all connections; a second call does nothing."""
         self._stack.close()
 
-    def _near(self, topic: TopicName) -> str:
-        names = self._directory.names_beside(topic)
+    def _hint(self, topic: TopicName) -> str:
+        names = self._directory.names_in_namespace(topic)
         near = get_close_matches(str(topic), names, n=3, cutoff=0.8)
         if near:
             return f"; did you mean {' or '.join(near)}?"

@@ -1,4 +1,4 @@
-"""Directories: what a source knows of its topics, their ledgers and segments."""
+"""Topic directory: the protocol by which sources list topics, ledgers, segments, policies and schemas."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class SourceLedger:
     """Full name, with the partition."""
     ledger_id: int
     entries: int
-    """That can be read now. 0 of the newest, for a moment, while the end of the one before is not known."""
+    """Readable entries. 0 for the newest ledger until the end of the one before is known."""
     size_bytes: int | None
-    """Of all its entries; None while it is written."""
+    """Bytes of all its entries; None while it is open."""
     closed_ms: int | None
-    """When it was closed, epoch milliseconds; None while it is written."""
+    """Time of closing, epoch milliseconds; None while it is open."""
     last_broker_time_ms: int | None
-    """Broker time of its last entry; None where it was not recorded."""
+    """Broker time of its last entry; None if it was not recorded."""
     hot: bool
-    """Whether the hot log is to have it."""
+    """Whether the hot log should have it."""
     tiered: bool
     """Whether a tier has it whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSegment:
-    """One segment of a topic that was offloaded."""
+    """One offloaded segment of a topic."""
 
     topic: str
     """Full name, with the partition."""
@@ -59,21 +59,21 @@ class SourceSegment:
     """Last entry, inclusive."""
     entries: int
     size_bytes: int
-    """Of the data object."""
+    """Bytes of the data object."""
     location: TierLocation
     key: str
-    """Of the data object in its place."""
+    """Key of the data object in its location."""
     assigned_ms: int
-    """When it was opened, epoch milliseconds."""
+    """Time of opening, epoch milliseconds."""
     offloaded_ms: int
-    """When its object was complete, epoch milliseconds."""
+    """Time when its object was complete, epoch milliseconds."""
 
     @classmethod
     def parse(cls, topic: str, value: bytes, path: str) -> Self:
-        """Read a segment's record.
+        """Parse a segment record.
 
         Raises:
-            CorruptMetadata: It does not parse.
+            CorruptMetadata: The record is damaged.
         """
         try:
             record = SegmentRecord.FromString(value)
@@ -105,26 +105,26 @@ def source_ledgers(topic: str, info: ManagedLedgerInfo, view: TopicView) -> tupl
             record.closed_ms if record.finished else None,
             record.last_broker_time_ms,
             not record.hot_deleted,
-            is_fully_offloaded(view.rows[record.ledger_id]),
+            is_fully_offloaded(view.ledgers[record.ledger_id]),
         )
         for record in records(info)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A topic as it was at one moment."""
+class SourceSnapshot:
+    """Ledger list and hot log of a topic at one moment."""
 
     info: ManagedLedgerInfo
-    """Its list of ledgers."""
+    """The ledger list."""
     hot: HotReader
-    """Its hot log; tells the ends of ledgers that the list leaves open."""
+    """The hot log, which has the ends of open ledgers."""
     hot_location: HotLocation | None
-    """The same for other processes; None: none of them comes to it."""
+    """Location of the hot log, for other processes; None: they cannot reach it."""
 
 
 class TopicDirectory(Protocol):
-    """The topics of a source. Thread-safe. Every method raises a ``MetadataError`` where it cannot be asked."""
+    """The topics of a source. Thread-safe. Every method raises ``MetadataError`` if the source cannot be read."""
 
     @property
     def source(self) -> str:
@@ -135,29 +135,29 @@ class TopicDirectory(Protocol):
         """Full names of all topics, each partition by itself."""
         ...
 
-    def names_beside(self, topic: TopicName) -> tuple[str, ...]:
-        """Full names of the topics in a topic's namespace, also of partitioned ones."""
+    def names_in_namespace(self, topic: TopicName) -> tuple[str, ...]:
+        """Full names of the topics in a topic's namespace, partitioned topics included."""
         ...
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0 where it is not partitioned."""
+        """Number of partitions of a topic; 0 if it is not partitioned."""
         ...
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether there is such a topic, by its own name: one that is not partitioned, or a partition."""
+        """Whether a topic exists that is not partitioned, or is a partition."""
         ...
 
-    def look(self, topic: TopicName) -> Look:
-        """A topic as it is now; what :meth:`policy` says afterwards is as new.
+    def snapshot(self, topic: TopicName) -> SourceSnapshot:
+        """The current state of a topic; refreshes its :meth:`policy` too.
 
         Raises:
-            TopicMissing: There is no such topic any more.
-            CorruptMetadata: Its list is damaged.
+            TopicMissing: The topic does not exist any more.
+            CorruptMetadata: Its ledger list is damaged.
         """
         ...
 
     def policy(self, topic: TopicName) -> BrokerConfig:
-        """What holds for a topic."""
+        """Effective policy of a topic."""
         ...
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
@@ -172,6 +172,6 @@ class TopicDirectory(Protocol):
         """Every version of its schema, oldest first.
 
         Raises:
-            NotSupported: The source cannot tell.
+            NotSupported: The source has no schemas.
         """
         ...

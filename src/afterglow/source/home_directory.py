@@ -1,7 +1,8 @@
-"""Topics of a server's home: its metadata, opened so that nothing is ever written, made or locked.
+"""Topic directory of a server's home. Metadata is opened read-only: nothing is written, created or locked.
 
-Readers of the home need it only for processes on other machines, such as tasks of a Spark job: these find no hot log on
-their own disk. What a server that was killed has left is as good as nothing: nobody answers there.
+A running server announces its service URL in a file in its home, for processes on other machines, such as the tasks of
+a Spark job, which do not have the hot log on their disk. The file of a server that was killed is harmless: connections
+to the address fail.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from afterglow.hot.local.shared_ledger import read_instance
 from afterglow.metadata.address import open_metadata
 from afterglow.metadata.paths import managed_ledger_path
 from afterglow.policy.resolver import Policies
-from afterglow.read.hot_readers import HotLocation, SharedHot
-from afterglow.source.directory import Look, SourceSegment
+from afterglow.read.hot_readers import HotLocation, SharedHotLog
+from afterglow.source.directory import SourceSegment, SourceSnapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,40 +35,38 @@ if TYPE_CHECKING:
     from afterglow.metadata.store import MetadataStore
 
 METADATA_FILE: Final = "metadata.db"
-"""Where a server keeps its metadata in its home, unless told otherwise."""
+"""Default metadata file in a server's home."""
 TIER_DIRECTORY: Final = "tier"
-"""Where a server keeps objects in its home, unless told otherwise."""
+"""Default directory of objects in a server's home."""
 
 
 def read_metadata(home: Path, address: str | None) -> MetadataStore:
-    """Open the metadata of a home to read it, whether or not a server runs there.
+    """Open the metadata of a home read-only, whether or not a server is running there.
 
     Args:
         home: The directory.
-        address: Where the metadata is, if not in the home.
+        address: Address of the metadata, if not in the home.
 
     Raises:
-        MetadataUnavailable: There is no such home, it has no metadata, or these cannot be read.
-        CorruptMetadata: They are damaged.
+        MetadataUnavailable: The home or its metadata does not exist, or cannot be read.
+        CorruptMetadata: The metadata is damaged.
         NotSupported: The address names a store that cannot be read yet.
-        WrongVersion: A newer release made them.
+        WrongVersion: A newer release wrote the metadata.
     """
     if not home.is_dir():
-        raise MetadataUnavailable(
-            f"source {home}: there is no such directory; give the home that `afterglow serve --home` runs on"
-        )
+        raise MetadataUnavailable(f"source {home}: no such directory; give the directory of `afterglow serve --home`")
     if address is None:
         file = home / METADATA_FILE
         if not file.is_file():
             raise MetadataUnavailable(
-                f"source {home} is no server's home: it has no {METADATA_FILE}; give the directory that `afterglow "
-                "serve --home` runs on, and --metadata sqlite:PATH if its metadata is elsewhere"
+                f"source {home} is not a server's home: {METADATA_FILE} is missing; give the directory of `afterglow "
+                "serve --home`, and --metadata sqlite:PATH if its metadata is elsewhere"
             )
         address = f"sqlite:{file.absolute()}"
     if not address.startswith("sqlite:"):
         raise NotSupported(
-            f"metadata {address!r}: beside a home only sqlite:PATH can be read in this release; read from where the "
-            "server keeps its metadata in a file"
+            f"metadata {address!r} cannot be read with a home in this release; give sqlite:PATH of the server's "
+            "metadata file"
         )
     return open_metadata(address, read_only=True)
 
@@ -77,26 +76,26 @@ _SERVICE_URL: Final = "serviceUrl"
 
 
 def announce(home: Path, service_url: str) -> None:
-    """Say where the broker is reached; an empty address says nothing.
+    """Write the broker's service URL to the home; does nothing for an empty one.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: The file cannot be written.
     """
     if not service_url:
         return
     new = home / f"{_FILE}.new"
     new.write_text(json.dumps({_SERVICE_URL: service_url}) + "\n", "utf-8")
-    os.replace(new, home / _FILE)  # noqa: PTH105 - readers see the old one or the new one
+    os.replace(new, home / _FILE)  # noqa: PTH105 - atomic: readers see the old file or the new one
 
 
 def withdraw(home: Path) -> None:
-    """Say it no more; where the disk refuses, it is as after a crash."""
+    """Remove the announced service URL; errors are ignored, since a crash leaves the file too."""
     with suppress(OSError):
         (home / _FILE).unlink(missing_ok=True)
 
 
 def announced(home: Path) -> str:
-    """Where the server on a home says that it is reached; empty where it says nothing."""
+    """The service URL that the server of a home announced; empty if there is none."""
     try:
         found = json.loads((home / _FILE).read_text("utf-8"))[_SERVICE_URL]
     except (OSError, ValueError, KeyError, TypeError):
@@ -104,35 +103,17 @@ def announced(home: Path) -> str:
     return found if isinstance(found, str) else ""
 
 
-def stored_schemas(metadata: MetadataStore, paths: AfterglowPaths, topic: TopicName) -> tuple[SchemaVersion, ...]:
-    """Every version of a topic's schema, oldest first; a partition has those of its topic.
-
-    Raises:
-        MetadataError: They cannot be read.
-        CorruptMetadata: A version is damaged.
-    """
-    return tuple(
-        SchemaVersion(
-            stored.version,
-            TYPE_NAMES[stored.schema.type],
-            stored.schema.schema_data,
-            {pair.key: pair.value for pair in stored.schema.properties},
-        )
-        for stored in SchemaRegistry(metadata, paths).versions(topic)
-    )
-
-
 class HomeDirectory:
     """A :class:`~afterglow.source.directory.TopicDirectory` over a server's home.
 
     Args:
         source: The home, as it was given.
-        home: The same.
-        metadata: Its metadata; closed by whoever opened it.
-        paths: Where records of ours are in it.
+        home: Its path.
+        metadata: Its metadata; closed by the caller.
+        paths: Paths of Afterglow's records in the metadata.
         config: The settings of this process.
-        credentials: Credentials for the broker, for readers that cannot open the home directory.
-        service_url: Where that broker is reached, if not where it says.
+        credentials: Credentials for the server's broker, for processes that do not have the home on their disk.
+        service_url: Address of that broker; None: the announced one.
     """
 
     def __init__(
@@ -152,7 +133,7 @@ class HomeDirectory:
         self._catalog = Catalog(metadata, config.cluster_name)
         self._policies = Policies(config, self._catalog)
         self._home = home
-        self._hot = SharedHot(home)
+        self._hot = SharedHotLog(home)
         self._credentials = credentials
         self._service_url = service_url
 
@@ -162,7 +143,7 @@ class HomeDirectory:
         return self._source
 
     def topics(self) -> tuple[str, ...]:
-        """Full names of all topics; see the protocol."""
+        """Full names of all topics; see :class:`TopicDirectory`."""
         catalog = self._catalog
         return tuple(
             str(topic)
@@ -171,29 +152,29 @@ class HomeDirectory:
             for topic in catalog.topics(namespace)
         )
 
-    def names_beside(self, topic: TopicName) -> tuple[str, ...]:
-        """Full names in the topic's namespace; see the protocol."""
+    def names_in_namespace(self, topic: TopicName) -> tuple[str, ...]:
+        """Full names in the topic's namespace; see :class:`TopicDirectory`."""
         known = (*self._catalog.topics(topic.namespace), *self._catalog.partitioned_topics(topic.namespace))
         return tuple(sorted({str(other) for other in known}))
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; see the protocol."""
+        """Number of partitions of a topic; see :class:`TopicDirectory`."""
         return self._catalog.partitions(topic)
 
     def exists(self, topic: TopicName) -> bool:
-        """Whether there is such a topic; see the protocol."""
+        """Whether a topic exists; see :class:`TopicDirectory`."""
         return self._stored(topic) is not None
 
-    def look(self, topic: TopicName) -> Look:
-        """A topic as it is now; see the protocol.
+    def snapshot(self, topic: TopicName) -> SourceSnapshot:
+        """The current state of a topic; see :class:`TopicDirectory`.
 
         Raises:
-            TopicMissing: There is no such topic any more.
-            CorruptMetadata: Its list is damaged.
+            TopicMissing: The topic does not exist any more.
+            CorruptMetadata: Its ledger list is damaged.
         """
         value = self._stored(topic)
         if value is None:
-            raise TopicMissing(f"source {self._source} has no topic {topic} any more")
+            raise TopicMissing(f"topic does not exist any more: {topic} in source {self._source}")
         self._policies.changed(None)
         location = HotLocation(
             str(self._home.absolute()),
@@ -202,14 +183,14 @@ class HomeDirectory:
             read_instance(self._home) or "",
             self._credentials,
         )
-        return Look(parse_managed_ledger(value), self._hot, location)
+        return SourceSnapshot(parse_managed_ledger(value), self._hot, location)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
-        """What holds for a topic; see the protocol."""
+        """Effective policy of a topic; see :class:`TopicDirectory`."""
         return self._policies.of(topic.managed_ledger_name)
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments; see the protocol.
+        """Its offloaded segments; see :class:`TopicDirectory`.
 
         Raises:
             CorruptMetadata: A record is damaged.
@@ -217,14 +198,20 @@ class HomeDirectory:
         return stored_segments(self._metadata, self._paths, topic)
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema; see the protocol.
+        """Every version of its schema; see :class:`TopicDirectory`.
 
         Raises:
             CorruptMetadata: A version is damaged.
         """
-        from afterglow.source.home_directory import stored_schemas  # noqa: PLC0415 - only who decodes waits for it
-
-        return stored_schemas(self._metadata, self._paths, topic)
+        return tuple(
+            SchemaVersion(
+                stored.version,
+                TYPE_NAMES[stored.schema.type],
+                stored.schema.schema_data,
+                {pair.key: pair.value for pair in stored.schema.properties},
+            )
+            for stored in SchemaRegistry(self._metadata, self._paths).versions(topic)
+        )
 
     def _stored(self, topic: TopicName) -> bytes | None:
         stored = self._metadata.get(managed_ledger_path(topic.managed_ledger_name))
@@ -232,10 +219,10 @@ class HomeDirectory:
 
 
 def stored_segments(metadata: MetadataStore, paths: AfterglowPaths, topic: TopicName) -> tuple[SourceSegment, ...]:
-    """The offloaded segments of a topic that a store has records of, by position.
+    """The offloaded segments of a topic, from the records in a store, by position.
 
     Raises:
-        MetadataError: It cannot be read.
+        MetadataError: The store cannot be read.
         CorruptMetadata: A record is damaged.
     """
     parent = paths.segments(topic.managed_ledger_name)

@@ -1,4 +1,4 @@
-"""A topic of a source: its ledgers and segments, its entries and messages, and the search by time."""
+"""Topic of a source: its ledgers and segments, its entries and messages, and seek by time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from afterglow.config.choices import ReadPriority
 from afterglow.errors import ConfigError, NotSupported
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.metadata.store import wall_clock_ms
-from afterglow.read.messages import EntryBatches, MessageBatches, warn
+from afterglow.read.messages import EntryBatches, MessageBatches, log_skipped
 from afterglow.read.retained import on_missing
+from afterglow.read.scan_range import ScanRange, parse_time
 from afterglow.read.split_reader import check_include
 from afterglow.read.splits import SPLIT_BYTES
 from afterglow.read.typed import TypedBatches, TypedColumns
-from afterglow.read.window import Window, parse_time
-from afterglow.source.partition import Part
-from afterglow.source.scan import RANGE_BYTES, Rows
+from afterglow.source.partition import SourcePartition
+from afterglow.source.row_scan import RANGE_BYTES, RowScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from afterglow.metadata.names import TopicName
     from afterglow.read.copies import ServedRun
     from afterglow.read.retained import OnMissing
+    from afterglow.read.scan_range import PositionLike, TimeLike
     from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
-    from afterglow.read.window import PositionLike, TimeLike
     from afterglow.source.directory import SourceLedger, SourceSegment
-    from afterglow.source.partition import Rooms
-    from afterglow.source.scan import Beside
+    from afterglow.source.partition import SourceContext
+    from afterglow.source.row_scan import SharedReadState
 
 _log = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ _PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].value_type
 
 
 class SourceTopic:
-    """A topic; a partitioned one is all its partitions, in order. Made by :meth:`Source.topic`. Thread-safe."""
+    """A topic, or all partitions of a partitioned topic in order. Made by :meth:`Source.topic`. Thread-safe."""
 
-    def __init__(self, name: TopicName, partitions: tuple[TopicName, ...], rooms: Rooms) -> None:
+    def __init__(self, name: TopicName, partitions: tuple[TopicName, ...], context: SourceContext) -> None:
         self.name = str(name)
         """Full name."""
         self.partitions = tuple(map(str, partitions))
         """Full names of the topics that hold its messages: its partitions, or itself."""
-        self._parts = tuple(Part(partition, rooms) for partition in partitions)
+        self._readers = tuple(SourcePartition(partition, context) for partition in partitions)
 
     def __repr__(self) -> str:
         return f"SourceTopic({self.name!r})"
@@ -66,7 +66,7 @@ class SourceTopic:
             TopicMissing: It was deleted.
             MetadataError: The metadata cannot be read.
         """
-        return tuple(chain.from_iterable(part.ledgers() for part in self._parts))
+        return tuple(chain.from_iterable(partition.ledgers() for partition in self._readers))
 
     def segments(self) -> tuple[SourceSegment, ...]:
         """Its offloaded segments, by partition and position.
@@ -75,56 +75,56 @@ class SourceTopic:
             MetadataError: The metadata cannot be read.
             CorruptMetadata: A record is damaged.
         """
-        return tuple(chain.from_iterable(part.segments() for part in self._parts))
+        return tuple(chain.from_iterable(partition.segments() for partition in self._readers))
 
     def schemas(self) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema, oldest first; partitions have one schema.
+        """Every version of its schema, oldest first; partitions share one schema.
 
         Raises:
-            MetadataError: The source cannot be asked.
-            NotSupported: The source cannot tell.
+            MetadataError: The source cannot be reached.
+            NotSupported: The source has no schemas.
         """
-        return self._parts[0].schemas() if self._parts else ()
+        return self._readers[0].schemas() if self._readers else ()
 
     def seek(self, time: datetime | str | int) -> Position:
-        """The first entry that was written at or after a moment, else the position behind the last one.
+        """Position of the first entry written at or after a time, else the position after the last entry.
 
         Args:
             time: RFC 3339, epoch milliseconds, an age, or a datetime.
 
         Raises:
-            ConfigError: The time is none.
-            NotSupported: The topic is partitioned: each partition has a position of its own.
-            AfterglowError: An entry that must be looked at cannot be read.
+            ConfigError: The time is not valid.
+            NotSupported: The topic is partitioned: each partition has its own positions.
+            AfterglowError: An entry that the search needs cannot be read.
         """
-        return self._only_part("seek").seek(parse_time(time, wall_clock_ms()))
+        return self._only_partition("seek").seek(parse_time(time, wall_clock_ms()))
 
     def first_undecided(self, start: Position, end: Position) -> Position | None:
-        """The first message of a transaction that is still open: who reads on from offset to offset stops before it.
+        """Position of the first message of an open transaction. A streaming reader must stop before it.
 
-        Reads the stretch, except where brokers take no transactions, and entries behind it while transactions are open.
+        Reads the range, unless the namespace never had transactions, and entries after it while transactions are open.
 
         Args:
             start: First position, inclusive.
             end: End position, exclusive.
 
         Raises:
-            NotSupported: The topic is partitioned: each partition has positions of its own.
+            NotSupported: The topic is partitioned: each partition has its own positions.
             AfterglowError: Entries cannot be read.
         """
-        return self._only_part("look").first_undecided(start, end)
+        return self._only_partition("read").first_undecided(start, end)
 
     def tiered_end(self) -> Position | None:
-        """Where the first entry stands that no tier has: who reads tiers alone from offset to offset stops before it.
+        """Position of the first entry that no tier has; None if the tier has every ledger whole.
 
-        None where a tier has every ledger whole.
+        A streaming reader of tiers alone must stop before it.
 
         Raises:
-            NotSupported: The topic is partitioned: each partition has positions of its own.
+            NotSupported: The topic is partitioned: each partition has its own positions.
             TopicMissing: It was deleted.
             MetadataError: The metadata cannot be read.
         """
-        return self._only_part("look").tiered_end()
+        return self._only_partition("read").tiered_end()
 
     def entries(
         self,
@@ -135,25 +135,26 @@ class SourceTopic:
         scan: bool = True,
         fail_on_data_loss: bool = False,
     ) -> Iterator[ServedRun]:
-        """Raw entries in runs, each with the tier that served it.
+        """Raw entries in runs, each with the copy that served it.
 
         Args:
-            start: First position, inclusive: a position or its text. An entry of which a part is asked for is in.
+            start: First position, inclusive: a position or its text. With a batch index, its whole entry is included.
             end: End position, exclusive.
-            read_priority: Which copy serves while both exist; None: what the topic's policy says.
-            scan: Large reads, read ahead. For a few entries say False.
+            read_priority: Read priority; None: that of the topic's policy.
+            scan: Read in bulk, prefetched. Pass False for a few entries.
             fail_on_data_loss: See :meth:`scan`.
 
         Raises:
-            InvalidName: A position is none.
-            ConfigError: The priority is none.
+            InvalidName: A position is not valid.
+            ConfigError: The priority is not valid.
             EntriesMissing: See :meth:`scan`.
-            AfterglowError: Entries cannot be read from any copy; runs before that are good.
+            AfterglowError: No copy of an entry can be read; the runs before it are valid.
         """
-        window, missing = self._asked(Window.of(start, end, None, None, 0), fail=fail_on_data_loss)
+        scan_range, missing = self._requested(ScanRange.of(start, end, None, None, 0), fail=fail_on_data_loss)
         priority = _priority(read_priority)
         return chain.from_iterable(
-            part.runs(window, priority, part.pin_for(window, missing), scan=scan) for part in self._parts
+            partition.runs(scan_range, priority, partition.pin_for(scan_range, missing), scan=scan)
+            for partition in self._readers
         )
 
     def messages(
@@ -166,37 +167,39 @@ class SourceTopic:
         *,
         read_priority: ReadPriority | str | None = None,
         scan: bool = True,
-        report: Callable[[CorruptEntry], None] = warn,
+        report: Callable[[CorruptEntry], None] = log_skipped,
         fail_on_data_loss: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Messages in Arrow batches, in the order partition, then position.
 
-        A message is in iff it stands in [start, end) and its broker time, else its publish time, is in [since, until).
-        One that came in chunks stands where its last chunk does. Those of transactions that were aborted, or of which
-        the topic does not tell how they ended, are left out.
+        A message is included if its position is in [start, end) and its broker time, else its publish time, is in
+        [since, until). A chunked message has the position of its last chunk. Messages of transactions that were
+        aborted, or have no outcome in the topic, are skipped.
 
         Args:
             start: First position, inclusive: a position or its text.
             end: End position, exclusive.
             since: Earliest time, inclusive: RFC 3339, epoch milliseconds, an age, or a datetime.
             until: Latest time, exclusive.
-            columns: Names of columns in the order wanted; all of them for None. No other is decoded.
-            read_priority: Which copy serves while both exist; None: what the topic's policy says.
-            scan: Read and decode ahead, on all cores. For a few messages say False.
-            report: Told of each message that lacks chunks, and of each entry that is no readable message, where
-                ``damagedDataPolicy`` is to leave such out.
+            columns: Names of columns in the wanted order; None: all columns. No other column is decoded.
+            read_priority: Read priority; None: that of the topic's policy.
+            scan: Prefetch, and decode on all cores. Pass False for a few messages.
+            report: Called with each message that lacks chunks, and, if ``damagedDataPolicy`` is to skip them, with each
+                entry that is not a readable message.
             fail_on_data_loss: See :meth:`scan`.
 
         Raises:
-            InvalidName: A position is none.
-            ConfigError: A time, a column or the priority is none.
+            InvalidName: A position is not valid.
+            ConfigError: A time, a column or the priority is not valid.
             EntriesMissing: See :meth:`scan`.
-            CorruptEntry: An entry is damaged; batches before it are good.
-            AfterglowError: Entries cannot be read from any copy; batches before that are good.
+            CorruptEntry: An entry is damaged; the batches before it are valid.
+            AfterglowError: No copy of an entry can be read; the batches before it are valid.
         """
-        window, missing = self._asked(Window.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss)
-        rows = self._rows(window, choose(MESSAGES, columns).names, _priority(read_priority), report, missing)
-        return rows.on_all_cores() if scan else rows.by_one()
+        scan_range, missing = self._requested(
+            ScanRange.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss
+        )
+        rows = self._rows(scan_range, choose(MESSAGES, columns).names, _priority(read_priority), report, missing)
+        return rows.parallel() if scan else rows.sequential()
 
     def splits(
         self,
@@ -209,31 +212,31 @@ class SourceTopic:
         read_priority: ReadPriority | str | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Iterator[Split]:
-        """What :meth:`messages` would read, cut for other processes to read, such as tasks of a Spark job.
+        """Splits of what :meth:`messages` would read, for other processes, such as the tasks of a Spark job.
 
-        Nothing is said of positions that are not there; see :meth:`check_range`.
+        Missing positions are not reported; see :meth:`check_range`.
 
         Args:
-            start: First position, inclusive: a position or its text.
-            end: End position, exclusive.
-            since: Earliest time, inclusive: RFC 3339, epoch milliseconds, an age, or a datetime.
-            until: Latest time, exclusive.
-            published_ms: First and last publish time, both inclusive, of what must be read. Only prunes: more may come.
-            read_priority: Which copy is read while both exist; None: what the topic's policy says.
-            split_bytes: Of one split in a tier, unless a single block is larger.
+            start: See :meth:`messages`.
+            end: See there.
+            since: See there.
+            until: See there.
+            published_ms: Least and greatest publish time, both inclusive. Only prunes: other messages may be returned.
+            read_priority: See there.
+            split_bytes: Bytes of a split in a tier, unless a single block is larger.
 
         Raises:
-            InvalidName: A position is none.
-            ConfigError: A time or the priority is none.
+            InvalidName: A position is not valid.
+            ConfigError: A time or the priority is not valid.
             AfterglowError: The index of an object cannot be read.
         """
         earliest, latest = published_ms
-        window = Window.of(start, end, since, until, wall_clock_ms())
-        window = replace(window, published_from_ms=earliest, published_to_ms=latest)
+        scan_range = ScanRange.of(start, end, since, until, wall_clock_ms())
+        scan_range = replace(scan_range, published_from_ms=earliest, published_to_ms=latest)
         priority = _priority(read_priority)
-        return chain.from_iterable(part.splits(window, priority, split_bytes) for part in self._parts)
+        return chain.from_iterable(partition.splits(scan_range, priority, split_bytes) for partition in self._readers)
 
-    def scan(  # noqa: PLR0917 - all of these have their place in the outside contract
+    def scan(  # noqa: PLR0917 - the public interface fixes their order
         self,
         start: PositionLike = None,
         end: PositionLike = None,
@@ -245,55 +248,57 @@ class SourceTopic:
         *,
         decode: bool | Sequence[SchemaVersion] = False,
         scan: bool = True,
-        report: Callable[[CorruptEntry], None] = warn,
+        report: Callable[[CorruptEntry], None] = log_skipped,
         fail_on_data_loss: bool = False,
     ) -> pa.RecordBatchReader:
-        """Messages, or raw entries, as a stream of Arrow batches; arguments and errors as of :meth:`messages`.
+        """Messages, or raw entries, as a stream of Arrow batches; arguments and errors as for :meth:`messages`.
 
-        An entry is in iff one of its messages is. With times, what is no readable message is out.
+        An entry is included if one of its messages is. With times, entries that are not readable messages are skipped.
 
         Args:
-            start: See :meth:`messages`, as for the others that are not told of here.
+            start: See :meth:`messages`.
             end: See there.
             since: See there.
             until: See there.
-            columns: See there; with ``decode`` also ``_corrupt``, which tells why a row could not be decoded.
+            columns: See there; with ``decode`` also ``_corrupt``, the reason why a row could not be decoded.
             read_priority: See there.
             include: ``messages`` or ``entries``.
-            decode: Give values, and keys of pairs, as the topic's schemas describe them; or the schemas, where the
-                source cannot tell them.
+            decode: Whether to decode values, and keys of pairs, by the topic's schemas; or the schemas, if the source
+                has none.
             scan: See there.
             report: See there.
-            fail_on_data_loss: Whether it is an error that positions from ``start`` to ``end`` are not there: trimmed,
-                or never written. Else a warning tells of them, and the rest is read.
+            fail_on_data_loss: Whether it is an error that positions between ``start`` and ``end`` were trimmed or never
+                written. If not, they are logged as a warning, and the rest is read.
 
         Raises:
-            EntriesMissing: Positions of the range are not there, and ``fail_on_data_loss`` is set.
-            ConfigError: ``include`` is neither ``messages`` nor ``entries``, or entries are to be decoded.
-            NotSupported: The source cannot tell the schemas.
+            EntriesMissing: Positions of the range are missing, and ``fail_on_data_loss`` is set.
+            ConfigError: ``include`` is neither ``messages`` nor ``entries``, or ``decode`` is set for entries.
+            NotSupported: The source has no schemas.
         """
         check_include(include)
-        window, missing = self._asked(Window.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss)
+        scan_range, missing = self._requested(
+            ScanRange.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss
+        )
         priority = _priority(read_priority)
         if decode is not False:
             if include == "entries":
-                raise ConfigError("decode is for messages, not with include='entries'; leave one of them out")
+                raise ConfigError("decode is for messages, not with include='entries'; omit one of them")
             typed = TypedColumns({self.name: self.schemas() if decode is True else decode}, columns)
-            schema, rows = typed.schema, self._rows(window, typed.needed, priority, report, missing, typed=typed)
+            schema, rows = typed.schema, self._rows(scan_range, typed.needed, priority, report, missing, typed=typed)
         elif include == "messages":
             schema = choose(MESSAGES, columns)
-            rows = self._rows(window, schema.names, priority, report, missing)
+            rows = self._rows(scan_range, schema.names, priority, report, missing)
         else:
             schema = choose(ENTRIES, columns)
-            rows = Rows(
-                self._parts,
-                lambda part, *_: EntryBatches(part.name, window, schema.names),
-                window,
+            rows = RowScan(
+                self._readers,
+                lambda partition, *_: EntryBatches(partition.name, scan_range, schema.names),
+                scan_range,
                 priority,
                 report,
                 missing,
             )
-        return pa.RecordBatchReader.from_batches(schema, rows.on_all_cores() if scan else rows.by_one())
+        return pa.RecordBatchReader.from_batches(schema, rows.parallel() if scan else rows.sequential())
 
     def check_range(
         self,
@@ -304,71 +309,74 @@ class SourceTopic:
         *,
         fail_on_data_loss: bool = False,
     ) -> None:
-        """Check that the positions of a range are there, in every partition; arguments and errors as of :meth:`scan`.
+        """Report missing positions of a range, in every partition; arguments and errors as for :meth:`scan`.
 
-        Called after :meth:`splits`, it tells of all that these did not find: what was trimmed does not come back.
+        Called after :meth:`splits`, it reports everything that they miss: trimmed entries do not come back.
         """
-        window, missing = self._asked(Window.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss)
+        scan_range, missing = self._requested(
+            ScanRange.of(start, end, since, until, wall_clock_ms()), fail=fail_on_data_loss
+        )
         if not fail_on_data_loss:
-            self._check(window, missing)
+            self._check(scan_range, missing)
 
-    def _asked(self, window: Window, *, fail: bool) -> tuple[Window, OnMissing]:
-        """A window that was asked for, and what is told of positions in it that are not there.
+    def _requested(self, scan_range: ScanRange, *, fail: bool) -> tuple[ScanRange, OnMissing]:
+        """The requested range, and the callback for its missing positions.
 
         Raises:
-            EntriesMissing: They are not, and that is to fail: before any row is given.
+            EntriesMissing: Positions are missing, and ``fail`` is set: before any row is returned.
         """
-        if (why := window.contradiction) is not None:
-            _log.warning("nothing can be in the range asked for: %s: %s; swap the two", self.name, why)
+        if (why := scan_range.contradiction) is not None:
+            _log.warning("the requested range is empty: %s: %s; swap the two", self.name, why)
         missing = on_missing(fail=fail)
         if fail:
-            self._check(window, missing)
-        return window, missing
+            self._check(scan_range, missing)
+        return scan_range, missing
 
-    def _check(self, window: Window, missing: OnMissing) -> None:
-        for part in self._parts if window.bounded else ():
-            part.pin_for(window, missing)
+    def _check(self, scan_range: ScanRange, missing: OnMissing) -> None:
+        for partition in self._readers if scan_range.bounded else ():
+            partition.pin_for(scan_range, missing)
 
-    def _only_part(self, verb: str) -> Part:
-        if len(self._parts) != 1 or self.partitions != (self.name,):
+    def _only_partition(self, verb: str) -> SourcePartition:
+        if len(self._readers) != 1 or self.partitions != (self.name,):
             raise NotSupported(f"{self.name} is partitioned: {verb} in one partition, such as {self.name}-partition-0")
-        return self._parts[0]
+        return self._readers[0]
 
     def _rows(
         self,
-        window: Window,
+        scan_range: ScanRange,
         columns: Sequence[str],
         priority: ReadPriority | None,
         report: Callable[[CorruptEntry], None],
         missing: OnMissing,
         *,
         typed: TypedColumns | None = None,
-    ) -> Rows:
-        """Messages, with typed columns where they are to be."""
-        skips = cache(Part.skips_damage)
+    ) -> RowScan:
+        """Scan of messages, with typed columns if given."""
+        skips_damage = cache(SourcePartition.skips_damage)
 
-        def make(part: Part, beside: Beside, told: Callable[[CorruptEntry], None]) -> MessageBatches | TypedBatches:
-            bad = told if skips(part) else None
+        def make_decoder(
+            partition: SourcePartition, shared: SharedReadState, on_error: Callable[[CorruptEntry], None]
+        ) -> MessageBatches | TypedBatches:
             messages = MessageBatches(
-                part.name,
-                window,
+                partition.name,
+                scan_range,
                 columns,
-                bad,
-                beside.around,
-                incomplete=told,
-                transactions=beside.transactions,
+                on_error if skips_damage(partition) else None,
+                shared.neighbours,
+                on_incomplete=on_error,
+                transactions=shared.transactions,
                 batch_bytes=RANGE_BYTES,
             )
             return messages if typed is None else TypedBatches(messages, typed, self.name)
 
-        return Rows(self._parts, make, window, priority, report, missing)
+        return RowScan(self._readers, make_decoder, scan_range, priority, report, missing)
 
 
 def _priority(given: ReadPriority | str | None) -> ReadPriority | None:
-    """A read priority in any of its spellings.
+    """Parse a read priority, in any of its spellings.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not valid.
     """
     if given is None:
         return None

@@ -20,8 +20,8 @@ from afterglow.offload.service import OffloadService
 from afterglow.offload.task import run_task
 from afterglow.pipeline.tiering import TopicSources
 from afterglow.policy.resolver import Policies
-from afterglow.read.ranges import Locator
-from afterglow.read.tier_source import TierSource
+from afterglow.read.ranges import ObjectLocator
+from afterglow.read.tier_reader import TierReader
 from afterglow.storage.health import TierHealth
 from afterglow.storage.wrapper import StoreWrapper
 from afterglow.tier.locations import MEMORY, TierLocation, Tiers, location_of_policy
@@ -89,8 +89,8 @@ class Process:
         tiers = Tiers(lambda store: monitored[store.url], health)
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
-        locator = Locator(self._metadata, AfterglowPaths(), own=LOCATIONS[0])
-        self._tier_source = TierSource(tiers, config, locator, clock=clock)
+        locator = ObjectLocator(self._metadata, AfterglowPaths(), server_tier=LOCATIONS[0])
+        self._tier_source = TierReader(tiers, config, locator, clock=clock)
         self.sources = TopicSources(self._hot, self._tier_source, self.policies)
         self.offload = OffloadService(
             metadata=self._metadata,
@@ -162,7 +162,7 @@ class Process:
             self.offload_started = True
         self.offload.tick()
         self.store.tick()
-        self._tier_source.drop_idle()
+        self._tier_source.evict_idle()
         if not self.started and not self._world.zombies:
             # Cleaning the hot log presumes that its earlier writer has ended.
             self.store.start()

@@ -14,7 +14,7 @@ from afterglow.format.position import EARLIEST
 from afterglow.metadata.paths import AfterglowPaths
 from afterglow.offload import planner
 from afterglow.offload.status import OffloadState
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.verify import FindingKind, sweep, verify
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _readable(world: SimWorld) -> Iterator[str]:
                 yield from read_by_priority(owner, ledger, model, priority)
                 after = owner.sources(model.name).counters.counts()
                 for (tier, reason), count in after.fallbacks.items():
-                    if count > before.fallbacks.get((tier, reason), 0) and (tier, reason) != (Tier.HOT, "gone"):
+                    if count > before.fallbacks.get((tier, reason), 0) and (tier, reason) != (StorageTier.HOT, "gone"):
                         yield f"{model.name}: without any fault, {tier} did not serve: {reason}"
         except AfterglowError as error:
             yield f"{model.name} cannot be read: {error!r}"

@@ -9,7 +9,7 @@ from tests.support.sim.model import as_sent
 from afterglow.config.choices import ReadPriority
 from afterglow.format.entry import split_broker_metadata
 from afterglow.format.position import EARLIEST, Position
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.ranges import offloaded_range_at
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def read_by_priority(
         if not entries:
             continue
         found: list[tuple[Position, bytes]] = []
-        outcome = source.counters.fallbacks
+        outcome = source.counters.counts().fallbacks
         for served in source.walk(row, 0, entries - 1, 700, priority):
             frames = served.run.frames
-            counts = source.counters.fallbacks
+            counts = source.counters.counts().fallbacks
             before, wanted = wanted, _wanted(process, ledger, priority)
-            expected = wanted if offloaded_range_at(row, frames.first_entry_id) is not None else Tier.HOT
+            expected = wanted if offloaded_range_at(row, frames.first_entry_id) is not None else StorageTier.HOT
             fell_back = sum(n for (tier, _), n in counts.items() if tier is expected) > sum(
                 n for (tier, _), n in outcome.items() if tier is expected
             )
@@ -76,7 +76,7 @@ def read_by_priority(
     return problems
 
 
-def _wanted(process: Process, ledger: ManagedLedger, priority: ReadPriority | None) -> Tier:
+def _wanted(process: Process, ledger: ManagedLedger, priority: ReadPriority | None) -> StorageTier:
     """The tier that is to serve what both have."""
     wanted = priority or process.policies.of(ledger.name).managed_ledger_offloaded_read_priority
-    return Tier.HOT if wanted is ReadPriority.BOOKKEEPER_FIRST else Tier.TIERED
+    return StorageTier.HOT if wanted is ReadPriority.BOOKKEEPER_FIRST else StorageTier.TIERED

@@ -54,7 +54,7 @@ from afterglow.offload.segments.part_planner import plan_parts, restore_part
 from afterglow.offload.segments.uncovered import range_between
 from afterglow.offload.segments.upload_record import UploadRecordNode
 from afterglow.offload.task import PartTask
-from afterglow.read.objects import Located
+from afterglow.read.objects import TierObject
 from afterglow.storage.store import Upload
 from afterglow.tier.locations import is_built_in, location_of_record, location_record
 
@@ -388,7 +388,7 @@ class SegmentUpload:
 
     def _read_back(self) -> None:
         """Step 8 for a segment of an external driver."""
-        located = Located(location_of_record(self.record.location), self.key)
+        located = TierObject(location_of_record(self.record.location), self.key)
         for held in records.coverage(self.record):
             copy = self._env.open_copy(located, held.ledger_id)
             for entry_id in (held.first, held.last):

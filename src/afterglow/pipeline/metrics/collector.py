@@ -17,7 +17,7 @@ from afterglow.pipeline.metrics.offload import add_offload, add_reads
 from afterglow.pipeline.metrics.samples import Samples
 from afterglow.pipeline.metrics.topics import add_topics, figures_of
 from afterglow.pipeline.verify_runs import VerifyState
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.verify import FindingKind
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class MetricsCollector:
             if statistics is not None:
                 counts[topic.ledger_name, "offload"] = statistics.read_bytes.files + statistics.read_bytes.protocol
             if reads is not None:
-                counts[topic.ledger_name, "read"] = reads.bytes.get(Tier.TIERED, 0)
+                counts[topic.ledger_name, "read"] = reads.bytes.get(StorageTier.TIERED, 0)
         per_second = self._tier_rates.measure(counts)
         for topic, statistics, reads in collected:
             labels = topic.namespace, topic.topic

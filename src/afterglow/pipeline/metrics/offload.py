@@ -9,7 +9,7 @@ from afterglow.ledger.ledger_list import first_unoffloaded
 from afterglow.ledger.time_search import entry_time
 from afterglow.offload.segments.listing import SegmentStatus
 from afterglow.offload.task import Route
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 
 if TYPE_CHECKING:
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -50,16 +50,16 @@ def add_offload(samples: Samples, topic: TopicFigures, statistics: OffloadStatis
 def add_reads(samples: Samples, topic: TopicFigures, counts: ReadCounts) -> None:
     """Add the reads of a topic by serving tier."""
     labels = topic.namespace, topic.topic
-    samples.add("brk_ledgeroffloader_read_bytes_total", counts.bytes.get(Tier.TIERED, 0), *labels)
+    samples.add("brk_ledgeroffloader_read_bytes_total", counts.bytes.get(StorageTier.TIERED, 0), *labels)
     samples.add("brk_ledgeroffloader_read_offload_error_total", counts.failed, *labels)
     samples.add_summary("brk_ledgeroffloader_read_offload_index_latency", counts.index_latency, *labels)
     samples.add_summary("brk_ledgeroffloader_read_offload_data_latency", counts.data_latency, *labels)
-    for tier in Tier:
+    for tier in StorageTier:
         samples.add("afterglow_read_bytes_total", counts.bytes.get(tier, 0), *labels, tier)
         samples.add("afterglow_read_entries_total", counts.entries.get(tier, 0), *labels, tier)
     for (wanted, reason), reads in counts.fallbacks.items():
         samples.add("afterglow_read_fallbacks_total", reads, *labels, wanted, reason)
-    for reason, entries in counts.left_out.items():
+    for reason, entries in counts.skipped.items():
         samples.add("afterglow_read_left_out_entries_total", entries, *labels, reason)
     samples.add("afterglow_tier_reads_total", counts.requests, *labels)
     samples.add("afterglow_tier_fetched_bytes_total", counts.fetched_bytes, *labels)

@@ -11,7 +11,7 @@ from afterglow.config.broker import SETTINGS
 from afterglow.config.value_types import MIB, flag, integer, size
 from afterglow.errors import ConfigError
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
-from afterglow.read.window import parse_time
+from afterglow.read.scan_range import parse_time
 from afterglow.spark.datasource.points import START, Point
 
 if TYPE_CHECKING:

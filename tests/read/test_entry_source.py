@@ -1,4 +1,4 @@
-"""Which copy serves: every combination of format, priority and trouble; what is counted, told and left out."""
+"""The copy that serves, for every combination of format, priority and fault; counts, log lines and skipped entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from afterglow.errors import (
 )
 from afterglow.format.frames import iter_entries
 from afterglow.format.objects import FORMAT_VERSION_KEY, INDEX_SUFFIX
-from afterglow.read.copies import Tier
+from afterglow.read.copies import StorageTier
 from afterglow.read.ranges import offloaded_range_at
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def location(world: ReadWorld, kind: str) -> tuple[ManagedLedgerInfo.LedgerInfo,
     return row, ""
 
 
-def read(world: ReadWorld, row: ManagedLedgerInfo.LedgerInfo, *, scan: bool) -> dict[Tier, list[int]]:
+def read(world: ReadWorld, row: ManagedLedgerInfo.LedgerInfo, *, scan: bool) -> dict[StorageTier, list[int]]:
     """Read all of a ledger, see that it is right; returns the ids that each tier served."""
     runs = list(world.source.scan(row, 0, COUNT - 1) if scan else world.source.walk(row, 0, COUNT - 1, 100_000))
     found = [(at, bytes(data)) for one in runs for at, data in iter_entries(one.run.data, one.run.frames)]
     assert found == list(enumerate(world.entries[row.ledgerId]))
-    served: dict[Tier, list[int]] = {tier: [] for tier in Tier}
+    served: dict[StorageTier, list[int]] = {tier: [] for tier in StorageTier}
     for one in runs:
         served[one.tier] += range(one.run.frames.first_entry_id, one.run.frames.end_entry_id)
     counts = world.counters.counts()
@@ -72,72 +72,72 @@ def read(world: ReadWorld, row: ManagedLedgerInfo.LedgerInfo, *, scan: bool) -> 
 
 
 @pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
-@pytest.mark.parametrize("trouble", ["both copies", "hot gone", "object gone", "object damaged"])
+@pytest.mark.parametrize("fault", ["both copies", "hot copy deleted", "object missing", "object damaged"])
 @pytest.mark.parametrize("priority", [HOT_FIRST, TIERED_FIRST])
 @pytest.mark.parametrize("kind", ["V1", "V2", "hot"])
 def test_the_data_is_right_and_the_named_tier_serves(
-    world: ReadWorld, kind: str, priority: ReadPriority, trouble: str, *, scan: bool
+    world: ReadWorld, kind: str, priority: ReadPriority, fault: str, *, scan: bool
 ) -> None:
     row, key = location(world, kind)
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=priority)
-    if trouble == "hot gone":
+    if fault == "hot copy deleted":
         world.free(row, listed=False)
-    elif trouble == "object gone":
+    elif fault == "object missing":
         world.store.delete([key, key + INDEX_SUFFIX] if key else [])
-    elif trouble == "object damaged" and key:
+    elif fault == "object damaged" and key:
         world.damage(key, MIB + 500)  # in the second stripe, or block
     if kind == "hot":
-        if trouble == "hot gone":
+        if fault == "hot copy deleted":
             with pytest.raises(LedgerMissing):
                 read(world, row, scan=scan)
             return
-        assert read(world, row, scan=scan)[Tier.HOT] == list(range(COUNT))
+        assert read(world, row, scan=scan)[StorageTier.HOT] == list(range(COUNT))
         assert not world.counters.counts().fallbacks
         return
     served = read(world, row, scan=scan)
     fallbacks = world.counters.counts().fallbacks
-    wanted = Tier.HOT if priority is HOT_FIRST else Tier.TIERED
-    if trouble == "object damaged" and wanted is Tier.TIERED:
+    wanted = StorageTier.HOT if priority is HOT_FIRST else StorageTier.TIERED
+    if fault == "object damaged" and wanted is StorageTier.TIERED:
         # A megabyte, and the entries that lie across its borders.
-        assert 1_000 <= len(served[Tier.HOT]) <= 1_100
-        assert set(fallbacks) == {(Tier.TIERED, "damaged")}
-    elif trouble == "hot gone" and wanted is Tier.HOT:
-        assert served[Tier.TIERED] == list(range(COUNT))
-        assert set(fallbacks) == {(Tier.HOT, "gone")}
-    elif trouble == "object gone" and wanted is Tier.TIERED:
-        assert served[Tier.HOT] == list(range(COUNT))
-        assert set(fallbacks) == {(Tier.TIERED, "object_missing")}
+        assert 1_000 <= len(served[StorageTier.HOT]) <= 1_100
+        assert set(fallbacks) == {(StorageTier.TIERED, "damaged")}
+    elif fault == "hot copy deleted" and wanted is StorageTier.HOT:
+        assert served[StorageTier.TIERED] == list(range(COUNT))
+        assert set(fallbacks) == {(StorageTier.HOT, "gone")}
+    elif fault == "object missing" and wanted is StorageTier.TIERED:
+        assert served[StorageTier.HOT] == list(range(COUNT))
+        assert set(fallbacks) == {(StorageTier.TIERED, "object_missing")}
     else:
         assert served[wanted] == list(range(COUNT))
         assert not fallbacks
 
 
-def test_a_hot_copy_that_is_gone_is_no_line_in_the_log(world: ReadWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_hot_copy_is_not_logged(world: ReadWorld, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=HOT_FIRST)
-    for told in (True, False):
+    for listed in (True, False):
         row, _ = location(world, "V1")
-        world.free(row, listed=told)
+        world.free(row, listed=listed)
         assert world.source.read(row, 0, COUNT - 1, 10_000).entries
     assert not caplog.records
 
 
-def test_an_object_that_is_gone_is_told_once(world: ReadWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_object_is_logged_once(world: ReadWorld, caplog: pytest.LogCaptureFixture) -> None:
     row, key = location(world, "V1")
     world.store.delete([key])
     read(world, row, scan=False)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert key in caplog.text
-    assert world.counters.counts().fallbacks[Tier.TIERED, "object_missing"] > 1
+    assert world.counters.counts().fallbacks[StorageTier.TIERED, "object_missing"] > 1
 
 
 def test_a_change_of_priority_takes_effect_on_an_open_reader(world: ReadWorld) -> None:
     row, _ = location(world, "V1")
     runs = world.source.walk(row, 0, COUNT - 1, 10_000)
-    assert next(runs).tier is Tier.TIERED
+    assert next(runs).tier is StorageTier.TIERED
     world.policy = BrokerConfig(managed_ledger_offloaded_read_priority=HOT_FIRST)
-    assert next(runs).tier is Tier.HOT
-    assert next(world.source.walk(row, 0, 0, 1, TIERED_FIRST)).tier is Tier.TIERED
+    assert next(runs).tier is StorageTier.HOT
+    assert next(world.source.walk(row, 0, 0, 1, TIERED_FIRST)).tier is StorageTier.TIERED
 
 
 def test_a_ledger_is_read_from_its_segments_and_the_rest_from_the_hot_log(world: ReadWorld) -> None:
@@ -150,7 +150,7 @@ def test_a_ledger_is_read_from_its_segments_and_the_rest_from_the_hot_log(world:
         for runs in (world.source.walk(row, 0, 49, 700), world.source.scan(row, 0, 49)):
             found = [(one.tier, bytes(data)) for one in runs for _, data in iter_entries(one.run.data, one.run.frames)]
             assert [data for _, data in found] == world.entries[row.ledgerId]
-            assert [tier for tier, _ in found] == [Tier.TIERED] * tiered + [Tier.HOT] * (50 - tiered)
+            assert [tier for tier, _ in found] == [StorageTier.TIERED] * tiered + [StorageTier.HOT] * (50 - tiered)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -179,14 +179,14 @@ def test_each_trouble_has_an_error_that_names_the_object(world: ReadWorld, kind:
     spoil, error, reason = TROUBLES[name]
     spoil(world, key)
     hot = read(world, row, scan=scan)
-    assert hot[Tier.HOT]
-    assert set(world.counters.counts().fallbacks) == {(Tier.TIERED, reason)}
+    assert hot[StorageTier.HOT]
+    assert set(world.counters.counts().fallbacks) == {(StorageTier.TIERED, reason)}
     world.free(row)
     with pytest.raises(error, match=key):
         read(world, row, scan=scan)
 
 
-def test_entries_of_a_segment_that_is_not_committed_are_not_looked_for_in_a_tier(world: ReadWorld) -> None:
+def test_entries_of_an_uncommitted_segment_are_not_read_from_a_tier(world: ReadWorld) -> None:
     row = world.add(random_entries([10] * 6))
     world.offload_v2([(row, 0, 2)])
     world.offload_v2([(row, 3, 5)])
@@ -213,13 +213,13 @@ def test_a_store_that_is_down_is_left_alone_while_the_hot_log_serves(world: Read
     for _ in range(3):
         assert world.source.read(row, 0, 9, 10**6).entries == world.entries[row.ledgerId][:10]
     assert world.counting.counts()["head"].requests == 1
-    assert world.counters.counts().fallbacks == {(Tier.TIERED, "unreachable"): 3}
+    assert world.counters.counts().fallbacks == {(StorageTier.TIERED, "unreachable"): 3}
     world.clock.advance(60)
     world.source.read(row, 0, 9, 10**6)
     assert world.counting.counts()["head"].requests == 2
     world.free(row)
     world.policy = BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
-    with pytest.raises(StoreUnavailable):  # it is no damage, whatever the policy says of that
+    with pytest.raises(StoreUnavailable):  # an unreachable store is not damage, whatever the damage policy
         world.source.read(row, 0, 9, 10**6)
 
 
@@ -241,21 +241,21 @@ def test_what_is_not_in_metadata_is_an_error_of_its_own(world: ReadWorld) -> Non
 
 @pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
 @pytest.mark.parametrize("kind", ["V1", "V2"])
-def test_exactly_the_entries_of_a_damaged_piece_are_left_out(world: ReadWorld, kind: str, *, scan: bool) -> None:
+def test_exactly_the_entries_of_a_damaged_stripe_are_skipped(world: ReadWorld, kind: str, *, scan: bool) -> None:
     row, key = location(world, kind)
     world.damage(key, MIB + 500)
     world.free(row)
     world.policy = BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
     runs = world.source.scan(row, 0, COUNT - 1) if scan else world.source.walk(row, 0, COUNT - 1, 10_000)
     found = {at: bytes(data) for one in runs for at, data in iter_entries(one.run.data, one.run.frames)}
-    # Frames have 1,012 bytes and begin behind the header of 128.
+    # Frames have 1,012 bytes and begin after the header of 128.
     if kind == "V1":
         lost = {at for at in range(COUNT) if 128 + 1_012 * (at + 1) > MIB and 128 + 1_012 * at < 2 * MIB}
     else:
         fit = (MIB - 128) // 1_012
         lost = set(range(fit, 2 * fit))
     assert found == {at: data for at, data in enumerate(world.entries[row.ledgerId]) if at not in lost}
-    assert world.counters.counts().left_out == {"damaged": len(lost)}
+    assert world.counters.counts().skipped == {"damaged": len(lost)}
 
 
 @pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
@@ -268,7 +268,7 @@ def test_what_a_truncated_object_still_has_is_given(world: ReadWorld, *, scan: b
     assert runs[-1].run.frames.end_entry_id == (2 * MIB - 128) // 1_012
 
 
-def test_all_entries_of_a_missing_object_are_left_out_and_the_run_tells(
+def test_all_entries_of_a_missing_object_are_skipped_and_logged(
     world: ReadWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = world.add(random_entries([100] * 30))
@@ -278,26 +278,26 @@ def test_all_entries_of_a_missing_object_are_left_out_and_the_run_tells(
     world.policy = BrokerConfig(damaged_data_policy=DamagePolicy.SKIP_AND_REPORT)
     run = world.source.read(row, 3, 19, 10**6)
     assert (run.first, list(run.entries)) == (10, world.entries[row.ledgerId][10:20])
-    assert "3 to 9 are left out" in caplog.text
+    assert "3 to 9 are skipped" in caplog.text
     world.store.delete([keys[1]])
     fresh = ReadWorld(policy=world.policy, info=world.info, hot=world.hot, metadata=world.metadata)
     fresh.counting.inner = world.store
     assert fresh.source.read(row, 3, 15, 10**6).first == 20 - 4
     assert not fresh.source.read(row, 3, 15, 10**6).entries
-    # What only the hot log had may have moved since the list was read: that is never left out.
+    # Entries that only the hot log had may have been offloaded since the list was read: they are never skipped.
     with pytest.raises(LedgerMissing):
         fresh.source.read(row, 25, 29, 10**6)
     fresh.tiers.close()
 
 
-def test_without_leave_nothing_is_left_out(world: ReadWorld) -> None:
+def test_nothing_is_skipped_without_the_policy_to_skip(world: ReadWorld) -> None:
     row, key = location(world, "V1")
     world.damage(key, MIB + 500)
     world.free(row)
     assert world.policy.damaged_data_policy is DamagePolicy.FAIL
     with pytest.raises(AfterglowError):
         read(world, row, scan=True)
-    assert not world.counters.counts().left_out
+    assert not world.counters.counts().skipped
 
 
 def test_a_policy_is_asked_at_every_read(world: ReadWorld) -> None:

@@ -7,7 +7,7 @@ import pytest
 from afterglow.errors import ConfigError
 from afterglow.format.position import EARLIEST, LATEST, Position
 from afterglow.ledger.ledger_list import LedgerRecord
-from afterglow.read.window import Window, parse_time
+from afterglow.read.scan_range import ScanRange, parse_time
 
 NOW_MS = 1_800_000_000_000
 
@@ -37,20 +37,20 @@ def ledgers(*last_times: int | None) -> list[LedgerRecord]:
 def test_ledgers_that_time_rules_out_are_not_read(
     last_times: tuple[int | None, ...], since: int | None, until: int | None, read: list[tuple[int, int]]
 ) -> None:
-    found = Window.of(None, None, since, until, NOW_MS).ranges(ledgers(*last_times))
+    found = ScanRange.of(None, None, since, until, NOW_MS).ranges(ledgers(*last_times))
     assert found == [(Position(first, -1), Position(end, -1)) for first, end in read]
 
 
-def test_positions_bound_the_stretches() -> None:
-    found = Window.of("10:3", "30:2:1", None, None, NOW_MS).ranges(ledgers(100, 200, 300, 400))
+def test_positions_bound_the_ranges() -> None:
+    found = ScanRange.of("10:3", "30:2:1", None, None, NOW_MS).ranges(ledgers(100, 200, 300, 400))
     assert found == [(Position(10, 3), Position(30, 3))]  # of entry 30:2 one message is wanted
-    assert Window.of("50:0", None, None, None, NOW_MS).ranges(ledgers(100)) == []
-    assert Window.of("10:3", "10:3", None, None, NOW_MS).ranges(ledgers(100)) == []
+    assert ScanRange.of("50:0", None, None, None, NOW_MS).ranges(ledgers(100)) == []
+    assert ScanRange.of("10:3", "10:3", None, None, NOW_MS).ranges(ledgers(100)) == []
 
 
-def test_no_bound_is_all() -> None:
-    window = Window.of(None, None, None, None, NOW_MS)
-    assert (window.start, window.end, window.timed) == (EARLIEST, LATEST, False)
+def test_without_bounds_everything_is_read() -> None:
+    scan_range = ScanRange.of(None, None, None, None, NOW_MS)
+    assert (scan_range.start, scan_range.end, scan_range.timed) == (EARLIEST, LATEST, False)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,6 @@ def test_times_in_every_spelling(given: str | int | datetime, expected: int) -> 
     "given",
     ["", "now", "-1", "2026-11-15", "2026-11-15T20:00:00", "2026-13-01T00:00:00Z", "1.5h", datetime(2026, 1, 1)],  # noqa: DTZ001
 )
-def test_what_is_no_time_is_refused(given: str | datetime) -> None:
-    with pytest.raises(ConfigError, match="is no time"):
+def test_an_invalid_time_is_refused(given: str | datetime) -> None:
+    with pytest.raises(ConfigError, match="is not a valid time"):
         parse_time(given, NOW_MS)

@@ -1,4 +1,4 @@
-"""Windows of messages: from a position to another, from a time to another, both half-open; and the parsing of times."""
+"""Scan ranges: half-open ranges of positions and times that a caller asks for, and the parsing of times."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A message is in iff it is between the positions and between the moments."""
+class ScanRange:
+    """Range of messages, by position and by time; a message must be in both."""
 
     start: Position = EARLIEST
     """First entry, inclusive."""
     start_batch: int = 0
-    """First message wanted of the entry at ``start``, inclusive."""
+    """First message of the entry at ``start``, inclusive."""
     end: Position = LATEST
-    """Entry at which it ends."""
+    """Entry at which the range ends."""
     end_batch: int = 0
-    """Of that entry, the messages before this one are still in."""
+    """Messages of the entry at ``end`` with a smaller batch index are in the range."""
     since_ms: int | None = None
     """Earliest time, epoch milliseconds, inclusive."""
     until_ms: int | None = None
     """Latest time, exclusive."""
     published_from_ms: int | None = None
-    """What is measured to be published earlier need not be read. It may be, all the same."""
+    """Least publish time. Only prunes: messages that were published earlier may be read all the same."""
     published_to_ms: int | None = None
-    """The same of what is published later."""
+    """Greatest publish time, likewise."""
 
     @classmethod
     def of(cls, start: PositionLike, end: PositionLike, since: TimeLike, until: TimeLike, now_ms: int) -> Self:
-        """A window as programs and people give it; None is unbounded.
+        """Parse a range as callers and users give it; None: unbounded.
 
         Raises:
             InvalidName: A position is not valid.
@@ -63,57 +63,58 @@ class Window:
 
     @property
     def timed(self) -> bool:
-        """Whether time bounds it."""
+        """Whether it is bounded by time."""
         return self.since_ms is not None or self.until_ms is not None
 
     @property
     def bounded(self) -> bool:
-        """Whether positions bound it."""
+        """Whether it is bounded by positions."""
         return (self.start, self.end) != (EARLIEST, LATEST)
 
     @property
     def contradiction(self) -> str | None:
-        """Why nothing can be in it, where its bounds are the wrong way round; None: they are not."""
+        """Why the range is empty, if its end is before its start; else None."""
         if (self.end, self.end_batch) < (self.start, self.start_batch):
-            return f"end {self.end} lies before start {self.start}"
+            return f"end {self.end} is before start {self.start}"
         if self.since_ms is not None and self.until_ms is not None and self.until_ms < self.since_ms:
-            return f"until (epoch millisecond {self.until_ms}) lies before since ({self.since_ms})"
+            return f"until (epoch millisecond {self.until_ms}) is before since ({self.since_ms})"
         return None
 
     @property
     def prunes(self) -> bool:
-        """Whether times may show that something need not be read."""
+        """Whether blocks may be pruned by time."""
         return self.timed or self.published_from_ms is not None or self.published_to_ms is not None
 
     @property
     def end_entry(self) -> Position:
-        """Position behind the last entry that holds a wanted message."""
+        """Position after the last entry that holds a message of the range."""
         return self.end.next() if self.end_batch else self.end
 
     def ranges(self, ledgers: Iterable[LedgerRecord]) -> list[tuple[Position, Position]]:
         """The ranges of positions to read, in order: first position, inclusive, and end, exclusive.
 
-        Ledgers are passed over where the list shows that all their entries are too old or too young: the broker time of
-        the last entry is recorded where all entries have one, and it never goes back, also from ledger to ledger.
+        Ledgers are skipped if the ledger list shows that all their entries are out of the range of times: the broker
+        time of the last entry is recorded if all entries have one, and it never goes back, even from ledger to ledger.
 
         Args:
-            ledgers: Of the topic, ascending.
+            ledgers: The ledgers of the topic, ascending.
         """
         found: list[tuple[Position, Position]] = []
         newest = -1
         adjacent = False
         for ledger in ledgers:
             last_ms = ledger.last_broker_time_ms
-            passed_over = last_ms is not None and (
+            is_skipped = last_ms is not None and (
                 (self.since_ms is not None and last_ms < self.since_ms)
                 or (self.until_ms is not None and newest >= self.until_ms)
             )
             newest = newest if last_ms is None else last_ms
             begin = max(self.start, Position(ledger.ledger_id, -1))
             end = min(self.end_entry, Position(ledger.ledger_id + 1, -1))
-            if not passed_over and begin < end:
+            is_read = not is_skipped and begin < end
+            if is_read:
                 found.append((found.pop()[0] if adjacent else begin, end))
-            adjacent = not passed_over and begin < end
+            adjacent = is_read
         return found
 
 
@@ -133,14 +134,14 @@ _AGE: Final = duration(1)
 
 
 def parse_time(given: str | int | datetime, now_ms: int) -> int:
-    """A moment in epoch milliseconds; fractions of one are dropped.
+    """Parse a time to epoch milliseconds, rounded down.
 
     Args:
         given: RFC 3339, epoch milliseconds, an age such as ``15m``, or a datetime with a time zone.
-        now_ms: What ages count from.
+        now_ms: Current time, from which ages count.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: It is not a valid time.
     """
     if isinstance(given, int):
         return given
@@ -158,6 +159,6 @@ def parse_time(given: str | int | datetime, now_ms: int) -> int:
     except (TypeError, ValueError):  # a datetime without a zone cannot be compared
         pass
     raise ConfigError(
-        f"{str(given)!r} is no time; write RFC 3339 with a zone (2026-11-15T20:00:00Z), epoch milliseconds, or an age "
-        "(15m, 4h, 2d)"
+        f"{str(given)!r} is not a valid time; write RFC 3339 with a zone (2026-11-15T20:00:00Z), epoch milliseconds, "
+        "or an age (15m, 4h, 2d)"
     )
