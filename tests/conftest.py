@@ -1,4 +1,4 @@
-"""What every test shares: Hypothesis profiles, and the example driver as an installed package."""
+"""Fixtures of all tests: Hypothesis profiles, one Spark session, and the example driver as an installed package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
+
+    from pyspark.sql import SparkSession
+    from tests.support.shared_spark import SharedSpark
 
 # No deadline: the first example may have to compile the kernels. The blob reproduces a failure on another machine.
 settings.register_profile("default", max_examples=60, deadline=None, print_blob=True)
@@ -72,3 +75,23 @@ def zip_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     subprocess.run([*command, *options], check=True, capture_output=True, text=True)
     known = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *([known] if known else [])])}
+
+
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[SharedSpark]:
+    """The Spark session of this process; it starts when a test asks for ``spark``.
+
+    Tests that need a JVM with settings or an environment of their own call ``end()`` first.
+    """
+    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
+    from tests.support.shared_spark import SharedSpark
+
+    shared = SharedSpark()
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def spark(shared_spark: SharedSpark) -> SparkSession:
+    """The shared Spark session. Tests that change its settings restore them."""
+    return shared_spark.session()

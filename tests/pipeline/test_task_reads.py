@@ -100,6 +100,7 @@ async def stream_out(home: Path) -> tuple[Server, int, int]:
         await server.stop()
 
 
+@pytest.mark.usefixtures("spark")
 def test_tasks_over_the_protocol_are_served_from_memory_before_the_log(tmp_path: Path) -> None:
     server, total_bytes, early_bytes = asyncio.run(asyncio.wait_for(stream_out(tmp_path), TIMEOUT_S))
     read = server.service.offload_reads

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from tests.support.servers import S3Server
+    from tests.support.shared_spark import SharedSpark
 
     from afterglow.source.connect import Source
 
@@ -67,9 +68,9 @@ def s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    """Its workers have the credentials of the cluster's bucket in their environment."""
-    pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
+def spark(cluster: Cluster, shared_spark: SharedSpark) -> Iterator[SparkSession]:
+    """A session of its own: its workers inherit the credentials of the cluster's bucket."""
+    shared_spark.end()
     with local_session() as session:
         yield session
 

@@ -15,7 +15,7 @@ print(json.dumps(sorted(name for name in sys.modules if "." not in name)))
 """
 
 
-def test_workers_are_forked_with_what_tasks_need_and_without_what_starts_threads() -> None:
+def test_the_daemon_imports_the_modules_of_tasks_and_none_that_starts_threads() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
     imported = set(json.loads(done.stdout))
     assert {"afterglow", "crc32c", "llvmlite", "numpy", "pyspark"} <= imported

@@ -19,7 +19,6 @@ from tests.support.produced import Asked
 from tests.support.random_topics import PARTITIONED, PLAIN, RandomTopics
 
 import afterglow
-from afterglow.spark.session import local_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,18 +39,12 @@ NOWHERE = (-1, -1, -1)
 HOT_FIRST = "bookkeeper-first"
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
-
-
 def rows_of(batches: pa.Table | pa.RecordBatch) -> list[Row]:
     return [{**row, "properties": dict(row["properties"])} for row in batch_rows(batches)]
 
 
 def same(found: list[Row], expected: list[Row], about: object) -> None:
-    """Insist that rows are equal; tells the first that is not."""
+    """Assert that rows are equal; shows the first difference."""
     for number, (one, other) in enumerate(zip(found, expected, strict=False)):
         assert one == other, (about, number)
     assert len(found) == len(expected), (about, (found if len(found) > len(expected) else expected)[-1])
@@ -73,7 +66,7 @@ def by_tasks(**options: str) -> list[Row]:
 
 
 class Stream:
-    """A query over all topics that ends when it has read what is there, and goes on from its checkpoint."""
+    """An available-now query over all topics, which continues from its checkpoint."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, options: dict[str, str]) -> None:
         self._spark = spark
@@ -152,7 +145,7 @@ def test_all_readers_give_what_was_produced(seed: int, spark: SparkSession, tmp_
     draw = random.Random(seed)
     home = tmp_path / "home"
     home.mkdir()
-    with RandomTopics(home, draw, transactions=draw.random() < 0.5) as topics, told(topics.story):
+    with RandomTopics(home, draw, transactions=draw.random() < 0.5) as topics, with_story(topics.story):
         topics.happen(40)
         asked = topics.asked() if draw.random() < 0.4 else Asked()
         stream = Stream(
@@ -181,7 +174,7 @@ def test_all_readers_give_what_was_produced(seed: int, spark: SparkSession, tmp_
 
 
 @contextmanager
-def told(story: list[str]) -> Iterator[None]:
+def with_story(story: list[str]) -> Iterator[None]:
     """Adds what has happened to whatever fails."""
     try:
         yield

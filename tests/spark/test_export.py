@@ -1,4 +1,4 @@
-"""A topic as Parquet: every message once, whatever moment an export was killed at."""
+"""Export of a topic as Parquet: every message exactly once, whenever an export was killed."""
 
 from __future__ import annotations
 
@@ -19,28 +19,19 @@ import afterglow
 from afterglow.cli.app import main
 from afterglow.errors import AfterglowError, ConfigError
 from afterglow.spark.export import ExportDirectory, ExportRecord, TopicExport
-from afterglow.spark.session import QUIET, local_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from afterglow.spark.export import Exported
+    from afterglow.spark.export import ExportProgress
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 TOPIC = "persistent://public/default/t"
 COLUMNS = ("ledger_id", "entry_id", "batch_index", "value")
 SMALL = {"maxBytesPerTrigger": "40000", "maxPartitionBytes": "9000"}
-"""Batches of several files, and several of them."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session(**QUIET) as session:
-        yield session
+"""Options for several batches of several files."""
 
 
 def entries(first: int, count: int) -> list[bytes]:
@@ -75,7 +66,7 @@ def files_of(out: Path) -> dict[str, int]:
 
 
 def own(out: Path) -> Path:
-    """Where an export keeps what is not for readers."""
+    """The state directory of an export."""
     return out.with_name(f".{out.name}.export")
 
 
@@ -84,7 +75,7 @@ def export(spark: SparkSession, home: Path, out: Path | ExportDirectory, **optio
     return TopicExport(spark, directory, ExportRecord(str(home), TOPIC, None, decode=False), options)
 
 
-def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
+def test_an_export_holds_the_topic_and_later_runs_add_new_messages(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
@@ -97,8 +88,8 @@ def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
         with pytest.raises(SystemExit) as ended:
             main(["export", str(home), "t", "--to", f"parquet:{out}", "--master", "local[2]", "--json", *args])
         assert ended.value.code == 0
-        told: dict[str, int] = json.loads(capsys.readouterr().out)
-        return told
+        printed: dict[str, int] = json.loads(capsys.readouterr().out)
+        return printed
 
     assert run() == {"messages": 200, "batches": 1}
     first = files_of(out)
@@ -113,12 +104,16 @@ def test_an_export_holds_the_topic_and_later_runs_add_what_has_come(
     assert spark.read.parquet(str(out)).count() == 220
 
 
+class Stopped(Exception):
+    """Ends a continuous export."""
+
+
 class Killed(AfterglowError):
-    """As if the process had ended."""
+    """Stands for the end of the process."""
 
 
 class Dying(ExportDirectory):
-    """A directory whose user is killed before the change of some number."""
+    """A directory whose user is killed after a number of changes."""
 
     def __init__(self, session: SparkSession, root: Path, alive: int) -> None:
         super().__init__(session, str(root))
@@ -138,7 +133,7 @@ class Dying(ExportDirectory):
         self.alive -= 1
 
 
-def test_killed_anywhere_and_run_again_it_ends_with_every_message_once(
+def test_an_export_that_was_killed_anywhere_ends_with_every_message_once(
     spark: SparkSession, home: Path, tmp_path: Path
 ) -> None:
     expected = rows(scanned(home))
@@ -159,21 +154,24 @@ def test_killed_anywhere_and_run_again_it_ends_with_every_message_once(
     assert {path.name for path in own(out).iterdir()} == {"checkpoint", "export.json", "lock"}
 
 
-def test_a_continuous_export_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_continuous_export_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
     with ServerHome(home) as server:
         server.write(TOPIC, entries(0, 10))
-        told = [0]
+        reported = [0]
 
-        def progress(now: Exported) -> None:
-            if now.rows == 20 != told[-1]:
+        def on_progress(now: ExportProgress) -> None:
+            if now.rows == 20 != reported[-1]:
                 server.write(TOPIC, entries(10, 10))
-            told.append(now.rows)
+            reported.append(now.rows)
+            if now.rows == 40:
+                raise Stopped
 
-        going = export(spark, home, out)
-        done = going.run(every_s=0.1, stopped=lambda: told[-1] == 40, progress=progress)
-    assert done.rows == 40
+        continuous = export(spark, home, out)
+        with pytest.raises(Stopped):
+            continuous.run(every_s=0.1, on_progress=on_progress)
+    assert continuous.progress.rows == 40
     assert rows(pq.read_table(out)) == rows(scanned(home))
     assert not spark.streams.active
 
@@ -184,7 +182,7 @@ def test_only_the_columns_asked_for_are_written(spark: SparkSession, home: Path,
     assert pq.read_table(tmp_path / "out").equals(scanned(home).select(COLUMNS), check_metadata=False)
 
 
-def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tmp_path: Path) -> None:
+def test_a_directory_holds_one_export(spark: SparkSession, home: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     files = ExportDirectory(spark, str(out))
     export(spark, home, files).run()
@@ -192,10 +190,10 @@ def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tm
     other = TopicExport(spark, files, ExportRecord(str(home), TOPIC, ("value",), decode=False), {})
     with pytest.raises(ConfigError, match="columns None, not"):
         other.run()
-    with files.alone(), pytest.raises(AfterglowError, match="another export"):
+    with files.exclusive(), pytest.raises(AfterglowError, match="another export"):
         export(spark, home, files).run()
     (own(out) / "checkpoint").rename(tmp_path / "away")
-    with pytest.raises(AfterglowError, match="checkpoint is gone"):
+    with pytest.raises(AfterglowError, match="checkpoint is missing"):
         export(spark, home, files).run()
     assert files_of(out) == before
     (tmp_path / "theirs").mkdir()
@@ -204,7 +202,7 @@ def test_a_directory_is_for_one_export_alone(spark: SparkSession, home: Path, tm
         export(spark, home, tmp_path / "theirs").run()
 
 
-def test_what_a_stream_says_is_one_line(spark: SparkSession, home: Path, tmp_path: Path) -> None:
+def test_an_error_of_a_stream_is_one_line(spark: SparkSession, home: Path, tmp_path: Path) -> None:
     record = ExportRecord(str(home), "persistent://public/default/nowhere", None, decode=False)
     with pytest.raises(AfterglowError, match="nowhere") as failed:
         TopicExport(spark, ExportDirectory(spark, str(tmp_path / "out")), record, {}).run()
@@ -212,7 +210,7 @@ def test_what_a_stream_says_is_one_line(spark: SparkSession, home: Path, tmp_pat
 
 
 def counts(spark: SparkSession, out: Path) -> dict[str, int]:
-    """Rows that each server finds, read the plain way."""
+    """Rows that each engine finds, with its default options."""
     duckdb, pd, pl = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))
     return {
         "polars, read": pl.read_parquet(out).height,
@@ -224,9 +222,7 @@ def counts(spark: SparkSession, out: Path) -> dict[str, int]:
     }
 
 
-def test_every_engine_reads_an_export_the_plain_way_also_while_it_is_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_every_engine_reads_an_export_also_while_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
     with ServerHome(home) as server:
@@ -236,21 +232,23 @@ def test_every_engine_reads_an_export_the_plain_way_also_while_it_is_written(
         server.write(TOPIC, entries(50, 10))
         seen: list[dict[str, int]] = []
 
-        def progress(now: Exported) -> None:
+        def on_progress(now: ExportProgress) -> None:
             if now.rows:
                 seen.append(counts(spark, out))
+                raise Stopped
 
-        export(spark, home, out).run(every_s=0.1, stopped=lambda: bool(seen), progress=progress)
+        with pytest.raises(Stopped):
+            export(spark, home, out).run(every_s=0.1, on_progress=on_progress)
     assert set(seen[-1].values()) == {120}
     assert all(path.suffix == ".parquet" for path in out.rglob("*"))
 
 
 def inside_as_before(out: Path) -> None:
-    """Put what is beside an export where earlier releases kept it."""
+    """Put the state of an export where earlier releases kept it."""
     own(out).rename(out / "_export")
 
 
-def test_an_export_of_an_earlier_release_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_export_of_an_earlier_release_continues(spark: SparkSession, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
     with ServerHome(home) as server:
@@ -274,13 +272,13 @@ def test_a_move_out_of_the_directory_that_was_killed_is_done_again(
     inside_as_before(out)
     dying = Dying(spark, out, deletes - 1)
     with pytest.raises(Killed):
-        dying.move_from_inside()
+        dying.migrate()
     assert export(spark, home, out).run().rows == 0
     assert not (out / "_export").exists()
     assert rows(pq.read_table(out)) == rows(scanned(home))
 
 
-def test_what_an_earlier_release_left_where_it_refused_is_deleted_and_nothing_else(
+def test_state_that_an_earlier_release_left_is_deleted_and_nothing_else(
     spark: SparkSession, home: Path, tmp_path: Path
 ) -> None:
     out, theirs = tmp_path / "out", tmp_path / "theirs"
@@ -307,7 +305,7 @@ def test_an_export_that_an_earlier_release_is_writing_is_left_alone(
     assert (out / "_export" / "export.json").exists()
 
 
-def test_a_directory_that_was_removed_is_exported_anew_and_one_that_was_moved_goes_on_with_what_is_beside_it(
+def test_a_removed_directory_is_exported_again_and_a_moved_one_continues_with_its_state(
     spark: SparkSession, home: Path, tmp_path: Path
 ) -> None:
     out, moved = tmp_path / "out", tmp_path / "moved"
@@ -328,7 +326,7 @@ def test_a_directory_with_nothing_above_it_is_refused(spark: SparkSession, targe
         ExportDirectory(spark, target)
 
 
-def test_a_file_system_that_spark_does_not_know_is_told_in_one_line(spark: SparkSession) -> None:
+def test_an_unknown_file_system_is_a_one_line_error(spark: SparkSession) -> None:
     with pytest.raises(AfterglowError, match=r"nowhere://host/d: .*nowhere") as failed:
         ExportDirectory(spark, "nowhere://host/d")
     assert "\n" not in str(failed.value)
@@ -340,7 +338,7 @@ def test_a_mount_point_is_refused(spark: SparkSession, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Path, "rename", rename)  # a mount needs rights that tests do not have
     directory = ExportDirectory(spark, str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="is a mount point"), directory.alone():
+    with pytest.raises(ConfigError, match="is a mount point"), directory.exclusive():
         pass
 
 
@@ -363,13 +361,13 @@ def test_a_directory_may_have_any_name(spark: SparkSession, home: Path, tmp_path
         (("{home}", "t", "--to", "parquet:{out}", "--continuous", "--every", "0s"), "--every"),
     ],
 )
-def test_what_cannot_be_exported_is_told_before_spark_starts(
+def test_a_wrong_argument_is_an_error_before_spark_starts(
     home: Path, tmp_path: Path, args: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["export", *(arg.format(home=home, out=tmp_path / "out") for arg in args)])
     assert ended.value.code in {1, 2}
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert words in told
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
     assert not (tmp_path / "out").exists()

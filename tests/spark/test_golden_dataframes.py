@@ -1,6 +1,6 @@
 """What a real Apache Pulsar has offloaded, as DataFrames: by a scan, by Spark once, and by Spark as a stream.
 
-The lists stand in a ZooKeeper exactly as the cluster stored them, the objects in an S3 server; no broker runs.
+The ledger lists are in a ZooKeeper as the cluster stored them, the objects in an S3 server; no broker runs.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from tests.support.golden import GoldenCase
+    from tests.support.shared_spark import SharedSpark
 
     from afterglow.read.split_reader import Include
 
@@ -48,7 +49,7 @@ pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not 
 class Defect(NamedTuple):
     """What is wrong with a case."""
 
-    told: str
+    error: str
     kept: int
     """Entries before it."""
 
@@ -117,9 +118,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    """Begun when the environment names the bucket: tasks have theirs from here."""
-    with local_session("local[2,1]") as session:  # what fails here fails for good
+def spark(cluster: Cluster, shared_spark: SharedSpark) -> Iterator[SparkSession]:
+    """A session of its own: tasks inherit the environment that names the bucket."""
+    shared_spark.end()
+    with local_session("local[2,1]") as session:  # a retry would not succeed here
         yield session
 
 
@@ -204,15 +206,15 @@ def test_every_message_is_what_pulsars_reader_saw(name: str, whole: Callable[[Go
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_what_pulsar_wrote_wrongly_is_told(name: str, way: Way, cluster: Cluster) -> None:
+def test_defects_that_pulsar_wrote_are_errors(name: str, way: Way, cluster: Cluster) -> None:
     case = at_hand(name)
-    with pytest.raises(Exception, match=DEFECTS[name].told) as failed:
+    with pytest.raises(Exception, match=DEFECTS[name].error) as failed:
         way(source=cluster.source, tier=cluster.bucket, topic=topic_of(case), include=include_of(case))
     assert min(case.objects) in str(failed.value)
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_what_stands_before_a_defect_is_given_where_damage_is_left_out(
+def test_rows_before_a_defect_are_read_if_damage_is_skipped(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     case, kept = at_hand(name), DEFECTS[name].kept
@@ -231,7 +233,7 @@ def test_what_stands_before_a_defect_is_given_where_damage_is_left_out(
 @pytest.mark.parametrize("name", ["json_schema", "kv_inline"])
 def test_values_are_decoded_to_what_the_producer_sent(name: str, way: Way, cluster: Cluster) -> None:
     case = at_hand(name)
-    with recorded_admin([case]) as admin:  # tells the schemas, which a ZooKeeper does not
+    with recorded_admin([case]) as admin:  # has the schemas, which a ZooKeeper does not
         table = way(source=admin.url, tier=cluster.bucket, topic=topic_of(case), decode="true")
     assert table["_corrupt"].null_count == len(table)
     columns = ("ledger_id", "entry_id", "batch_index", "key", "value")
@@ -244,7 +246,7 @@ def test_values_are_decoded_to_what_the_producer_sent(name: str, way: Way, clust
 
 
 def sent_of(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Where a message stands, its key and its value, of what Pulsar's reader saw."""
+    """Position, key and value of a message, as Pulsar's reader saw it."""
     payload = base64.b64decode(item["payloadB64"])
     key: Any = base64.b64decode(item["keyBytesB64"]) if "keyBytesB64" in item else None
     if payload[:1] != b"{":  # the key, a string, and the value, each behind its length

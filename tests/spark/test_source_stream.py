@@ -12,10 +12,9 @@ from tests.support.ledgers import message
 
 import afterglow
 from afterglow.metadata.names import TopicName
-from afterglow.spark.session import local_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -26,12 +25,6 @@ from pyspark.errors import StreamingQueryException
 
 _SLOW_START = "Python worker failed to connect back"
 COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index", "value")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 class Query:
@@ -49,7 +42,7 @@ class Query:
         return [row for number in sorted(self.batches) for row in self.batches[number]]
 
     def run(self, before: Callable[[int], None] = lambda _: None, **options: str) -> None:
-        """Read what is there; ``before`` is called with the number of each batch before it is kept."""
+        """Read up to the current end; ``before`` is called with the number of each batch before it is kept."""
 
         def keep(frame: DataFrame, number: int) -> None:
             before(number)
@@ -93,13 +86,13 @@ def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
 
     def fail(number: int) -> None:
         if number == 2:
-            raise ZeroDivisionError("told by the sink")
+            raise ZeroDivisionError("raised by the sink")
 
     with ServerHome(home) as server:
         server.catalog.create_partitioned(TopicName.parse("t"), 2)
         first, second = server.write("t-partition-0", some(draw, 30), some(draw, 30))
         server.offload("t-partition-0", first, block_bytes=4096)
-    with pytest.raises(Exception, match="told by the sink"):
+    with pytest.raises(Exception, match="raised by the sink"):
         query.run(fail)
     assert sorted(query.batches) == [0, 1]
     assert 25 <= len(query.batches[0]) < len(scan(home))
@@ -121,7 +114,7 @@ def test_restarts_neither_lose_nor_repeat_though_data_moved_and_partitions_came(
     assert all(text.count(":") == 2 for text in offset.values())
 
 
-def test_what_comes_while_a_query_reads_what_is_there_waits_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_messages_during_an_available_now_query_wait_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
     with ServerHome(tmp_path) as server:
         server.write("t", some(random.Random(1), 20))
         server.stop()

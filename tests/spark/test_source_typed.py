@@ -18,10 +18,8 @@ from afterglow.format.entry import encode_entry
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.metadata.names import TopicName
 from afterglow.metadata.paths import AfterglowPaths
-from afterglow.spark.session import local_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -89,12 +87,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
-
-
 def load(spark: SparkSession, home: Path, topic: str, **options: str) -> Any:
     reader = spark.read.format("afterglow").option("source", str(home)).option("topic", topic)
     return reader.option("decode", "true").options(**options).load()
@@ -109,7 +101,7 @@ def test_columns_have_the_types_of_the_schema(spark: SparkSession, home: Path) -
     )
 
 
-def test_values_are_what_was_sent_and_what_a_scan_gives(spark: SparkSession, home: Path) -> None:
+def test_values_are_those_that_were_sent_and_those_of_a_scan(spark: SparkSession, home: Path) -> None:
     frame = load(spark, home, "records", columns="entry_id,value,_corrupt,tier")
     table = frame.toArrow()
     with afterglow.connect(home) as source:

@@ -134,7 +134,7 @@ def test_executors_that_share_no_disk_offload_the_same_bytes(home: Path, s3: S3S
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.pyspark.python": sys.executable,
-        # Where the home cannot be hidden from executors on this machine, they are told not to look there.
+        # If the home cannot be hidden from executors on this machine, a setting keeps them from reading it.
         "offloadTasksReadFiles": str(reason is None).lower(),
     }
     with (

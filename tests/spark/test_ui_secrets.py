@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from tests.support.shared_spark import SharedSpark
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
@@ -36,7 +37,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
+    """A session of its own, with secrets among its settings, and a UI."""
+    shared_spark.end()
     ui = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
     with local_session("local[1]", **ui, **SETTINGS) as session:
         yield session

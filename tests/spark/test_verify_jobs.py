@@ -17,7 +17,6 @@ from afterglow.config import BrokerConfig
 from afterglow.errors import AfterglowError, NotSupported, StoreUnavailable
 from afterglow.pipeline.tier_verifier import TierStores, TierVerifier, VerifyRequest
 from afterglow.pipeline.verify_runs import VerifyRuns, VerifyState
-from afterglow.spark.session import local_session
 from afterglow.spark.verify_jobs import ObjectPortion, SparkVerifier, group_portions
 from afterglow.storage import LocalStore
 from afterglow.storage.wrapper import StoreWrapper
@@ -38,12 +37,6 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session() as session:
-        yield session
 
 
 @pytest.fixture

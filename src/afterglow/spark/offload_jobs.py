@@ -1,12 +1,12 @@
-"""Offload tasks as Spark jobs: descriptions travel through Spark, entries never.
+"""Offload tasks as Spark jobs: task descriptions travel through Spark, entries never do.
 
-Every submit becomes one job. Where it has many small tasks, Spark is given several as one, since each costs it some
-milliseconds; what was done of them is then reported together. Jobs run side by side, each in a pool of its own: Spark
-gives every job its share of the workers, so that none waits for another to end. At most ``max_jobs`` run at a time;
-further ones queue. Memory is bounded by the workers: each does one task at a time, and a task holds one part.
+Every submit becomes one job. Many small tasks of a job share a Spark task, since each of those costs some milliseconds;
+their results are then reported together. Jobs run side by side, each in a scheduler pool of its own, so that Spark
+gives every job its share of the workers and none waits for another to end. At most ``max_jobs`` run at a time; further
+ones queue. Memory is bounded by the workers: each runs one task at a time, and a task holds one part.
 
-Spark is started by the first job, on a thread, and stays until :meth:`SparkRunner.close`. Where its JVM has died, the
-next job starts another.
+The first job starts Spark, on a thread, and it runs until :meth:`SparkRunner.close`. If its JVM has died, the next job
+starts another.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from afterglow.errors import AfterglowError, MissingDependency
 from afterglow.offload.task import failed
 from afterglow.offload.task_dispatch import JobCounters
+from afterglow.spark.jvm import is_stopped
 from afterglow.spark.master import is_local
 from afterglow.spark.session import cancel_start, local_session
 
@@ -39,56 +40,49 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 _DESCRIPTION_CHARACTERS: Final = 240
-"""Of a job; Spark keeps descriptions for as long as it remembers the jobs."""
-
-
+"""Of a job; Spark keeps descriptions for as long as it keeps the jobs."""
 _GROUP_BYTES: Final = 32 << 20
 _GROUP_TASKS: Final = 16
-"""Of tasks that Spark runs as one: a tenth of a second of work, so that no other job waits for long."""
+"""Tasks that share a Spark task: a tenth of a second of work, so that no other job waits for long."""
 
 
 @dataclass(slots=True)
-class _Job:
+class _OffloadJob:
     number: int
     tasks: Sequence[Task]
     done: Callable[[Task, PartResult], None]
+    unreported: set[int]
+    """Indexes of tasks without a reported result. Only the reporting thread uses it."""
     begun_s: float = field(default_factory=time.monotonic)
-    open: set[int] = field(init=False)
-    """Places of tasks that nothing was reported of yet. Only the reporting thread touches it."""
 
-    def __post_init__(self) -> None:
-        self.open = set(range(len(self.tasks)))
-
-    def report(self, place: int, result: PartResult) -> None:
-        """Tell how a task ended, unless that was told before."""
-        if place not in self.open:
+    def report(self, index: int, result: PartResult) -> None:
+        """Report the result of a task, unless it was reported before."""
+        if index not in self.unreported:
             return
-        self.open.remove(place)
-        task = self.tasks[place]
+        self.unreported.remove(index)
+        task = self.tasks[index]
         try:
             self.done(task, result)
-        except Exception:  # noqa: BLE001 - a failure of whoever listens must not cost the other tasks' results
-            _log.exception("the result of %s could not be taken", task.task_id)
+        except Exception:  # noqa: BLE001 - a failing callback must not lose the results of other tasks
+            _log.exception("the callback for the result of %s failed", task.task_id)
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
-    """A Spark that has been started."""
-
+class _RunningSpark:
     context: Any
-    work: Callable[[int], Callable[[tuple[int, Task]], TaskResult]]
-    """Gives what a job of a number does with each of its tasks."""
+    run: Callable[[int, tuple[int, Task]], TaskResult]
+    """Runs a task of a job, given its number, in a worker."""
     stack: ExitStack
-    """Ends it."""
+    """Ends Spark when it is closed."""
 
 
 class SparkRunner:
     """A :class:`~afterglow.offload.task_dispatch.TaskRunner` on Spark. ``done`` is always called on the same thread.
 
     Args:
-        master: Where tasks run. With one that is not local, tasks must say how they are read from afar.
+        master: Spark's master. If it is not local, tasks must describe how remote workers read their entries.
         max_jobs: Jobs that may run at a time.
-        properties: Of Spark, by their full names; they win over ours.
+        properties: Settings of Spark by their full names; they override ours.
 
     Raises:
         ConfigError: The master is malformed.
@@ -103,103 +97,105 @@ class SparkRunner:
         self._numbers = itertools.count(1)
         self._threads = ThreadPoolExecutor(max_jobs, thread_name_prefix="offload-job")
         self._reports = ThreadPoolExecutor(1, thread_name_prefix="offload-report")
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, _OffloadJob] = {}
         self._counters = JobCounters()
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._running: _RunningSpark | None = None
         self._closed = False
 
     def submit(self, tasks: Sequence[Task], done: Callable[[Task, PartResult], None]) -> None:
         """Run tasks as one job; see the protocol."""
-        job = _Job(next(self._numbers), tuple(tasks), done)
+        job = _OffloadJob(next(self._numbers), tuple(tasks), done, set(range(len(tasks))))
         self._jobs[job.number] = job
         self._counters.begun()
-        self._hand(self._threads, self._run, job)
+        self._submit_to(self._threads, self._run, job)
 
     def counts(self) -> JobCounts:
-        """How jobs went so far."""
+        """Counts of jobs so far."""
         return self._counters.counts()
 
     def close(self) -> None:
-        """Run no further task and end Spark with its workers; tasks under way end where they are, unreported."""
+        """Run no further task and end Spark with its workers; running tasks are killed and not reported."""
         self._closed = True
-        cancel_start()  # whoever starts Spark holds the lock until it has started
+        cancel_start()  # the thread that starts Spark holds the lock until it has started
         with self._lock:
             running = self._running
             if running is not None:
                 for number in list(self._jobs):
-                    with suppress(Exception):  # ends anyhow; cancelled jobs only end without complaints in the log
-                        running.context.cancelJobGroup(_group(number))
+                    with suppress(Exception):  # Spark ends anyway; a cancelled job only logs less
+                        running.context.cancelJobGroup(_job_group(number))
         self._end_spark()
         self._threads.shutdown(cancel_futures=True)
         self._reports.shutdown(cancel_futures=True)
 
-    def _run(self, job: _Job) -> None:
-        """Run a job to its end, on a thread of its own."""
-        landed: list[TaskResult] = []
+    def _run(self, job: _OffloadJob) -> None:
+        """Run a job to its end, on a thread of the pool."""
+        results: list[TaskResult] = []
         error: BaseException | None = None
         try:
-            landed = self._collect(job)
-        except BaseException as caught:  # noqa: BLE001 - whatever it was, every task must be heard of
+            results = self._collect(job)
+        except BaseException as caught:  # noqa: BLE001 - whatever it was, every task must be reported
             error = caught
-        self._hand(self._reports, self._end, job, landed, error)
+        self._submit_to(self._reports, self._end, job, results, error)
 
-    def _collect(self, job: _Job) -> list[TaskResult]:
+    def _collect(self, job: _OffloadJob) -> list[TaskResult]:
         running = self._spark()
         context = running.context
-        # Properties of the thread, which is the same for other jobs later: all of them are set anew.
-        context.setJobGroup(_group(job.number), describe(job.tasks))
+        # Spark keeps these per thread, and later jobs run on the same thread: all of them are set anew.
+        context.setJobGroup(_job_group(job.number), describe(job.tasks))
         context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
         groups = group_count(job.tasks, context.defaultParallelism)
         try:
-            placed = context.parallelize(list(enumerate(job.tasks)), groups)
-            collected: list[TaskResult] = placed.map(running.work(job.number)).collect()
+            indexed = context.parallelize(list(enumerate(job.tasks)), groups)
+            collected: list[TaskResult] = indexed.map(partial(running.run, job.number)).collect()
         except BaseException:
-            self._forget_dead(running)
+            if is_stopped(running.context):
+                self._end_spark(running)  # the next job starts another
             raise
         return collected
 
-    def _landed(self, result: TaskResult) -> None:
-        """A task has ended. On a thread of Spark's, whose scheduler waits for this."""
-        self._hand(self._reports, self._report, result)
+    def _on_result(self, result: TaskResult) -> None:
+        """Take the result of a task, on a thread of Spark's, whose scheduler waits for this."""
+        self._submit_to(self._reports, self._report, result)
 
-    def _hand(self, pool: ThreadPoolExecutor, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    def _submit_to(self, pool: ThreadPoolExecutor, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             pool.submit(work, *args, **kwargs)
-        except RuntimeError:  # the pool takes no more
+        except RuntimeError:  # the pool is shut down
             if not self._closed:
                 raise
 
     def _report(self, result: TaskResult) -> None:
-        number, place, outcome = result
+        number, index, outcome = result
         job = self._jobs.get(number)
         if job is not None and not self._closed:
-            job.report(place, outcome)
+            job.report(index, outcome)
 
-    def _end(self, job: _Job, landed: list[TaskResult], error: BaseException | None) -> None:
-        """A job has ended: report what was not reported yet."""
+    def _end(self, job: _OffloadJob, results: list[TaskResult], error: BaseException | None) -> None:
+        """Report the tasks of a job that has ended, as far as they are not reported yet."""
         del self._jobs[job.number]
         if self._closed:
             return
-        for _, place, outcome in landed:
-            job.report(place, outcome)
-        self._counters.ended(time.monotonic() - job.begun_s, failed=bool(job.open))
-        if not job.open:
+        for _, index, outcome in results:
+            job.report(index, outcome)
+        self._counters.ended(time.monotonic() - job.begun_s, failed=bool(job.unreported))
+        if not job.unreported:
             return
         reason = explain(error)
-        _log.warning("offload job %s ended with %s tasks undone: %s", job.number, len(job.open), reason)
-        for place in sorted(job.open):
-            task = job.tasks[place]
-            job.report(place, failed(task, reason if isinstance(reason, AfterglowError) else _undone(task, reason)))
+        _log.warning("offload job %s failed with %s tasks undone: %s", job.number, len(job.unreported), reason)
+        for index in sorted(job.unreported):
+            task = job.tasks[index]
+            cause = AfterglowError(f"{task.task_id} was not done, since its Spark job failed; retry it: {reason}")
+            job.report(index, failed(task, reason if isinstance(reason, AfterglowError) else cause))
 
     # --- Spark itself ---
 
-    def _spark(self) -> _Running:
+    def _spark(self) -> _RunningSpark:
         """The running Spark; the first caller starts it and others wait.
 
         Raises:
             MissingDependency: PySpark or a Java is missing.
-            ConfigError: The process runs a session of other settings.
+            ConfigError: The process runs a session with other settings.
         """
         with self._lock:
             if self._closed:
@@ -207,22 +203,14 @@ class SparkRunner:
             if self._running is None:
                 with ExitStack() as stack:
                     context = stack.enter_context(local_session(self._master, **self._properties)).sparkContext
-                    from afterglow.spark.result_channel import OffloadFunction, ResultChannel  # noqa: PLC0415 - import Spark
+                    from afterglow.spark.result_channel import ResultChannel, run_in_job  # noqa: PLC0415 - imports Spark
 
-                    results = context.accumulator((), ResultChannel(self._landed))
-                    self._running = _Running(context, partial(OffloadFunction, results), stack.pop_all())
+                    results = context.accumulator((), ResultChannel(self._on_result))
+                    self._running = _RunningSpark(context, partial(run_in_job, results), stack.pop_all())
             return self._running
 
-    def _forget_dead(self, running: _Running) -> None:
-        """Let go of a Spark that no longer answers, so that the next job starts another."""
-        try:
-            dead = running.context._jsc is None or running.context._jsc.sc().isStopped()  # noqa: SLF001 - not public
-        except Exception:  # noqa: BLE001 - the JVM does not answer
-            dead = True
-        if dead:
-            self._end_spark(running)
-
-    def _end_spark(self, only: _Running | None = None) -> None:
+    def _end_spark(self, only: _RunningSpark | None = None) -> None:
+        """End Spark; with ``only``, unless another one runs by now."""
         with self._lock:
             running = self._running
             if running is None or (only is not None and only is not running):
@@ -230,12 +218,12 @@ class SparkRunner:
             self._running = None
             try:
                 running.stack.close()
-            except Exception as error:  # noqa: BLE001 - it is gone either way
+            except Exception as error:  # noqa: BLE001 - it has ended either way
                 _log.warning("Spark did not end cleanly: %s", _shortened(str(error), 500))
 
 
 def group_count(tasks: Sequence[Task], workers: int) -> int:
-    """Into how many groups of neighbours tasks are put: two for each worker at least, so that all have work to the end.
+    """Number of Spark tasks that a job's tasks share: at least two per worker, so that all are busy to the end.
 
     Args:
         tasks: Of one job.
@@ -247,7 +235,7 @@ def group_count(tasks: Sequence[Task], workers: int) -> int:
 
 
 def describe(tasks: Sequence[Task]) -> str:
-    """What a job does, for people who look at Spark: topics first, then objects, as far as there is room."""
+    """Description of a job in Spark's UI: topics, then objects, each shortened to half the length."""
     topics = ", ".join(dict.fromkeys(task.topic for task in tasks))
     objects = ", ".join(dict.fromkeys(task.key for task in tasks))
     half = _DESCRIPTION_CHARACTERS // 2
@@ -255,7 +243,7 @@ def describe(tasks: Sequence[Task]) -> str:
 
 
 def explain(error: BaseException | None) -> AfterglowError | str:
-    """Why a job failed, for people."""
+    """The reason why a job failed, for users."""
     if isinstance(error, AfterglowError):
         return error
     if "No module named 'afterglow" in str(error):
@@ -266,12 +254,8 @@ def explain(error: BaseException | None) -> AfterglowError | str:
     return _shortened(f"{type(error).__name__}: {error}", 500)
 
 
-def _group(number: int) -> str:
+def _job_group(number: int) -> str:
     return f"offload-{number}"
-
-
-def _undone(task: Task, reason: object) -> AfterglowError:
-    return AfterglowError(f"{task.task_id} was not done, since its Spark job failed and must be tried again: {reason}")
 
 
 def _shortened(text: str, characters: int) -> str:

@@ -56,26 +56,22 @@ class ResultChannel(AccumulatorParam["tuple[R, ...]"]):
         return ()
 
 
-class OffloadFunction:
-    """The function that a job applies to each of its tasks, in a worker.
+def run_in_job(results: Accumulator[tuple[TaskResult, ...]], job: int, indexed: tuple[int, Task]) -> TaskResult:
+    """Run one task of a job, in a worker.
+
+    It raises nothing: Spark would retry in vain and then fail the job with all its tasks.
 
     Args:
-        results: Delivers the results.
+        results: Delivers the result.
         job: The job's number.
+        indexed: The task, with its index in the job.
     """
-
-    def __init__(self, results: Accumulator[tuple[TaskResult, ...]], job: int) -> None:
-        self._results = results
-        self._job = job
-
-    def __call__(self, indexed: tuple[int, Task]) -> TaskResult:
-        """Run one task. It raises nothing: Spark would retry in vain and then fail the job with all its tasks."""
-        index, task = indexed
-        try:
-            result = run_task(task)
-        except Exception as error:  # noqa: BLE001 - one failed task must not fail the others
-            _log.exception("%s failed with an unexpected error", task.task_id)
-            result = failed(task, AfterglowError(f"{task.task_id}: {type(error).__name__}: {error}"))
-        outcome = (self._job, index, result)
-        self._results.add((outcome,))
-        return outcome
+    index, task = indexed
+    try:
+        result = run_task(task)
+    except Exception as error:  # noqa: BLE001 - one failed task must not fail the others
+        _log.exception("%s failed with an unexpected error", task.task_id)
+        result = failed(task, AfterglowError(f"{task.task_id}: {type(error).__name__}: {error}"))
+    outcome = (job, index, result)
+    results.add((outcome,))
+    return outcome

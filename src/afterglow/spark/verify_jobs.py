@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import queue
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -93,56 +94,39 @@ class SparkVerifier:
         }
         due = [ObjectPortion(number, portion) for number, target in enumerate(objects) for portion in portions(target)]
         self._due_bytes += sum(item.portion.size_bytes for item in due)
-        pending = [_ObjectResults() for _ in objects]
-        for item in due:
-            pending[item.object].portions_left += 1
-        errors: list[AfterglowError] = []
+        portion_counts = Counter(item.object for item in due)
+        pending: dict[int, dict[int, PortionResult]] = {}
+        errors: dict[int, AfterglowError] = {}  # the first of each object
         self._job = _VerifyJob(self._context, stores, self._instance)
         for item, outcome in self._job.run(due):
-            results = pending[item.object].add(item.portion.number, outcome)
+            number = item.object
+            portion_counts[number] -= 1
+            if isinstance(outcome, AfterglowError):
+                errors.setdefault(number, outcome)
+            else:
+                pending.setdefault(number, {})[item.portion.number] = outcome
             self._done_bytes += item.portion.size_bytes
-            self._objects += results is not None
+            self._objects += not portion_counts[number]
             if self._progress is not None:
                 self._progress(self._done_bytes, self._due_bytes, self._objects)
-            if isinstance(results, AfterglowError):
-                errors.append(results)
-            elif results is not None:
-                target = objects[item.object]
-                findings = merge_results(target, results)
+            if portion_counts[number]:
+                continue
+            results = pending.pop(number, {})
+            if number not in errors:
+                target = objects[number]
+                findings = merge_results(target, (results[portion] for portion in sorted(results)))
                 _require_same_tier(findings, stores[target.location])
                 yield target, findings
-        if len(errors) > 1:
-            raise AfterglowError(f"{len(errors)} objects could not be verified; the first: {errors[0]}")
         if errors:
-            raise errors[0]
+            first = next(iter(errors.values()))
+            if len(errors) == 1:
+                raise first
+            raise AfterglowError(f"{len(errors)} objects could not be verified; the first: {first}")
 
     def cancel(self) -> None:
         """Cancel the running job, from any thread; the thread that waits for it gets an error. Later jobs run."""
         if self._job is not None:
             self._job.cancel()
-
-
-class _ObjectResults:
-    """Results of an object's portions so far."""
-
-    def __init__(self) -> None:
-        self.portions_left = 0
-        self._results: dict[int, PortionResult] = {}
-        self._error: AfterglowError | None = None
-
-    def add(
-        self, number: int, outcome: PortionResult | AfterglowError
-    ) -> Sequence[PortionResult] | AfterglowError | None:
-        """Add the result of a portion; with the last one, returns all results in order, or the first error."""
-        self.portions_left -= 1
-        if isinstance(outcome, AfterglowError):
-            self._error = self._error or outcome
-        else:
-            self._results[number] = outcome
-        if self.portions_left:
-            return None
-        results, self._results = self._results, {}
-        return self._error or [results[number] for number in sorted(results)]
 
 
 class _VerifyJob:

@@ -65,14 +65,6 @@ class CommittedObject:
     """Approximate length, by metadata; 0 if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadableObject:
-    """An object whose index is usable."""
-
-    size_bytes: int
-    index: ParsedIndex
-
-
 def verify_object(
     store: ObjectStore | DriverCopies, target: CommittedObject, *, instance: str, byte_range: ByteRange | None = None
 ) -> Generator[Finding, None, int]:
@@ -111,16 +103,17 @@ class _ObjectVerification:
             readable = _result(self._verify_whole(report_uncovered=False))
         if byte_range is None or readable is None:
             return 0
+        size_bytes, index = readable
         try:
             return (
                 yield from verify_blocks(
                     self._store,
                     self._target.key,
-                    readable.size_bytes,
-                    readable.index,
+                    size_bytes,
+                    index,
                     topic=self._target.topic,
                     ledger_id=self._target.ranges[0].ledger_id,
-                    ends=self._ends(readable.index),
+                    ends=self._ends(index),
                     byte_range=byte_range,
                 )
             )
@@ -128,8 +121,8 @@ class _ObjectVerification:
             yield self._missing()
             return 0
 
-    def _verify_whole(self, *, report_uncovered: bool) -> Generator[Finding, None, _ReadableObject | None]:
-        """Verify user metadata, index and length; returns the object if its blocks can be read.
+    def _verify_whole(self, *, report_uncovered: bool) -> Generator[Finding, None, tuple[int, ParsedIndex] | None]:
+        """Verify user metadata, index and length; returns length and index if the blocks can be read.
 
         Args:
             report_uncovered: Report bytes without a checksum, since the blocks will not be read.
@@ -165,7 +158,7 @@ class _ObjectVerification:
             yield self._finding(
                 FindingKind.UNCHECKED, f"no checksum covers {uncovered} bytes: the index has no statistics"
             )
-        return _ReadableObject(data.size_bytes, index)
+        return data.size_bytes, index
 
     def _head(self, key: str) -> ObjectInfo | None:
         try:
