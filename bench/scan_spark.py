@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import afterglow
 from afterglow.config import load_conf
 from afterglow.read.split_reader import SplitReader
-from afterglow.spark.datasource.schema import Shape
+from afterglow.spark.datasource.schema import OutputSchema
 from afterglow.spark.session import local_session
 from bench.measure import best_seconds, keep
 from bench.offload import Target
@@ -56,7 +56,7 @@ def prebuilt(session: SparkSession, topic: Topic, rows: DataFrame, path: Path) -
     with afterglow.connect(topic.home) as source:
         split = next(source.topic(topic.name).splits())
     reader = SplitReader(load_conf())
-    batches = list(Shape(rows.schema).of(reader.batches(split)))
+    batches = list(OutputSchema(rows.schema).convert(reader.batches(split)))
     reader.close()
     prebuild(path, batches)
     session.dataSource.register(PrebuiltSource)

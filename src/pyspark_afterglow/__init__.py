@@ -1,4 +1,4 @@
-"""How Spark finds ``format("afterglow")``: it looks for a ``DefaultSource`` in every package named ``pyspark_…``."""
+"""Registration of ``format("afterglow")``: Spark imports ``DefaultSource`` from every package named ``pyspark_…``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from tests.support.ledgers import message
 from afterglow import errors
 from afterglow.errors import AfterglowError
 from afterglow.spark.errors import summarize
-from afterglow.spark.session import QUIET, local_session
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
@@ -31,7 +30,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from afterglow.spark.datasource.source import TopicsSource
-from afterglow.spark.datasource.tasks import Share
+from afterglow.spark.datasource.tasks import PartitionSplits
 from afterglow.spark.export import ExportDirectory, ExportRecord, TopicExport
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def failing_source(source_name: str = "failing") -> type[DataSource]:
 
         def faulty(self, *_: object) -> list[InputPartition]:
             splits: Any = Splits(self.error)
-            return [InputPartition(Share(splits, None))]
+            return [InputPartition(PartitionSplits(splits, None))]
 
     return Failing
 
@@ -159,7 +158,7 @@ def batch_query(source: DataSource) -> list[pa.RecordBatch]:
 
 
 def stream_query(source: DataSource) -> list[pa.RecordBatch]:
-    """One batch of a stream, up to what is there now, by the steps that Spark takes."""
+    """One batch of a stream up to the current end, by the steps that Spark takes."""
     schema: Any = source.schema()
     reader: Any = source.streamReader(schema)
     try:
@@ -196,7 +195,7 @@ def texts(*given: str) -> io.BytesIO:
     return written
 
 
-def test_what_does_not_fail_gives_its_rows(home: Path) -> None:
+def test_a_source_without_faults_gives_its_rows(home: Path) -> None:
     for query in (batch_query, stream_query):
         assert sum(batch.num_rows for batch in query(make(home, "nowhere:NotSupported"))) == 5
 
@@ -218,19 +217,21 @@ def test_every_error_ends_a_query(home: Path, query: Callable[[DataSource], obje
     with pytest.raises(AfterglowError, match=f"^{name} was met; do something about it$") as raised:
         query(make(home, f"{place}:{name}"))
     assert type(raised.value) is getattr(errors, name)
-    # An export tells what the text says that Spark makes of it.
+    # An export reports the line that summarises the text which Spark makes of it.
     assert summarize(AssertionError("".join(traceback.format_exception(raised.value)))) == str(raised.value)
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with local_session(**QUIET) as session:
-        session.dataSource.register(failing_source())
-        yield session
+def test_the_cause_of_a_failed_stream_is_its_summary() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Python worker failed to connect back. "
+        "SQLSTATE: XXKST\n=== Streaming Query ===\nCurrent State: INITIALIZING\nThread State: RUNNABLE"
+    )
+    assert summarize(RuntimeError(text)) == "Python worker failed to connect back."
 
 
 @pytest.mark.parametrize(("place", "name"), [("partitions", "NotSupported"), ("read", "StoreTimeout")])
 def test_an_error_of_a_batch_fails_its_query_in_spark(spark: SparkSession, home: Path, place: str, name: str) -> None:
+    spark.dataSource.register(failing_source())
     frame = spark.read.format("failing").option("source", str(home)).option("topic", TOPIC)
     with pytest.raises(Exception, match=f"{name} was met; do something about it"):
         frame.option("fault", f"{place}:{name}").load().count()
@@ -252,9 +253,9 @@ def test_a_tier_that_is_not_supported_is_an_error_and_not_an_empty_frame(spark: 
         frame.option("tier", "gs://bucket").load().count()
 
 
-@pytest.mark.parametrize("driver", ["azureblob", "google-cloud-storage", "somebody-elses"])
+@pytest.mark.parametrize("driver", ["azureblob", "google-cloud-storage", "third-party"])
 @pytest.mark.parametrize("query", [batch_query, stream_query])
-def test_a_driver_that_is_not_there_is_an_error_and_not_an_empty_frame(
+def test_a_missing_driver_is_an_error_and_not_an_empty_frame(
     tmp_path: Path, query: Callable[[DataSource], object], driver: str
 ) -> None:
     def rename(info: ManagedLedgerInfo) -> None:

@@ -12,8 +12,8 @@ from afterglow.format.position import Position
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
+from afterglow.spark.datasource.offsets import START, Point
 from afterglow.spark.datasource.options import OPTIONS, PARTITION_BYTES, SourceOptions
-from afterglow.spark.datasource.points import START, Point
 
 NOW_MS = 1_800_000_000_000
 
@@ -68,37 +68,37 @@ def test_everything_can_be_said_in_any_case() -> None:
 
 def test_values_are_decoded_where_there_are_messages() -> None:
     assert parse(decode="True").decode
-    with pytest.raises(AfterglowError, match="not with include=entries"):
+    with pytest.raises(AfterglowError, match="but include=entries is given"):
         parse(decode="true", include="entries")
 
 
-def test_the_end_of_a_topic_is_no_bound() -> None:
+def test_the_end_of_a_topic_is_not_a_bound() -> None:
     assert parse(end="latest").end is None
     assert parse(end="earliest").end == START
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("given", "error"),
     [
         ({"topcs": "t"}, "unknown option 'topcs'; did you mean 'topic'?"),
-        ({"zzz": "t"}, "unknown option 'zzz'; there are source, topic, topicsPattern"),
+        ({"zzz": "t"}, "unknown option 'zzz'; the options are source, topic, topicsPattern"),
         ({"path": "home"}, "load() takes no path"),
         ({"source": " "}, 'the option "source" is missing'),
-        ({"topic": ","}, "none was given"),
+        ({"topic": ","}, "neither was given"),
         ({"topicsPattern": "t"}, "both were given"),
-        ({"topic": "", "topicsPattern": "("}, "topicsPattern='(' is no regular expression"),
+        ({"topic": "", "topicsPattern": "("}, "topicsPattern='(' is not a valid regular expression"),
         ({"start": "7"}, "'7' is no position"),
         ({"since": "yesterday"}, "'yesterday' is not a valid time"),
         ({"readPriority": "cheapest"}, "the option readPriority='cheapest' is not"),
-        ({"include": "rows"}, "the option include='rows' is unknown; there are messages and entries"),
-        ({"hot": "no"}, "the option hot='no' is unknown; there are read and skip"),
+        ({"include": "rows"}, "the option include='rows' is not valid; give messages or entries"),
+        ({"hot": "no"}, "the option hot='no' is not valid; give read or skip"),
         ({"columns": " "}, 'the option "columns" is empty'),
         ({"decode": "yes"}, "the option decode='yes' is not true or false"),
         ({"maxPartitionBytes": "0"}, "the option maxPartitionBytes='0' is not a size in bytes"),
         ({"maxEntriesPerTrigger": "1.5"}, "the option maxEntriesPerTrigger='1.5' is not an integer of at least 1"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_cure(said: dict[str, Any], told: str) -> None:
+def test_a_wrong_option_is_named_with_the_fix(given: dict[str, Any], error: str) -> None:
     with pytest.raises(AfterglowError) as failed:
-        parse(**said)
-    assert told in str(failed.value)
+        parse(**given)
+    assert error in str(failed.value)

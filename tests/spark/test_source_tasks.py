@@ -1,4 +1,4 @@
-"""What tasks of a DataFrame read, without Spark around them."""
+"""Reads of the tasks of a DataFrame, without Spark."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 
 from afterglow.format.schema import MESSAGES
 from afterglow.read.typed import TypedColumns
-from afterglow.spark.datasource.schema import SMALL_BYTES, Shape, check_asked, joined, spark_schema
-from afterglow.spark.datasource.tasks import PlainErrors, pack, read_partition
+from afterglow.spark.datasource.schema import SMALL_BYTES, OutputSchema, join_batches, require_columns, spark_schema
+from afterglow.spark.datasource.tasks import PlainErrors, pack_splits, read_partition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,20 +46,20 @@ def test_small_splits_share_a_partition_and_large_ones_stand_alone(tmp_path: Pat
         server.write("t", [message(b"") for _ in range(6)])
     sizes = (10, 10, 10, 5000, 10, 10)
     found = [replace(split, size_bytes=size) for split, size in zip(splits(tmp_path), sizes, strict=True)]
-    packed = [len(partition.value.splits) for partition in pack(found, 1000)]
+    packed = [len(partition.value.splits) for partition in pack_splits(found, 1000)]
     assert packed == [3, 1, 2]
-    assert [split for partition in pack(found, 1000) for split in partition.value.splits] == found
-    assert [len(partition.value.splits) for partition in pack(found, 1)] == [1] * 6
+    assert [split for partition in pack_splits(found, 1000) for split in partition.value.splits] == found
+    assert [len(partition.value.splits) for partition in pack_splits(found, 1)] == [1] * 6
 
 
 def test_an_empty_plan_is_a_partition_without_splits() -> None:
-    (partition,) = pack([], 1)
-    assert list(read_partition(partition, Shape(spark_schema(MESSAGES)), "messages")) == []
+    (partition,) = pack_splits([], 1)
+    assert list(read_partition(partition, OutputSchema(spark_schema(MESSAGES)), "messages")) == []
 
 
 def test_a_partition_that_was_not_planned_is_an_error() -> None:
     with pytest.raises(AfterglowError, match="a partition was not planned: None"):
-        list(read_partition(InputPartition(None), Shape(spark_schema(MESSAGES)), "messages"))
+        list(read_partition(InputPartition(None), OutputSchema(spark_schema(MESSAGES)), "messages"))
 
 
 def test_an_error_that_pyspark_takes_for_an_answer_becomes_one_of_ours() -> None:
@@ -88,8 +88,8 @@ def test_values_are_decoded_by_the_schemas_that_came_along(tmp_path: Path) -> No
         server.write("t-partition-3", [sent(number) for number in range(5)], [message(b"no schema")])
     schemas = {TOPIC: versions}
     offered = TypedColumns(schemas, ["value", "entry_id", "_corrupt"]).schema
-    shape = Shape(spark_schema(offered))
-    packed = pickle.loads(pickle.dumps(pack(splits(tmp_path, "t-partition-3"), 1 << 20, schemas)))
+    shape = OutputSchema(spark_schema(offered))
+    packed = pickle.loads(pickle.dumps(pack_splits(splits(tmp_path, "t-partition-3"), 1 << 20, schemas)))
     rows = [row for each in packed for batch in read_partition(each, shape, "messages") for row in batch.to_pylist()]
     assert [row["value"] for row in rows[:5]] == [{"a": n, "b": "x" if n % 2 else None} for n in range(5)]
     assert [row["entry_id"] for row in rows] == [0, 1, 2, 3, 4, 0]
@@ -105,10 +105,10 @@ def test_batches_are_in_the_very_schema_that_spark_compares() -> None:
             StructField("publish_time", TimestampType()),
         ]
     )
-    check_asked(asked, MESSAGES)
+    require_columns(asked, MESSAGES)
     chosen = MESSAGES.empty_table().select(asked.fieldNames()).schema
     batch = pa.RecordBatch.from_pylist([{"ledger_id": 1, "properties": [("a", "b")], "publish_time": 5}], schema=chosen)
-    (found,) = Shape(asked).of([batch])
+    (found,) = OutputSchema(asked).convert([batch])
     assert not found.schema.field("ledger_id").nullable
     assert found.to_pylist() == batch.to_pylist()
 
@@ -116,8 +116,8 @@ def test_batches_are_in_the_very_schema_that_spark_compares() -> None:
 def test_small_batches_are_joined_and_large_ones_are_not_copied() -> None:
     small = [pa.RecordBatch.from_pydict({"n": [number]}) for number in range(9)]
     large = pa.RecordBatch.from_pydict({"n": list(range(SMALL_BYTES // 8))})
-    found = list(joined([*small[:4], large, *small[4:]]))
+    found = list(join_batches([*small[:4], large, *small[4:]]))
     assert [batch.num_rows for batch in found] == [4, large.num_rows, 5]
     assert found[1] is large
     assert [row["n"] for batch in (found[0], found[2]) for row in batch.to_pylist()] == list(range(9))
-    assert list(joined([])) == []
+    assert list(join_batches([])) == []

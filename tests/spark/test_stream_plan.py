@@ -1,4 +1,4 @@
-"""What a stream reads: everything once, whatever becomes of the topics between its batches and its restarts."""
+"""Micro-batches of a stream: every message once, whatever happens to the topics between batches and restarts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from afterglow.read.split_reader import SplitReader
 
 pytest.importorskip("pyspark", reason="the extra pulsar-afterglow[spark] is not installed")
 
+from afterglow.spark.datasource.offsets import from_json, to_json
 from afterglow.spark.datasource.options import SourceOptions
-from afterglow.spark.datasource.points import from_json, to_json
-from afterglow.spark.datasource.stream_plan import Limit, StreamPlan
+from afterglow.spark.datasource.stream_plan import BatchLimit, StreamPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from afterglow.spark.datasource.points import Point
+    from afterglow.spark.datasource.offsets import Point
 
 TOPIC = "persistent://public/default/t"
 COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index", "value")
@@ -57,7 +57,7 @@ class Stream:
         self.plan.close()
         self.plan = StreamPlan(self.options)
 
-    def batch(self, limit: Limit | None = None, *, fails: bool = False) -> list[tuple[Any, ...]]:
+    def batch(self, limit: BatchLimit | None = None, *, fails: bool = False) -> list[tuple[Any, ...]]:
         """The rows of the next batch. One that fails is done again after a restart, from the offsets on record."""
         start = to_json(self.plan.begin()) if self.committed is None else self.committed
         end = to_json(self.plan.end(from_json(start), limit))
@@ -109,7 +109,7 @@ def some(draw: random.Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_message_comes_once_whatever_happens_in_between(server: ServerHome, seed: int) -> None:
+def test_every_message_is_read_once_whatever_happens_between_batches(server: ServerHome, seed: int) -> None:
     draw = random.Random(seed)
     server.catalog.create_partitioned(TopicName.parse("t"), 2)
     partitions = 1
@@ -142,7 +142,12 @@ def test_every_message_comes_once_whatever_happens_in_between(server: ServerHome
                 stream.restart()
             case _:
                 limit = draw.choice(
-                    [None, Limit(entries=draw.randint(1, 9)), Limit(draw.randint(1, 9000)), Limit(5000, 4)]
+                    [
+                        None,
+                        BatchLimit(entries=draw.randint(1, 9)),
+                        BatchLimit(draw.randint(1, 9000)),
+                        BatchLimit(5000, 4),
+                    ]
                 )
                 rows = stream.batch(limit, fails=draw.random() < 0.3)
                 if limit is not None and limit.entries is not None:
@@ -162,16 +167,16 @@ def test_limits_bound_a_batch_and_share_it_among_topics(server: ServerHome) -> N
         write(server, name, [message(bytes(1000)) for _ in range(count)])
     stream = Stream(server.path, topic="a,b,c")
 
-    def counts(limit: Limit) -> list[int]:
+    def counts(limit: BatchLimit) -> list[int]:
         rows = stream.batch(limit)
         return [sum(row[0].endswith(f"/{name}") for row in rows) for name in "abc"]
 
-    assert counts(Limit(entries=20)) == [9, 9, 2]
-    assert counts(Limit(entries=20)) == [19, 1, 0]
-    a, b, c = counts(Limit(30_000))
+    assert counts(BatchLimit(entries=20)) == [9, 9, 2]
+    assert counts(BatchLimit(entries=20)) == [19, 1, 0]
+    a, b, c = counts(BatchLimit(30_000))
     assert (b, c) == (0, 0)
     assert 25 <= a <= 30
-    assert counts(Limit(1)) == [1, 0, 0]  # one entry, however large
+    assert counts(BatchLimit(1)) == [1, 0, 0]  # one entry, however large
     assert len(stream.batch()) == 112 - 40 - a - 1
 
 
@@ -179,7 +184,7 @@ def test_topics_take_turns_where_there_are_more_than_entries_may_be_read(server:
     for name in "abcd":
         write(server, name, [message(b"") for _ in range(3)])
     stream = Stream(server.path, topic="a,b,c,d")
-    seen = [row[0][-1] for _ in range(4) for row in stream.batch(Limit(entries=1))]
+    seen = [row[0][-1] for _ in range(4) for row in stream.batch(BatchLimit(entries=1))]
     assert sorted(seen) == ["a", "b", "c", "d"]
 
 
@@ -202,14 +207,14 @@ def test_a_first_batch_that_failed_is_done_again_as_it_was(server: ServerHome) -
     assert [row[-1] for row in stream.batch(fails=True)] == [b"new"]
 
 
-def test_a_query_that_is_to_end_reads_what_was_there(server: ServerHome) -> None:
+def test_an_available_now_query_ends_at_the_end_when_it_started(server: ServerHome) -> None:
     write(server, "t", some(random.Random(1), 20))
     there = scan(server.path)
     stream = Stream(server.path)
     stream.plan.stop_growing()
-    found = stream.batch(Limit(entries=5))
+    found = stream.batch(BatchLimit(entries=5))
     write(server, "t", [message(b"later")])
-    while rows := stream.batch(Limit(entries=5)):
+    while rows := stream.batch(BatchLimit(entries=5)):
         found += rows
     assert found == there
 
@@ -220,7 +225,7 @@ def test_ranges_and_times_bound_a_stream_too(server: ServerHome) -> None:
     bounds = {"start": f"{first}:5:1", "end": f"{second}:9:1", "since": str(first_ms + 8000)}
     stream = Stream(server.path, **bounds)
     found = []
-    while rows := stream.batch(Limit(entries=7)):
+    while rows := stream.batch(BatchLimit(entries=7)):
         found += rows
     assert found == scan(server.path, **bounds)
     assert found
@@ -229,22 +234,24 @@ def test_ranges_and_times_bound_a_stream_too(server: ServerHome) -> None:
 def test_data_that_was_trimmed_before_it_was_read_is_an_error_that_names_the_cure(server: ServerHome) -> None:
     first, second, third = write(server, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
     stream = Stream(server.path)
-    assert len(stream.batch(Limit(entries=2))) == 2
+    assert len(stream.batch(BatchLimit(entries=2))) == 2
     server.trim("t", first)
     server.trim("t", second)
     with pytest.raises(EntriesMissing, match=f"up to {first}:2:0 and begins at ledger {third} .*failOnDataLoss=false"):
         stream.batch()
 
 
-def test_a_stream_goes_on_behind_trimmed_data_if_told_to(server: ServerHome, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_continues_behind_trimmed_data_if_allowed(
+    server: ServerHome, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second, third = write(server, "t", *([message(b"%d" % number)] * 3 for number in range(3)))
     stream = Stream(server.path, failOnDataLoss="false")
-    assert len(stream.batch(Limit(entries=2))) == 2
+    assert len(stream.batch(BatchLimit(entries=2))) == 2
     server.trim("t", first)
     server.trim("t", second)
     with caplog.at_level(logging.WARNING):
         assert [row[1] for row in stream.batch()] == [third] * 3
-    assert "trimmed before it was read" in caplog.text
+    assert "trimmed before they were read" in caplog.text
 
 
 def test_data_that_was_read_may_be_trimmed(server: ServerHome) -> None:
@@ -258,7 +265,7 @@ def test_data_that_was_read_may_be_trimmed(server: ServerHome) -> None:
     assert [row[-1] for row in stream.batch()] == [b"2"]
 
 
-def test_a_stream_of_tiers_alone_waits_for_what_none_has_yet(server: ServerHome) -> None:
+def test_a_stream_of_tiers_alone_waits_for_entries_that_none_has_yet(server: ServerHome) -> None:
     first, second, third, _ = write(server, "t", *([message(b"%d" % number)] * 2 for number in range(4)))
     stream = Stream(server.path, hot="skip")
     assert stream.batch() == []
@@ -270,7 +277,7 @@ def test_a_stream_of_tiers_alone_waits_for_what_none_has_yet(server: ServerHome)
     assert stream.batch() == []
 
 
-def test_a_new_query_begins_with_what_is_left_and_says_so(server: ServerHome, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_query_begins_with_the_rest_and_warns(server: ServerHome, caplog: pytest.LogCaptureFixture) -> None:
     first, second = write(server, "t", [message(b"0")], [message(b"1")])
     server.trim("t", first)
     with caplog.at_level(logging.WARNING):
@@ -300,7 +307,7 @@ def test_a_new_query_that_waits_for_a_position_to_come_says_so_once(
     assert [row[-1] for row in stream.batch()] == [b"2"]
 
 
-def test_a_new_query_does_not_begin_where_data_was_trimmed_if_told_to_fail(server: ServerHome) -> None:
+def test_a_new_query_fails_on_data_loss_where_data_was_trimmed(server: ServerHome) -> None:
     first, second = write(server, "t", [message(b"0")], [message(b"1")])
     server.trim("t", first)
     for start in (f"{first}:0", f"{second}:9"):
@@ -308,7 +315,7 @@ def test_a_new_query_does_not_begin_where_data_was_trimmed_if_told_to_fail(serve
             Stream(server.path, start=start, failOnDataLoss="true").batch()
 
 
-def test_a_topic_that_was_deleted_is_told_of(server: ServerHome) -> None:
+def test_a_deleted_topic_is_an_error_or_a_warning(server: ServerHome) -> None:
     write(server, "a1", [message(b"1")])
     write(server, "a2", [message(b"2")])
     stream, lenient = (
@@ -317,7 +324,7 @@ def test_a_topic_that_was_deleted_is_told_of(server: ServerHome) -> None:
     assert len(stream.batch()) == len(lenient.batch()) == 2
     server.open("a1").delete()
     write(server, "a2", [message(b"3")])
-    with pytest.raises(EntriesMissing, match="default/a1 is not there any more"):
+    with pytest.raises(EntriesMissing, match="default/a1 does not exist any more"):
         stream.batch()
     assert [row[-1] for row in lenient.batch()] == [b"3"]
 
@@ -336,7 +343,7 @@ def test_offsets_of_another_topic_are_refused(server: ServerHome) -> None:
     write(server, "t", [message(b"1")])
     stream = Stream(server.path)
     stream.committed = {TOPIC: "99:0:0"}
-    with pytest.raises(EntriesMissing, match="another checkpointLocation"):
+    with pytest.raises(EntriesMissing, match="a new checkpointLocation"):
         stream.batch()
 
 
@@ -358,7 +365,7 @@ def test_a_batch_ends_before_a_transaction_that_is_open(server: ServerHome) -> N
     assert [row[-1] for row in stream.batch()] == [b"a"]
     assert stream.batch() == []
     write(server, "t", [in_transaction(2, b"d"), in_transaction(2, marker=22), message(b"e")])
-    assert stream.batch(Limit(entries=1)) == []
+    assert stream.batch(BatchLimit(entries=1)) == []
     stream.restart()
     assert stream.batch() == []
     write(server, "t", [in_transaction(1, marker=21), in_transaction(3, b"f")])
@@ -378,7 +385,7 @@ def test_no_entry_is_read_in_search_of_transactions_where_there_can_be_none(serv
         assert source.topic("t").first_undecided(EARLIEST, LATEST) is not None
 
 
-def test_a_batch_reads_nothing_of_a_topic_whose_offset_stays_and_does_not_even_look_at_it(server: ServerHome) -> None:
+def test_a_batch_does_not_open_a_topic_whose_offset_stays(server: ServerHome) -> None:
     """After a restart it would come again, or fail, where the topic was deleted meanwhile."""
     write(server, "t", [message(b"a"), message(b"b")])
     stream = Stream(server.path)

@@ -1,5 +1,5 @@
 """The Spark data source: ``spark.read.format("afterglow")`` and ``spark.readStream``.
 
-Spark's planner makes a :class:`~afterglow.spark.datasource.source.TopicsSource` and asks it for a reader: ``batch`` and
-``stream`` plan in the driver, ``tasks`` reads in the workers.
+Entry point: :class:`~afterglow.spark.datasource.source.TopicsSource`, from which Spark's planner gets a reader.
+``batch`` and ``stream`` plan in the driver, ``tasks`` reads in the workers.
 """

@@ -1,4 +1,4 @@
-"""The options of ``format("afterglow")``: what a user may say, checked before anything is read."""
+"""Options of ``format("afterglow")``, validated before anything is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from afterglow.config.value_types import MIB, flag, integer, size
 from afterglow.errors import ConfigError
 from afterglow.format.schema import ENTRIES, MESSAGES, choose
 from afterglow.read.scan_range import parse_time
-from afterglow.spark.datasource.points import START, Point
+from afterglow.spark.datasource.offsets import START, Point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Hot: TypeAlias = Literal["read", "skip"]
 
 PARTITION_BYTES: Final = 32 * MIB
-"""Of blocks in a Spark partition, by default: some tenths of a second of work, and little to do again."""
+"""Bytes of blocks in a Spark partition, by default: some tenths of a second of work, and little to repeat."""
 
 OPTIONS: Final = (
     "source",
@@ -49,7 +49,7 @@ OPTIONS: Final = (
     "maxEntriesPerTrigger",
     "failOnDataLoss",
 )
-"""Every option there is, as it is written; Spark does not tell capitals from small letters."""
+"""All options, in their documented case; Spark does not distinguish case."""
 
 _PRIORITY: Final = SETTINGS["managedLedgerOffloadedReadPriority"].value_type
 _AGE: Final = re.compile(r"\s*\d+\s*[a-zA-Z]+\s*")
@@ -59,60 +59,60 @@ _Default = TypeVar("_Default")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What to read, and how."""
+    """Parsed options."""
 
     source: str
-    """Where the topics are."""
+    """Address of the source."""
     topics: tuple[str, ...]
-    """Names of topics; empty where a pattern tells them."""
+    """Names of topics; empty if a pattern selects them."""
     topics_pattern: str | None
     """A regular expression that a whole name must match."""
     start: Point
     """First message, inclusive."""
     end: Point | None
-    """Message at which it ends; None: the end of the topic."""
+    """End, exclusive; None: the end of the topic."""
     since_ms: int | None
     """Earliest time, epoch milliseconds, inclusive."""
     until_ms: int | None
     """Latest time, exclusive."""
     ages: tuple[str, ...]
-    """Which of the two times were given as an age, which means another moment every time it is asked."""
+    """Those of ``since`` and ``until`` that were given as an age, relative to the time of parsing."""
     read_priority: ReadPriority | None
-    """Which copy serves while both exist; None: what each topic's policy says."""
+    """The copy to read while both exist; None: by each topic's policy."""
     tier: str | None
-    """Where all objects are, whatever metadata and policies say."""
+    """Tier of all objects; overrides metadata and policies."""
     metadata: str | None
-    """Where our records are, if not in the source."""
+    """Address of our records, if they are not in the source."""
     include: Include
     columns: tuple[str, ...] | None
-    """Columns in the order wanted; None: all of them."""
+    """Columns in order; None: all of them."""
     decode: bool
-    """Whether values are given as their schemas describe them."""
+    """Whether values are decoded by their schemas."""
     hot: Hot
-    """Whether to read what no tier has."""
+    """Whether to read entries that no tier has."""
     pushdown: bool
     """Whether filters of the query prune."""
     max_partition_bytes: int
     """Of blocks in a Spark partition, unless a single block is larger."""
     max_bytes_per_trigger: int | None
-    """Of blocks in a micro-batch; None: no limit."""
+    """Of blocks in a micro-batch; None: unlimited."""
     max_entries_per_trigger: int | None
-    """In a micro-batch; None: no limit."""
+    """In a micro-batch; None: unlimited."""
     fail_on_data_loss: bool | None
-    """Whether it is an error that entries are gone which were to be read; None: where a stream has not read them yet,
-    and not where ``start`` and ``end`` ask for them."""
+    """Whether missing entries are an error; None: only if a stream has not read them yet, not if they are in the range
+    of ``start`` and ``end``."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], now_ms: int) -> Self:
-        """Read options as Spark hands them over.
+        """Parse options.
 
         Args:
             given: Texts by name, in any case.
-            now_ms: What ages count from.
+            now_ms: The time that ages are relative to.
 
         Raises:
             ConfigError: An option is unknown, missing or malformed, or two contradict each other.
-            InvalidName: A position is none.
+            InvalidName: A position is malformed.
         """
         texts = _known(given)
         source = texts.get("source", "").strip()
@@ -125,11 +125,16 @@ class SourceOptions:
         pattern = texts.get("topicsPattern")
         if bool(names) == (pattern is not None):
             raise ConfigError(
-                'give either the option "topic" (one, or several with commas between) or "topicsPattern" (a regular '
-                f"expression); {'both were' if names else 'none was'} given"
+                'give either the option "topic" (one, or several separated by commas) or "topicsPattern" (a regular '
+                f"expression); {'both were' if names else 'neither was'} given"
             )
         if pattern is not None:
-            _check_pattern(pattern)
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(
+                    f"the option topicsPattern={pattern!r} is not a valid regular expression: {error}"
+                ) from error
         end = texts.get("end")
         made = cls(
             source=source,
@@ -154,12 +159,12 @@ class SourceOptions:
             fail_on_data_loss=_value(texts, "failOnDataLoss", flag(), None),
         )
         if made.decode and made.include == "entries":
-            raise ConfigError("decode=true is for messages, not with include=entries; leave one of them out")
+            raise ConfigError("decode=true needs messages, but include=entries is given; leave one of them out")
         return made
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that these options ask for, as they are without ``decode``.
+        """The selected columns, without those that ``decode`` adds.
 
         Raises:
             ConfigError: A column is unknown or named twice.
@@ -168,24 +173,17 @@ class SourceOptions:
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """Options by the names they are written with."""
+    """Options by their documented names."""
     names = {name.lower(): name for name in OPTIONS}
     for name in given:
         if name.lower() in names:
             continue
         if name.lower() == "path":
-            raise ConfigError('load() takes no path; say .option("source", …).option("topic", …).load()')
+            raise ConfigError('load() takes no path; write .option("source", …).option("topic", …).load()')
         near = get_close_matches(name.lower(), names, n=1)
-        hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(OPTIONS)}"
+        hint = f"did you mean {names[near[0]]!r}?" if near else f"the options are {', '.join(OPTIONS)}"
         raise ConfigError(f"unknown option {name!r}; {hint}")
     return {names[name.lower()]: text for name, text in given.items()}
-
-
-def _check_pattern(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"the option topicsPattern={pattern!r} is no regular expression: {error}") from error
 
 
 def _columns(texts: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -193,14 +191,14 @@ def _columns(texts: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     names = tuple(name for part in texts["columns"].split(",") if (name := part.strip()))
     if not names:
-        raise ConfigError('the option "columns" is empty; name columns with commas between, or leave it out for all')
+        raise ConfigError('the option "columns" is empty; give names separated by commas, or leave it out for all')
     return names
 
 
 def _one_of(texts: Mapping[str, str], name: str, default: str, other: str) -> str:
     text = texts.get(name, default).strip().lower()
     if text not in {default, other}:
-        raise ConfigError(f"the option {name}={texts[name]!r} is unknown; there are {default} and {other}")
+        raise ConfigError(f"the option {name}={texts[name]!r} is not valid; give {default} or {other}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Topics that the options of a data source select, opened."""
+"""Topics that the options of the data source select."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from afterglow.spark.datasource.options import SourceOptions
 
 
-def connected(options: SourceOptions) -> Source:
-    """Connect to the source that options name.
+def connect_source(options: SourceOptions) -> Source:
+    """Connect to the source in the options.
 
     Raises:
         AfterglowError: It cannot be read.
@@ -27,25 +27,25 @@ def connected(options: SourceOptions) -> Source:
 
 
 @contextmanager
-def opened(options: SourceOptions) -> Iterator[list[SourceTopic]]:
-    """Connect to a source, and give the topics that hold messages: each partition by itself, none of them twice.
+def open_topics(options: SourceOptions) -> Iterator[list[SourceTopic]]:
+    """Connect to the source and open the selected topics: each partition by itself, without duplicates.
 
     Raises:
-        TopicMissing: There is no topic of a name, or none that matches the pattern.
+        TopicMissing: A topic is missing, or none matches the pattern.
         AfterglowError: The source cannot be read.
     """
-    with connected(options) as source:
-        topics = topics_of(source, options)
+    with connect_source(options) as source:
+        topics = select_topics(source, options)
         if options.topics_pattern is not None and not topics:
             raise TopicMissing(
-                f"source {options.source} has no topic that matches topicsPattern={options.topics_pattern!r}; a name "
-                "must match as a whole, such as persistent://public/default/orders-.*"
+                f"source {options.source} has no topic that matches topicsPattern={options.topics_pattern!r}; the "
+                "pattern must match a whole name, such as persistent://public/default/orders-.*"
             )
         yield topics
 
 
-def topics_of(source: Source, options: SourceOptions) -> list[SourceTopic]:
-    """The same of a source that is open; none where nothing matches the pattern."""
+def select_topics(source: Source, options: SourceOptions) -> list[SourceTopic]:
+    """The selected topics of a source; empty if none matches the pattern."""
     if options.topics_pattern is None:
         names = [name for topic in options.topics for name in source.topic(topic).partitions]
     else:
@@ -55,16 +55,13 @@ def topics_of(source: Source, options: SourceOptions) -> list[SourceTopic]:
 
 
 def _matches(pattern: re.Pattern[str], topic: TopicName) -> bool:
-    """Whether any spelling of a topic's name, or of the partitioned topic's that it belongs to, matches whole.
-
-    Topics that Pulsar keeps for itself match nothing.
-    """
-    if topic.local_name.startswith("__"):
+    """Whether the pattern matches any form of a topic's name, or of its partitioned topic's name."""
+    if topic.local_name.startswith("__"):  # system topics of Pulsar
         return False
-    return any(pattern.fullmatch(text) for name in (topic, topic.base) for text in _spellings(name))
+    return any(pattern.fullmatch(text) for name in (topic, topic.base) for text in _name_forms(name))
 
 
-def _spellings(topic: TopicName) -> list[str]:
+def _name_forms(topic: TopicName) -> list[str]:
     short = f"{topic.namespace}/{topic.local_name}"
-    at_home = str(topic.namespace) == f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"
-    return [str(topic), short, *([topic.local_name] if at_home else [])]
+    is_default = str(topic.namespace) == f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}"
+    return [str(topic), short, *([topic.local_name] if is_default else [])]

@@ -1,4 +1,4 @@
-"""The data source that Spark finds by its name."""
+"""The data source ``afterglow``, which Spark finds by its name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from afterglow.metadata.store import wall_clock_ms
+from afterglow.read.typed import TypedColumns
 from afterglow.spark.datasource.batch import BatchReader, PruningReader
 from afterglow.spark.datasource.options import SourceOptions
-from afterglow.spark.datasource.schema import Shape, check_asked, schemas_of, spark_schema, typed_schema
+from afterglow.spark.datasource.schema import OutputSchema, require_columns, schemas_of, spark_schema
 from afterglow.spark.datasource.stream import StreamReader
 from afterglow.spark.datasource.tasks import PlainErrors
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class TopicsSource(DataSource):
-    """Topics as a data source of Spark. Every method raises ``ConfigError`` where an option is wrong."""
+    """Topics as a data source of Spark. Every method raises ``ConfigError`` if an option is not valid."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(…)`` calls it."""
+        """The name for ``format(…)``."""
         return "afterglow"
 
     def schema(self) -> StructType:
@@ -33,31 +34,31 @@ class TopicsSource(DataSource):
             return spark_schema(self._typed(options) if options.decode else options.schema)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Reads once what is there."""
+        """A reader for ``spark.read``."""
         with PlainErrors():
             options = self._options()
-            shape = self._shape(options, schema)
-            return PruningReader(options, shape) if options.pushdown else BatchReader(options, shape)
+            output = self._output_schema(options, schema)
+            return PruningReader(options, output) if options.pushdown else BatchReader(options, output)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - PySpark's name
-        """Reads on and on what comes."""
+        """A reader for ``spark.readStream``."""
         with PlainErrors():
             options = self._options()
-            return StreamReader(options, self._shape(options, schema))
+            return StreamReader(options, self._output_schema(options, schema))
 
     def _options(self) -> SourceOptions:
         return SourceOptions.parse(self.options, wall_clock_ms())
 
     @staticmethod
     def _typed(options: SourceOptions) -> pa.Schema:
-        from afterglow.spark.datasource.selected_topics import opened  # noqa: PLC0415 - not for tasks
+        from afterglow.spark.datasource.selected_topics import open_topics  # noqa: PLC0415 - not needed by tasks
 
-        with opened(options) as topics:
-            return typed_schema(schemas_of(topics), options.columns)
-        raise AssertionError("unreachable: the block returns or raises")
+        with open_topics(options) as topics:
+            found: pa.Schema = TypedColumns(schemas_of(topics), options.columns).schema
+        return found
 
     @staticmethod
-    def _shape(options: SourceOptions, schema: StructType) -> Shape:
-        if not options.decode:  # else the schemas of the topics tell, which are asked for when it is planned
-            check_asked(schema, options.schema)
-        return Shape(schema)
+    def _output_schema(options: SourceOptions, schema: StructType) -> OutputSchema:
+        if not options.decode:  # with decode, the columns depend on the topics' schemas, which planning reads
+            require_columns(schema, options.schema)
+        return OutputSchema(schema)

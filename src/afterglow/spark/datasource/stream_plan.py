@@ -1,7 +1,7 @@
-"""Planning of a stream: from offset to offset over topics that grow, move and are trimmed.
+"""Planner of the micro-batches of a stream over topics that grow, are offloaded and are trimmed.
 
-An offset is a position of every topic, never a place: a batch that is planned again, after a restart or much later,
-reads the same entries from wherever they are then.
+An offset is a position in every topic, never a location: a batch that is planned again, after a restart or much later,
+reads the same entries from the copies that exist then.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from afterglow.errors import EntriesMissing, TopicMissing
 from afterglow.format.position import LATEST, Position
-from afterglow.spark.datasource.points import START, Point
+from afterglow.spark.datasource.offsets import START, Point
 from afterglow.spark.datasource.schema import schemas_for
-from afterglow.spark.datasource.selected_topics import connected, topics_of
+from afterglow.spark.datasource.selected_topics import connect_source, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,78 +25,79 @@ if TYPE_CHECKING:
     from afterglow.source.connect import SourceTopic
     from afterglow.source.directory import SourceLedger
     from afterglow.spark.datasource.options import SourceOptions
-    from afterglow.spark.datasource.schema import Shape
+    from afterglow.spark.datasource.schema import OutputSchema
     from afterglow.spark.datasource.tasks import Schemas
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """What a micro-batch may hold; None: no bound."""
+class BatchLimit:
+    """Limits of a micro-batch; None: unlimited."""
 
     size_bytes: int | None = None
-    """Of blocks, or of entries in the hot log. Kept to an entry of each topic and what blocks differ in themselves."""
+    """Of blocks, or of entries in the hot log. Approximate: entries of a block are taken to be of one size."""
     entries: int | None = None
-    """Kept."""
+    """Exact."""
 
     @property
-    def spent(self) -> bool:
+    def is_used_up(self) -> bool:
         """Whether nothing fits any more."""
         return any(bound is not None and bound <= 0 for bound in (self.size_bytes, self.entries))
 
-    def part(self, of: int) -> Limit:
-        """One of so many equal parts, at least one entry and one byte."""
-        return Limit(*(None if bound is None else max(bound // of, 1) for bound in (self.size_bytes, self.entries)))
+    def share(self, topics: int) -> BatchLimit:
+        """The equal share of each of so many topics, at least one entry and one byte."""
+        bounds = (self.size_bytes, self.entries)
+        return BatchLimit(*(None if bound is None else max(bound // topics, 1) for bound in bounds))
 
-    def less(self, size_bytes: int, entries: int) -> Limit:
-        """What is left of it."""
-        return Limit(
+    def minus(self, size_bytes: int, entries: int) -> BatchLimit:
+        """The rest of the limit."""
+        return BatchLimit(
             None if self.size_bytes is None else self.size_bytes - size_bytes,
             None if self.entries is None else self.entries - entries,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What a topic has that was not read yet."""
+class TopicBacklog:
+    """Entries of a topic that were not read yet."""
 
     topic: str
     """Full name, with the partition."""
     end: Point
-    """Where it ends."""
+    """The end of the topic."""
     entries: int
-    """About so many; at least one."""
+    """Approximate number; at least one."""
     splits: Callable[[], Iterable[Split]]
-    """The same cut, in order; made as it is looked at."""
+    """Its splits in order, planned lazily."""
 
 
-def admit(waiting: Sequence[Waiting], limit: Limit, turn: int = 0) -> dict[str, Point]:
-    """How far each topic goes in the next micro-batch; those that must wait are left out.
+def admit(backlogs: Sequence[TopicBacklog], limit: BatchLimit, turn: int = 0) -> dict[str, Point]:
+    """The end of each topic in the next micro-batch; topics that must wait for a later one are left out.
 
-    Topics with little give what they do not need to those with more. Where there are more topics than entries may be
-    read, they take turns.
+    The limit is shared fairly: topics with a small backlog leave the rest of their share to the others. If the limit
+    has fewer entries than there are topics, topics take turns.
 
     Args:
-        waiting: What there is.
-        limit: For all together.
-        turn: Goes up by one with every micro-batch.
+        backlogs: Of all topics with unread entries.
+        limit: For all topics together.
+        turn: Number of the micro-batch.
     """
-    first = turn % max(len(waiting), 1)
-    fair = None if limit.entries is None else limit.entries // max(len(waiting), 1)
+    first = turn % max(len(backlogs), 1)
+    fair = None if limit.entries is None else limit.entries // max(len(backlogs), 1)
     order = sorted(
-        [*waiting[first:], *waiting[:first]],
+        [*backlogs[first:], *backlogs[:first]],
         key=lambda topic: topic.entries if fair is None else min(topic.entries, fair),
     )
-    found: dict[str, Point] = {}
+    admitted: dict[str, Point] = {}
     for number, topic in enumerate(order):
-        if limit.spent:
+        if limit.is_used_up:
             break
-        found[topic.topic], size_bytes, entries = _reached(topic, limit.part(len(order) - number))
-        limit = limit.less(size_bytes, entries)
-    return found
+        admitted[topic.topic], size_bytes, entries = _take(topic, limit.share(len(order) - number))
+        limit = limit.minus(size_bytes, entries)
+    return admitted
 
 
-def _reached(topic: Waiting, limit: Limit) -> tuple[Point, int, int]:
-    """How far a limit reaches, and the bytes and entries up to there: at least one entry, however large it is."""
+def _take(topic: TopicBacklog, limit: BatchLimit) -> tuple[Point, int, int]:
+    """The end of what fits into a limit, with its bytes and entries: at least one entry, however large it is."""
     size_bytes = entries = 0
     for split in topic.splits():
         count = fitting = split.last - split.first + 1
@@ -113,13 +114,13 @@ def _reached(topic: Waiting, limit: Limit) -> tuple[Point, int, int]:
     return topic.end, size_bytes, entries
 
 
-LENIENT: Final = "set failOnDataLoss=false (export: --no-fail-on-data-loss)"
-"""How to go on without data that is gone."""
+IGNORE_LOSS: Final = "set failOnDataLoss=false (export: --no-fail-on-data-loss)"
+"""Advice for users who accept the loss of data."""
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """Where one topic began and ended at one moment."""
+class TopicExtent:
+    """Ledgers of one topic at one time."""
 
     topic: str
     """Full name, with the partition."""
@@ -127,23 +128,24 @@ class Extent:
     """Ids, ascending, each with the number of entries that can be read."""
 
     @classmethod
-    def of(cls, topic: str, ledgers: Iterable[SourceLedger]) -> Extent:
-        """The extent of a topic whose ledgers those are, ascending."""
-        seen: list[tuple[int, int]] = []
-        known = True  # whether the ledger before has come to an end that is known
+    def of(cls, topic: str, ledgers: Iterable[SourceLedger]) -> TopicExtent:
+        """The extent of a topic with these ledgers, ascending."""
+        readable: list[tuple[int, int]] = []
+        is_closed = True  # the ledger before this one
         for ledger in ledgers:
-            if known or ledger.entries:  # entries are in view only where all before them are
-                seen.append((ledger.ledger_id, ledger.entries))
-                known = ledger.closed_ms is not None
-        return cls(topic, tuple(seen))
+            # Entries are readable only if all entries before them are: an open ledger is the last one until then.
+            if is_closed or ledger.entries:
+                readable.append((ledger.ledger_id, ledger.entries))
+                is_closed = ledger.closed_ms is not None
+        return cls(topic, tuple(readable))
 
     @property
     def end(self) -> Point:
-        """Behind the last entry: in the last ledger, though it may be empty."""
+        """The point behind the last entry: in the last ledger, even if that is empty."""
         return Point(Position(*self.ledgers[-1])) if self.ledgers else START
 
     def entries(self, begin: Point, end: Point) -> int:
-        """How many stand from one point to another; one of which a part does counts."""
+        """Number of entries between two points; an entry of which only a part is between them counts."""
         count = 0
         for ledger_id, entries in self.ledgers:
             first = max(begin.position.entry_id, 0) if ledger_id == begin.position.ledger_id else 0
@@ -157,32 +159,33 @@ class Extent:
         return count
 
     def check(self, begin: Point) -> None:
-        """Check that nothing is gone from ``begin`` on.
+        """Verify that no entry from ``begin`` on was trimmed.
 
-        Ledgers leave a topic from its front. Where the ledger of ``begin`` has left, entries behind ``begin`` may have
-        left with it, and nothing tells any more whether it had some.
+        Topics are trimmed from their front. If the ledger of ``begin`` was trimmed, entries behind ``begin`` may have
+        been trimmed with it; whether it had any is not known any more.
 
         Raises:
-            EntriesMissing: Entries may be gone, or the topic has never reached so far.
+            EntriesMissing: Entries may be missing, or the topic ends before ``begin``.
         """
         if begin == START:
             return
         if begin > self.end:
             raise EntriesMissing(
-                f"{self.topic} was read up to {begin} and ends at {self.end} now: it was made anew, or the source is "
-                f"another one; begin anew with another checkpointLocation, or {LENIENT} to wait until it comes so far"
+                f"{self.topic} was read up to {begin} and ends at {self.end} now: it was deleted and created again, or "
+                f"the source is another one; start again with a new checkpointLocation, or {IGNORE_LOSS} to wait until "
+                "it reaches that position"
             )
         first = self.ledgers[0][0]
         if begin.position.ledger_id < first:
             raise EntriesMissing(
-                f"{self.topic} was read up to {begin} and begins at ledger {first} now: what stood between was trimmed "
-                f"before it was read; keep data longer (retention), and {LENIENT} to go on with what is left"
+                f"{self.topic} was read up to {begin} and begins at ledger {first} now: entries between them were "
+                f"trimmed before they were read; increase the retention, and {IGNORE_LOSS} to continue with the rest"
             )
 
 
 _log = logging.getLogger(__name__)
 
-_CURE: Final = f"{LENIENT} to go on without"
+_IGNORE: Final = f"{IGNORE_LOSS} to continue without them"
 
 
 class StreamPlan:
@@ -198,26 +201,26 @@ class StreamPlan:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._stack = ExitStack()
-        self._source = self._stack.enter_context(connected(options))
+        self._source = self._stack.enter_context(connect_source(options))
         self._began: Mapping[str, Point] | None = None
         self._target: Mapping[str, Point] | None = None
         self._turn = 0
-        self._told: set[tuple[str, Point]] = set()
+        self._warned: set[tuple[str, Point]] = set()
         self.latest: Mapping[str, Point] = {}
-        """Where topics ended when they were last looked at."""
+        """The end of each topic when it was last read."""
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
         self._stack.close()
 
     def begin(self) -> dict[str, Point]:
-        """Where a new query begins.
+        """The offset at which a new query begins.
 
-        Spark does not keep it, and asks again if the first batch was not finished. Where the answer would be another
-        one then, the first batch is empty: its end, which Spark does keep, is this.
+        Spark does not store it, and asks again if the first batch was not finished. If the answer could differ then,
+        as for ``latest``, the first batch is empty: its end, which Spark does store, is this offset.
 
         Raises:
-            AfterglowError: The topics cannot be found.
+            AfterglowError: The topics cannot be read.
         """
         topics = self._topics()
         if self._options.start.position == LATEST:
@@ -226,16 +229,16 @@ class StreamPlan:
         return dict.fromkeys(topics, self._options.start)
 
     def stop_growing(self) -> None:
-        """Read what is there now, and nothing that comes later."""
+        """Make the current end of the topics the end of the query."""
         topics = self._topics()
         self._target = self._ends(topics, self._extents(topics))
 
-    def end(self, begin: Mapping[str, Point], limit: Limit | None) -> dict[str, Point]:
-        """Where a micro-batch ends that begins at an offset: there where nothing is to be read.
+    def end(self, begin: Mapping[str, Point], limit: BatchLimit | None) -> dict[str, Point]:
+        """The end of the micro-batch that begins at an offset; the same offset if there is nothing to read.
 
         Raises:
-            EntriesMissing: Entries that were not read are gone, or a topic with all of them.
-            AfterglowError: The topics cannot be looked at.
+            EntriesMissing: Entries were trimmed before they were read, or a topic was deleted.
+            AfterglowError: The topics cannot be read.
         """
         topics = self._topics()
         extents = self._extents(topics)
@@ -244,63 +247,65 @@ class StreamPlan:
             began, self._began = self._began, None
             if began == begin:
                 return dict(begin)
+        starts = {name: begin.get(name, START) for name in topics}
         for name in begin.keys() - topics.keys():
-            error = EntriesMissing(f"{name} is not there any more, and was read up to {begin[name]}; {_CURE}")
-            self._lost(error, name, begin[name])
-        ahead = {
+            error = EntriesMissing(f"{name} does not exist any more, and was read up to {begin[name]}; {_IGNORE}")
+            self._on_data_loss(error, name, begin[name])
+        ends = {
             name: end
             for name, end in self.latest.items()
-            if self._follows(begin.get(name, START), extents[name], topics[name]) and end > begin.get(name, START)
+            if self._require_available(starts[name], extents[name], topics[name]) and end > starts[name]
         }
         if limit is not None:
             self._turn += 1
-            ahead = admit(
-                [
-                    Waiting(name, end, extents[name].entries(since, end), partial(self._cut, topics[name], since, end))
-                    for name, end in ahead.items()
-                    for since in (begin.get(name, START),)
-                ],
-                limit,
-                self._turn,
-            )
-        decided = {name: self._decided(topics[name], begin.get(name, START), end) for name, end in ahead.items()}
+            backlogs = [
+                TopicBacklog(
+                    name,
+                    end,
+                    extents[name].entries(starts[name], end),
+                    partial(self._splits, topics[name], starts[name], end),
+                )
+                for name, end in ends.items()
+            ]
+            ends = admit(backlogs, limit, self._turn)
+        decided = {name: self._before_open_transactions(topics[name], starts[name], end) for name, end in ends.items()}
         return {**begin, **decided}
 
     def splits(self, begin: Mapping[str, Point], end: Mapping[str, Point]) -> Iterator[Split]:
-        """What stands between two offsets, in the order of topic and position.
+        """The splits between two offsets, in the order of topic and position.
 
         Raises:
-            EntriesMissing: Entries are gone that were to be read.
-            AfterglowError: The topics cannot be looked at.
+            EntriesMissing: Entries between them were trimmed, or a topic was deleted.
+            AfterglowError: The topics cannot be read.
         """
-        self._began = None  # a batch is under way: its end is on record
+        self._began = None  # Spark has stored the end of the batch
         for name, until in end.items():
             since = begin.get(name, START)
             if since >= until:
                 continue
             try:
                 topic = self._source.topic(name)
-                extent = Extent.of(name, topic.ledgers())
+                extent = TopicExtent.of(name, topic.ledgers())
             except TopicMissing as error:
-                gone = EntriesMissing(f"{name} was to be read from {since} to {until}: {error}; {_CURE}")
-                self._lost(gone, name, since)
+                missing = EntriesMissing(f"{name} cannot be read from {since} to {until}: {error}; {_IGNORE}")
+                self._on_data_loss(missing, name, since)
                 continue
-            self._follows(since, extent, topic)
-            self._follows(until, extent, topic)
-            yield from self._cut(topic, since, until)
+            self._require_available(since, extent, topic)
+            self._require_available(until, extent, topic)
+            yield from self._splits(topic, since, until)
 
-    def schemas(self, shape: Shape) -> Schemas | None:
-        """What values are decoded by, in all topics alike; see :func:`schemas_for`."""
-        return schemas_for(self._options, self._topics().values(), shape) if self._options.decode else None
+    def schemas(self, output: OutputSchema) -> Schemas | None:
+        """Schemas of all topics, by which values are decoded; see :func:`schemas_for`."""
+        return schemas_for(self._options, self._topics().values(), output) if self._options.decode else None
 
-    def _decided(self, topic: SourceTopic, begin: Point, end: Point) -> Point:
-        """An end that stands before all messages of transactions that are open: once committed, they must follow."""
+    def _before_open_transactions(self, topic: SourceTopic, begin: Point, end: Point) -> Point:
+        """Limit an end to the first message of an open transaction: once committed, its messages must be read."""
         if self._options.include == "entries":
-            return end  # these come as they are
+            return end  # raw entries do not depend on transactions
         first = topic.first_undecided(begin.position, end.position.next() if end.batch else end.position)
         return end if first is None else max(begin, min(end, Point(first)))
 
-    def _cut(self, topic: SourceTopic, begin: Point, end: Point) -> Iterator[Split]:
+    def _splits(self, topic: SourceTopic, begin: Point, end: Point) -> Iterator[Split]:
         options = self._options
         return topic.splits(
             start=str(begin),
@@ -314,18 +319,18 @@ class StreamPlan:
     # --- topics ---
 
     def _topics(self) -> dict[str, SourceTopic]:
-        """Those of now: partitions and topics are found that came later."""
-        return {topic.name: topic for topic in topics_of(self._source, self._options)}
+        """The current topics, with partitions and topics that were added since the last batch."""
+        return {topic.name: topic for topic in select_topics(self._source, self._options)}
 
     @staticmethod
-    def _extents(topics: Mapping[str, SourceTopic]) -> dict[str, Extent]:
-        return {name: Extent.of(name, topic.ledgers()) for name, topic in topics.items()}
+    def _extents(topics: Mapping[str, SourceTopic]) -> dict[str, TopicExtent]:
+        return {name: TopicExtent.of(name, topic.ledgers()) for name, topic in topics.items()}
 
-    def _ends(self, topics: Mapping[str, SourceTopic], extents: Mapping[str, Extent]) -> dict[str, Point]:
-        """Where topics end: not behind the option, nor behind what was there if the query is to end there.
+    def _ends(self, topics: Mapping[str, SourceTopic], extents: Mapping[str, TopicExtent]) -> dict[str, Point]:
+        """The ends of topics, limited by the option ``end`` and by the end of a query that reads available data only.
 
-        Where tiers alone are read, not behind an entry that none has either: it may come there, and a stream does not
-        go back.
+        With ``hot=skip`` a topic ends before the first entry that no tier has: the entry may be offloaded later, and a
+        stream does not go back.
         """
         ends = {name: extent.end for name, extent in extents.items()}
         if self._options.hot == "skip":
@@ -337,28 +342,28 @@ class StreamPlan:
             ends = {name: min(end, self._target[name]) for name, end in ends.items() if name in self._target}
         return ends
 
-    # --- what is gone ---
+    # --- data loss ---
 
-    def _follows(self, point: Point, extent: Extent, topic: SourceTopic) -> bool:
-        """Make sure that nothing is gone behind a point; returns True."""
+    def _require_available(self, point: Point, extent: TopicExtent, topic: SourceTopic) -> bool:
+        """Verify that no entry behind a point was trimmed; returns True."""
         options = self._options
-        if point == options.end:  # need not be a place of the topic
+        if point == options.end:  # the option need not be a position of the topic
             return True
-        is_start = point == options.start  # which somebody has written down; the stream has not come there by itself
+        is_option = point == options.start  # given by the user, not reached by the stream
         try:
-            if is_start:
+            if is_option:
                 topic.check_range(str(point), fail_on_data_loss=True)
             else:
                 extent.check(point)
         except EntriesMissing as error:
-            self._lost(error, extent.topic, point, by_default=not is_start)
+            self._on_data_loss(error, extent.topic, point, by_default=not is_option)
         return True
 
-    def _lost(self, error: EntriesMissing, topic: str, point: Point, *, by_default: bool = True) -> None:
-        """Fail because of what is gone, or go on without; ``by_default``: which, where no option says it."""
+    def _on_data_loss(self, error: EntriesMissing, topic: str, point: Point, *, by_default: bool = True) -> None:
+        """Raise the error, or log it and continue; ``by_default``: whether to raise without ``failOnDataLoss``."""
         given = self._options.fail_on_data_loss
         if by_default if given is None else given:
             raise error
-        if (topic, point) not in self._told:  # it stays so, trigger after trigger
-            self._told.add((topic, point))
-            _log.warning("goes on with what is left: %s", error)
+        if (topic, point) not in self._warned:  # once, not with every trigger
+            self._warned.add((topic, point))
+            _log.warning("continuing after data loss: %s", error)

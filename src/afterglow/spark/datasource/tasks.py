@@ -1,6 +1,6 @@
-"""Reading in a task of a Spark job: what a partition of a DataFrame holds, and the rows that come of it.
+"""Reads in Spark tasks: partitions of a DataFrame, and their rows.
 
-Partitions travel to the tasks and hold no secrets: a task takes credentials from the environment of its own process.
+Partitions are pickled for the tasks and hold no secrets: a task takes credentials from the environment of its process.
 """
 
 from __future__ import annotations
@@ -26,88 +26,87 @@ if TYPE_CHECKING:
     from afterglow.format.schema import SchemaVersion
     from afterglow.read.split_reader import Include
     from afterglow.read.splits import Split
-    from afterglow.spark.datasource.schema import Shape
+    from afterglow.spark.datasource.schema import OutputSchema
 
     Schemas: TypeAlias = Mapping[str, tuple[SchemaVersion, ...]]
     """Versions of schemas, oldest first, by the full name of a topic without its partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one task reads."""
+class PartitionSplits:
+    """The splits that one task reads."""
 
     splits: tuple[Split, ...]
     schemas: Schemas | None
-    """What values are decoded by; None: they are given as they are."""
+    """Schemas by which values are decoded; None: they are not decoded."""
 
 
-def pack(splits: Iterable[Split], partition_bytes: int, schemas: Schemas | None = None) -> list[InputPartition]:
-    """Splits as partitions of a DataFrame, in order: each holds splits up to a size, and one at least.
+def pack_splits(splits: Iterable[Split], partition_bytes: int, schemas: Schemas | None = None) -> list[InputPartition]:
+    """Pack splits into partitions of a DataFrame, in order: each holds splits up to a size, and at least one.
 
-    No splits make one partition that holds none: Spark replaces an empty list by a partition without a value, which is
-    also what it makes of a plan that failed with ``NotImplementedError``.
+    Without splits the result is one empty partition: Spark replaces an empty list by a partition without a value, as it
+    does for a plan that failed with ``NotImplementedError``.
     """
     packed: list[list[Split]] = []
-    room = 0
+    left_bytes = 0
     for split in splits:
-        if not packed or split.size_bytes > room:
+        if not packed or split.size_bytes > left_bytes:
             packed.append([])
-            room = partition_bytes
+            left_bytes = partition_bytes
         packed[-1].append(split)
-        room -= split.size_bytes
-    return [InputPartition(Share(tuple(together), schemas)) for together in packed or [[]]]
+        left_bytes -= split.size_bytes
+    return [InputPartition(PartitionSplits(tuple(group), schemas)) for group in packed or [[]]]
 
 
-def read_partition(partition: InputPartition, shape: Shape, include: Include) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition, output: OutputSchema, include: Include) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in order.
 
     Args:
-        partition: Of :func:`pack`.
-        shape: Columns and their form.
+        partition: Of :func:`pack_splits`.
+        output: Columns and their types.
         include: Messages or raw entries.
 
     Raises:
-        AfterglowError: They cannot be read; batches before that are good. Or the partition is not one of :func:`pack`.
+        AfterglowError: They cannot be read, though batches before the error are valid; or the partition is not one of
+            :func:`pack_splits`.
     """
     with PlainErrors():
-        share: object = partition.value
-        if not isinstance(share, Share):
+        planned: object = partition.value
+        if not isinstance(planned, PartitionSplits):
             raise AfterglowError(
-                f"a partition was not planned: {share!r}; planning the query failed, and its error was lost: "
+                f"a partition was not planned: {planned!r}; planning the query failed, and its error was lost: "
                 "see the log of Spark's driver"
             )
-        yield from shape.of(_typed(share, shape) if share.schemas is not None else _plain(share, shape, include))
+        yield from output.convert(_batches(planned, output, include))
 
 
-def _plain(share: Share, shape: Shape, include: Include) -> Iterator[pa.RecordBatch]:
-    for split in share.splits:
-        yield from _reader().batches(split, shape.columns, include)
-
-
-def _typed(share: Share, shape: Shape) -> Iterator[pa.RecordBatch]:
-    assert share.schemas is not None
-    typed = TypedColumns(share.schemas, shape.columns)
-    for split in share.splits:
+def _batches(planned: PartitionSplits, output: OutputSchema, include: Include) -> Iterator[pa.RecordBatch]:
+    if planned.schemas is None:
+        for split in planned.splits:
+            yield from _reader().batches(split, output.columns, include)
+        return
+    typed = TypedColumns(planned.schemas, output.columns)
+    for split in planned.splits:
         topic = topic_of_schema(split.topic)
         for batch in _reader().batches(split, typed.needed):
             yield from typed.of(batch, topic)
 
 
 def topic_of_schema(topic: str) -> str:
-    """The name that a topic's schemas are kept under: partitions share them."""
+    """The name under which a topic's schemas are stored: all partitions share them."""
     return str(TopicName.parse(topic).base)
 
 
 @cache
 def _reader() -> SplitReader:
-    """One for all tasks of a worker, which is used again: opened objects and connections stay."""
+    """One reader for all tasks of a worker, which Spark reuses: objects and connections stay open."""
     return SplitReader(load_conf(environ=os.environ))
 
 
 class PlainErrors:
-    """Raises errors of ours without the stacks below them: Spark prints every line, and the message says all.
+    """Raises errors of ours without their stacks: Spark prints every line, and the message is sufficient.
 
-    A ``NotImplementedError`` of a library becomes one of ours: PySpark takes it for an answer, not for a failure.
+    A ``NotImplementedError`` of a library becomes one of ours: PySpark does not treat it as a failure.
     """
 
     def __enter__(self) -> None: ...

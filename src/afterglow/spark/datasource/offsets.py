@@ -1,4 +1,4 @@
-"""Points of a topic at which reading begins or ends; the offsets of streams are these, kept by Spark as JSON."""
+"""Offsets of streams, which Spark keeps as JSON: a point of every topic."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Offsets: TypeAlias = Mapping[str, "Point"]
-    """By full name, each partition by itself. A topic that is not there was not read at all."""
+    """By full name of the topic or partition. A topic that is missing was not read at all."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """Before a message of a topic. Points order as the topic does."""
+    """A point before a message of a topic. Points have the order of the topic."""
 
     position: Position
     """The entry."""
     batch: int = 0
-    """Number of the message in it; 0 is before the entry."""
+    """Index of the message in the entry's batch; 0 is before the entry."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``LEDGER:ENTRY[:BATCH]``, ``earliest`` or ``latest``.
+        """Parse ``LEDGER:ENTRY[:BATCH]``, ``earliest`` or ``latest``.
 
         Raises:
             InvalidName: It is none of these.
@@ -45,23 +45,21 @@ class Point:
 
 START: Final = Point(EARLIEST)
 """Before every message."""
-
-
-_START = "earliest"
+_START: Final = "earliest"
 
 
 def to_json(offsets: Offsets) -> dict[str, str]:
-    """Offsets as Spark keeps them: ``LEDGER:ENTRY:BATCH`` of the first message that was not read."""
+    """Encode offsets: ``LEDGER:ENTRY:BATCH`` of the first message that was not read."""
     return {name: _START if point == START else str(point) for name, point in offsets.items()}
 
 
 def from_json(stored: Mapping[str, object]) -> dict[str, Point]:
-    """Offsets as Spark gives them back.
+    """Decode offsets.
 
     Raises:
-        CorruptMetadata: Something else than this source has written them.
+        CorruptMetadata: They are not offsets of this source.
     """
     try:
         return {name: Point.parse(str(text)) for name, text in stored.items()}
     except InvalidName as error:
-        raise CorruptMetadata(f"the checkpoint's offset is none of this source: {error}") from error
+        raise CorruptMetadata(f"the checkpoint's offset is not one of this source: {error}") from error
