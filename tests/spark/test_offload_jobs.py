@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.support.shared_spark import SharedSpark
 
-    from afterglow.offload.task_dispatch import JobCounts
     from afterglow.offload.task import PartResult, Task
     from afterglow.offload.task_dispatch import JobCounts
 
