@@ -50,7 +50,7 @@ def tier_of(admin: Admin, topic: str = "acme/orders/persistent/t") -> str:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_tenants_admin_names_no_tier_but_the_servers_own(admin: Admin, tmp_path: Path, level: str) -> None:
+def test_a_tenant_admin_may_only_name_the_servers_own_tier(admin: Admin, tmp_path: Path, level: str) -> None:
     before = admin.state()
     for fields in (
         elsewhere(tmp_path),
@@ -81,7 +81,7 @@ def test_a_superuser_names_any_and_it_stays_when_others_change_the_rest(
     assert as_role(admin, "boss", "POST", level, chosen).status == 403
 
 
-def test_a_topic_goes_back_to_the_tier_of_its_namespace(admin: Admin, tmp_path: Path) -> None:
+def test_a_topic_may_return_to_the_tier_of_its_namespace(admin: Admin, tmp_path: Path) -> None:
     chosen, special = elsewhere(tmp_path), elsewhere(tmp_path / "special")
     namespace, topic = LEVELS
     assert as_role(admin, "root", "POST", namespace, chosen).status == 204
@@ -104,7 +104,7 @@ def test_a_namespace_does_not_complete_the_location_of_a_topic(start: Callable[.
     assert "s3://other at http://archive" in answer.reason
 
 
-def test_an_entry_of_allowed_tiers_opens_what_lies_below_it(start: Callable[..., Admin], tmp_path: Path) -> None:
+def test_an_entry_of_allowed_tiers_allows_locations_below_it(start: Callable[..., Admin], tmp_path: Path) -> None:
     admin = begin(start, **SECURE, allowed_tiers=(tmp_path.as_uri(), "s3://archive/acme"))
     for level in LEVELS:
         assert as_role(admin, "boss", "POST", level, elsewhere(tmp_path)).status == 204
@@ -132,7 +132,7 @@ def test_a_namespace_is_not_created_with_a_tier_that_is_not_allowed(admin: Admin
     ],
     ids=["no authentication", "no superusers", "admin of a tenant", "superuser"],
 )
-def test_without_authorization_whoever_counts_as_a_superuser_names_any(
+def test_without_authorization_a_superuser_may_name_any_tier(
     start: Callable[..., Admin], tmp_path: Path, settings: dict[str, Any], role: str | None, status: int
 ) -> None:
     admin = begin(start, **{"super_user_roles": (), "authorization_enabled": False, **settings})
@@ -140,7 +140,7 @@ def test_without_authorization_whoever_counts_as_a_superuser_names_any(
         assert as_role(admin, role, "POST", level, elsewhere(tmp_path)).status == status
 
 
-def test_no_call_of_a_tenants_admin_leads_to_another_tier(admin: Admin, tmp_path: Path) -> None:
+def test_no_call_lets_a_tenant_admin_name_another_tier(admin: Admin, tmp_path: Path) -> None:
     fields = elsewhere(tmp_path)
     parts = {"tenant": "acme", "namespace": "orders", "topic": "t"}
     bodies = (fields, {"offload_policies": fields, "offloadPolicies": fields}, fields["fileSystemURI"], [fields])

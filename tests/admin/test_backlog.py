@@ -30,7 +30,7 @@ def write(admin: Admin, count: int, time_ms: int, topic: str = "t") -> None:
         admin.write(encode_entry(metadata, b"x"), f"public/default/persistent/{topic}")
 
 
-def test_what_is_old_expires_for_one_subscription_or_for_all(start: Callable[..., Admin]) -> None:
+def test_old_messages_expire_for_one_subscription_or_for_all(start: Callable[..., Admin]) -> None:
     admin = start(**BY_PUBLISH_TIME)
     for name in "sab":
         admin.do("PUT", f"{TOPIC}/subscription/{name}")

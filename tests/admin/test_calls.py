@@ -47,7 +47,7 @@ TTL = "/admin/v2/namespaces/public/default/messageTTL"
         b'{"a":' * 5_000,
     ],
 )
-def test_a_body_that_is_no_json_is_refused(admin: Admin, body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(admin: Admin, body: bytes) -> None:
     answer = admin.send("POST", TTL, body)
     assert answer.status == 400
     assert answer.reason
@@ -88,7 +88,7 @@ def test_a_schema_may_have_a_longer_body(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 100_000, ["x"] * 100_000, {"a": ["b"] * 100_000}, 10**400])
-def test_a_long_value_is_cut_in_messages(value: object) -> None:
+def test_a_long_value_is_truncated_in_messages(value: object) -> None:
     image = values.shown(value)
     assert image == f"{json.dumps(value)[:77]}..."
 
@@ -120,7 +120,7 @@ def test_head_is_get_without_a_body(admin: Admin) -> None:
     assert admin.call("HEAD", "tenants/nobody").status == 404
 
 
-def test_a_fault_inside_is_logged_and_not_told(
+def test_an_internal_error_is_logged_and_not_returned(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_self: object, _path: str) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def test_a_fault_inside_is_logged_and_not_told(
     assert "GET /admin/v2/tenants" in caplog.text
 
 
-def test_metadata_out_of_reach_is_no_fault_of_the_broker(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_metadata_store_is_answered_with_503(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(_self: object, _path: str) -> tuple[str, ...]:
         raise MetadataUnavailable("the metadata store cannot be reached")
 
@@ -147,7 +147,9 @@ def test_metadata_out_of_reach_is_no_fault_of_the_broker(admin: Admin, monkeypat
     admin.get("tenants")
 
 
-def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_disconnects_within_a_body_leaves_no_trace(
+    admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
     before = admin.state()
     with caplog.at_level(logging.WARNING):
         with socket.create_connection(("127.0.0.1", admin.port)) as caller:
@@ -158,7 +160,7 @@ def test_a_caller_that_leaves_in_the_middle_leaves_no_trace(admin: Admin, caplog
     assert caplog.records == []
 
 
-def test_a_call_that_waits_for_metadata_holds_up_no_other(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_waits_for_metadata_does_not_block_others(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, go_on = threading.Event(), threading.Event()
     children = MemoryMetadataStore.children
 

@@ -17,7 +17,7 @@ def ok(admin: Admin, method: str, path: str, body: object = None) -> None:
     assert (answer.status, answer.body) == (200, b""), answer
 
 
-def test_another_cluster_is_known_as_long_as_its_record_is_there(admin: Admin) -> None:
+def test_another_cluster_exists_while_it_has_a_record(admin: Admin) -> None:
     ok(admin, "PUT", "clusters/mars", {**MARS, "authenticationParameters": "token:secret"})
     assert admin.get("clusters") == ["mars", "standalone"]
     shown = admin.get("clusters/mars")
@@ -47,7 +47,7 @@ def test_parameters_of_a_plugin_are_shown_masked(admin: Admin) -> None:
     assert kept["brokerClientSslFactoryPluginParams"] == given["brokerClientSslFactoryPluginParams"]
 
 
-def test_a_mask_is_no_secret(admin: Admin) -> None:
+def test_a_mask_without_a_stored_secret_is_refused(admin: Admin) -> None:
     before, masked = admin.state(), {**MARS, "authenticationParameters": "********"}
     assert "send the secret" in admin.refused(412, "PUT", "clusters/mars", masked)
     assert admin.state() == before
@@ -71,7 +71,7 @@ def test_a_mask_is_no_secret(admin: Admin) -> None:
         (412, "DELETE", "clusters/standalone", None),
     ],
 )
-def test_what_cannot_be_is_refused(admin: Admin, status: int, method: str, path: str, body: object) -> None:
+def test_invalid_values_are_refused(admin: Admin, status: int, method: str, path: str, body: object) -> None:
     before = admin.state()
     admin.refused(status, method, path, body)
     assert admin.state() == before
@@ -108,14 +108,14 @@ def test_no_setting_changes_while_the_broker_runs(admin: Admin) -> None:
     admin.refused(412, "DELETE", "brokers/configuration/maxMessageSize")
 
 
-def test_health_is_told_for_this_broker(admin: Admin) -> None:
+def test_health_is_answered_for_this_broker(admin: Admin) -> None:
     for query in ("", "?topicVersion=V2", f"?brokerId={broker(admin)}"):
         assert admin.call("GET", f"brokers/health{query}").body == b"ok"
     admin.refused(400, "GET", "brokers/health?topicVersion=V3")
     admin.refused(404, "GET", "brokers/health?brokerId=elsewhere:1")
 
 
-def test_a_broker_is_shut_down_by_whoever_runs_it(admin: Admin) -> None:
+def test_a_broker_is_shut_down_by_its_process(admin: Admin) -> None:
     assert "another program" in admin.refused(412, "POST", "brokers/shutdown")
     asked = threading.Event()
     admin.server.on_shutdown = asked.set

@@ -42,7 +42,7 @@ def keys(value: Any) -> set[str]:
 @pytest.mark.parametrize(
     "path", ["/console", "/console/", "/console/main.js", "/console/console.css", "/console/icon.svg"]
 )
-def test_files_are_served_under_a_policy_that_lets_nothing_else_in(shared: Admin, path: str) -> None:
+def test_files_have_a_strict_content_security_policy(shared: Admin, path: str) -> None:
     answer = shared.call("GET", path)
     assert answer.status == 200
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
@@ -84,7 +84,7 @@ def test_every_file_that_is_asked_for_is_there_and_every_file_is_asked_for() -> 
     assert asked == set(FILES) - {"index.html"}
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_stands_in_the_line() -> None:
+def test_the_page_has_no_external_and_no_inline_content() -> None:
     for name, text in {**SCRIPTS, "page": PAGE, "style": STYLE}.items():
         addresses = set(re.findall(r"\w+://[^\s\"'`]+", text)) - {"http://www.w3.org/2000/svg"}
         assert all(found.startswith("persistent://") for found in addresses), (name, addresses)
@@ -93,7 +93,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_stands_in_the_line() -> None:
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", ALL_SCRIPTS) == []
 
 
-def test_every_name_that_is_brought_is_given() -> None:
+def test_every_imported_name_is_exported() -> None:
     for name, text in SCRIPTS.items():
         for names, source in re.findall(r'import \{ ([^}]+) \} from "\./([^"]+)"', text):
             for brought in names.split(", "):
@@ -116,7 +116,7 @@ def test_the_files_are_in_the_wheel() -> None:
         *(("on-ember", "ember-fill"), ("on-sand", "sand"), ("on-dusk", "dusk-fill"), ("on-dusk", "alarm-fill")),
     ],
 )
-def test_text_stands_out_from_its_ground_by_day_and_by_night(text: str, ground: str) -> None:
+def test_text_has_enough_contrast_in_both_themes(text: str, ground: str) -> None:
     colours = {
         name: (day, night) for name, day, night in re.findall(r"--([\w-]+): light-dark\(#(\w{6}), #(\w{6})\);", STYLE)
     }
@@ -243,7 +243,7 @@ def test_the_log_has_both_lanes_and_the_subscriptions(answers: dict[str, Any]) -
     assert log["first_ms"] <= log["now_ms"]
 
 
-def test_the_tail_of_a_log_leaves_out_what_lies_before(answers: dict[str, Any]) -> None:
+def test_the_tail_of_a_log_omits_earlier_ledgers(answers: dict[str, Any]) -> None:
     log, tail, (_, second) = answers["log"], answers["tail"], answers["ledgers"]
     assert [row["ledger_id"] for row in tail["ledgers"]] == [row["ledger_id"] for row in log["ledgers"][1:]]
     assert [found["id"] for found in tail["objects"]] == [found["id"] for found in log["objects"][1:]]
@@ -251,7 +251,7 @@ def test_the_tail_of_a_log_leaves_out_what_lies_before(answers: dict[str, Any]) 
     assert (tail["entries"], tail["first_ledger_id"]) == (log["entries"], log["first_ledger_id"])
 
 
-def test_a_question_that_makes_no_sense_is_refused(answers: dict[str, Any]) -> None:
+def test_malformed_parameters_are_refused(answers: dict[str, Any]) -> None:
     assert answers["bad"] == [400, 400, 400]
     assert answers["partitioned"] == 404
 

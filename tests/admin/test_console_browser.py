@@ -215,7 +215,9 @@ def test_an_offload_is_triggered(served: Served, shop: Shop, open_page: Callable
     expect(page.locator(".inspector")).to_contain_text(shop.get("segments")[0]["key"])
 
 
-def test_whole_ledgers_go_but_for_what_is_to_stay(served: Served, shop: Shop, open_page: Callable[..., Page]) -> None:
+def test_whole_ledgers_before_the_position_are_offloaded(
+    served: Served, shop: Shop, open_page: Callable[..., Page]
+) -> None:
     served.admin("POST", f"{shop.path}/offloadPolicies", {"streamingOffloadEnabled": False})
     for _ in range(3):
         shop.write_ledger()
@@ -237,7 +239,9 @@ def test_whole_ledgers_go_but_for_what_is_to_stay(served: Served, shop: Shop, op
     assert [row["offloaded"] for row in shop.get("internalStats")["ledgers"]] == [True, True, False, False]
 
 
-def test_a_policy_is_changed_and_given_back(served: Served, shop: Shop, open_page: Callable[..., Page]) -> None:
+def test_a_policy_is_changed_and_removed_in_the_page(
+    served: Served, shop: Shop, open_page: Callable[..., Page]
+) -> None:
     page = open_page(served.admin_url, shop.address)
     row = page.locator(".policy > div", has_text="Segment size")
     expect(row).to_contain_text("64 MiB")
@@ -271,7 +275,7 @@ def test_a_refusal_shows_the_brokers_reason(served: Served, shop: Shop, open_pag
     assert shop.get("offloadPolicies") is None
 
 
-def test_a_subscription_is_sought(served: Served, shop: Shop, open_page: Callable[..., Page]) -> None:
+def test_a_subscription_is_reset_in_the_page(served: Served, shop: Shop, open_page: Callable[..., Page]) -> None:
     shop.write(10)
     shop.acknowledge(10)
     until(lambda: shop.get("stats")["subscriptions"]["fulfilment"]["msgBacklog"] == 0)
@@ -303,7 +307,7 @@ def test_a_subscription_is_sought(served: Served, shop: Shop, open_page: Callabl
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (PHONE, "dark"), (WIDE, "dark")])
-def test_it_fits_a_phone_and_the_night(
+def test_the_page_fits_a_phone_and_the_dark_theme(
     served: Served, shop: Shop, open_page: Callable[..., Page], size: dict[str, int], scheme: str
 ) -> None:
     shop.write(25)
@@ -344,7 +348,7 @@ def test_a_partitioned_topic_is_one_row_and_shows_its_partitions(
 # --- what seldom happens ----------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_falls_silent_leaves_the_page_as_it_is(
+def test_the_page_stays_when_the_broker_does_not_answer(
     served: Served, shop: Shop, open_page: Callable[..., Page]
 ) -> None:
     shop.write(3)
@@ -360,14 +364,16 @@ def test_a_broker_that_falls_silent_leaves_the_page_as_it_is(
     expect(page.locator("#live")).to_have_text("Live")
 
 
-def test_a_topic_that_is_not_there_is_said_to_be_none(served: Served, open_page: Callable[..., Page]) -> None:
+def test_a_missing_topic_is_answered_with_404(served: Served, open_page: Callable[..., Page]) -> None:
     page = open_page(served.admin_url, "#/topic/public/default/none")
     expect(page.locator("main")).to_contain_text("does not exist")
     page.get_by_role("link", name="All topics").click()
     expect(page.get_by_role("searchbox")).to_be_visible()
 
 
-def test_a_broker_that_wants_a_token_is_given_one(start: Callable[..., Admin], open_page: Callable[..., Page]) -> None:
+def test_the_page_asks_for_a_token_if_the_broker_needs_one(
+    start: Callable[..., Admin], open_page: Callable[..., Page]
+) -> None:
     admin = start(**SECURE)
     page = open_page(f"http://127.0.0.1:{admin.port}")
     dialog = page.get_by_role("dialog")
@@ -391,7 +397,7 @@ def test_markup_in_names_is_text(start: Callable[..., Admin], open_page: Callabl
     assert page.locator("main img").count() == 0
 
 
-def test_a_thousand_topics_come_a_page_at_a_time(start: Callable[..., Admin], open_page: Callable[..., Page]) -> None:
+def test_a_thousand_topics_are_paged(start: Callable[..., Admin], open_page: Callable[..., Page]) -> None:
     admin = start()
     for index in range(1000):
         admin.service.store.open(f"public/default/persistent/t-{index:04}")

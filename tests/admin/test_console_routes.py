@@ -63,7 +63,7 @@ def test_figures_are_those_of_the_statistics(admin: Admin) -> None:
     assert (found["backlog"], found["subscriptions"], found["open"]) == (3, 1, True)
 
 
-def test_topics_that_nobody_uses_are_not_opened(admin: Admin) -> None:
+def test_idle_topics_are_not_opened(admin: Admin) -> None:
     admin.write_ledgers(2, "public/default/persistent/stays")
     admin.get("persistent/public/default/stays/stats")
     admin.do("PUT", "persistent/public/default/stays/unload")
@@ -75,7 +75,7 @@ def test_topics_that_nobody_uses_are_not_opened(admin: Admin) -> None:
     assert {ledger.name for ledger in admin.service.store.all_opened()} == opened
 
 
-def test_partitions_are_one_topic_and_can_be_had_apart(admin: Admin) -> None:
+def test_partitions_are_one_topic_and_can_be_listed(admin: Admin) -> None:
     for index in range(2):
         admin.write_entries(index + 1, f"public/default/persistent/parted-partition-{index}")
     # named like a partition, and none
@@ -107,14 +107,14 @@ def test_pages_are_filtered_sorted_and_cut(admin: Admin) -> None:
     assert found["totals"]["entries"] == 3
 
 
-def test_a_question_that_makes_no_sense_is_refused(shared: Admin) -> None:
+def test_malformed_parameters_are_refused(shared: Admin) -> None:
     for query in ("sort=age", "limit=1001", "limit=-1", "offset=x", "descending=2"):
         answer = shared.call("GET", f"afterglow/topics?{query}")
         assert answer.status in {400, 412}
         assert query.split("=", maxsplit=1)[0] in answer.reason
 
 
-def test_a_look_is_kept_for_a_moment_and_rates_are_those_since(shared: Admin) -> None:
+def test_a_snapshot_is_cached_briefly_and_rates_are_measured_since(shared: Admin) -> None:
     shared.call("PUT", "persistent/public/default/looked-at")
     shared.get("persistent/public/default/looked-at/stats")
     clock = [0.0]
@@ -129,7 +129,7 @@ def test_a_look_is_kept_for_a_moment_and_rates_are_those_since(shared: Admin) ->
     assert (row.messages_in_per_second, row.bytes_in_per_second) == (2.0, 20.0)
 
 
-def test_a_topic_that_fails_is_told_apart(admin: Admin) -> None:
+def test_a_failing_topic_is_marked(admin: Admin) -> None:
     admin.write_ledgers(1, "public/default/persistent/streams")
     admin.offloading.tier.rmdir()
     offload(admin, "streams")

@@ -93,7 +93,7 @@ def test_every_query_of_the_dashboard_asks_for_what_is_emitted(emitted: dict[str
             assert asked | grouped <= emitted[name], (query, name)
 
 
-def test_the_places_of_panels_do_not_overlap() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)

@@ -96,13 +96,13 @@ def test_every_field_has_its_header() -> None:
     }
 
 
-def test_what_is_not_set_has_no_header() -> None:
+def test_an_unset_field_has_no_header() -> None:
     assert set(shown(message())) == {
         "Message-ID", "PROPERTY", "publish-time", "Is-Encrypted", "producer-name", "sequence-id", "txn-uncommitted",
     }  # fmt: skip
 
 
-def test_some_headers_come_more_than_once() -> None:
+def test_some_headers_repeat() -> None:
     found = headers_of(Position(0, 0), entry(message(replicate_to=["a", "b"])), 0)
     assert [value for name, value in found if name == "X-Pulsar-replicated-to"] == ["a", "b"]
 
@@ -121,12 +121,12 @@ def test_a_key_that_no_header_can_carry_is_encoded(key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["p\r\nX-Evil: 1", "日本", "\x00\x7f\x85", " p "])
-def test_text_of_a_producer_ends_no_line(text: str) -> None:
+def test_text_of_a_producer_cannot_end_a_header_line(text: str) -> None:
     found = shown(message(producer_name=text, uuid=text, replicate_to=[text], encryption_algo=text))
     assert found["producer-name"] == found["uuid"] == found["replicated-to"] == found["encryption-algo"]
 
 
-def test_text_that_is_no_unicode_is_shown_as_far_as_it_is() -> None:
+def test_text_that_is_not_unicode_is_shown_with_replacements() -> None:
     data = message(uuid="good").SerializeToString().replace(b"good", b"\xff\xfeod")
     torn = decode_entry(len(data).to_bytes(4, "big") + data)
     assert shown(torn.metadata)["uuid"] == "??od"
@@ -144,7 +144,7 @@ def test_a_time_beyond_all_dates_is_written_as_java_does(moment: int, written: s
     assert shown(message(event_time=moment))["event-time"] == written
 
 
-def test_a_payload_is_decompressed_unless_it_is_sealed_or_a_piece() -> None:
+def test_a_payload_is_decompressed_unless_it_is_encrypted_or_a_chunk() -> None:
     packed = compress(Codec.ZSTD, b"x" * 1000)
     assert bytes(payload_of(entry(message(compression=3, uncompressed_size=1000), packed), LIMIT)) == b"x" * 1000
     piece = message(compression=3, uncompressed_size=1000, num_chunks_from_msg=2, chunk_id=0, uuid="u")
@@ -174,7 +174,7 @@ def test_a_payload_that_claims_more_than_a_message_may_have_is_not_decompressed(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_payload_that_holds_more_than_it_claims_is_refused_unread(codec: Codec) -> None:
+def test_a_payload_larger_than_it_claims_is_refused(codec: Codec) -> None:
     bomb = compress(codec, bytes(64 << 20))
     tracemalloc.start()
     try:

@@ -126,7 +126,7 @@ def calls(draw: st.DrawFn) -> tuple[str, str]:
 @pytest.mark.parametrize("shared", [False, True], indirect=True, ids=["no tier", "a tier"])
 @given(call=calls(), body=BODIES)
 @settings(max_examples=2 * (settings().max_examples or 0))
-def test_whatever_is_sent_is_answered_and_what_is_refused_changes_nothing(
+def test_every_request_is_answered_and_a_refused_one_changes_nothing(
     shared: Admin, call: tuple[str, str], body: bytes | None
 ) -> None:
     method, path = call

@@ -73,7 +73,7 @@ def test_it_answers_until_it_is_stopped() -> None:
     asyncio.run(scenario())
 
 
-def test_a_call_under_way_is_answered_before_it_stops() -> None:
+def test_a_call_in_progress_is_answered_before_the_server_stops() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_request: Request) -> PlainTextResponse:
@@ -94,7 +94,7 @@ def test_a_call_under_way_is_answered_before_it_stops() -> None:
     asyncio.run(scenario())
 
 
-def test_a_call_that_never_ends_does_not_keep_it_from_stopping() -> None:
+def test_a_call_that_never_ends_does_not_prevent_stopping() -> None:
     begun = asyncio.Event()
 
     async def endless(_request: Request) -> PlainTextResponse:

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn", "prometheus_client"])
-def test_a_library_that_is_absent_is_named_with_the_command_that_brings_it(library: str) -> None:
+def test_a_missing_library_is_named_with_the_install_command(library: str) -> None:
     script = (
         f"import sys; sys.modules[{library!r}] = None\n"
         "from importlib import util\n"

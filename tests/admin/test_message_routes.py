@@ -54,7 +54,7 @@ def test_what_a_producer_sent_is_shown_with_its_properties(admin: Admin, client:
     assert "x-pulsar-num-batch-message" not in shown
 
 
-def test_headers_have_the_case_that_the_java_client_looks_for_and_end_where_they_should(admin: Admin) -> None:
+def test_headers_have_the_case_that_the_java_client_expects(admin: Admin) -> None:
     admin.call("PUT", TOPIC)
     hostile = "p\r\nX-Evil: 1\r\n\r\n\x00日本"
     admin.write(encode_entry(message(producer_name=hostile, partition_key=hostile, uuid=hostile), b"hello"))
@@ -77,7 +77,7 @@ def test_a_batch_is_shown_whole_and_decompressed(admin: Admin, client: pulsar.Cl
     assert [bytes(data[:1]) for _, data in iter_batch(answer.body, count)] == [b"0", b"1", b"2"]
 
 
-def test_what_cannot_be_shown_is_refused_with_the_reason(admin: Admin) -> None:
+def test_an_entry_that_cannot_be_shown_is_refused_with_the_reason(admin: Admin) -> None:
     admin.call("PUT", TOPIC)
     admin.do("PUT", SUBSCRIPTION)
     admin.write_entries(1)

@@ -64,7 +64,7 @@ def connect() -> Iterator[Callable[[Admin], pulsar.Client]]:
         client.close()
 
 
-def test_an_idle_broker_tells_of_itself_and_of_no_topic(admin: Admin) -> None:
+def test_an_idle_broker_has_broker_metrics_and_no_topic_metrics(admin: Admin) -> None:
     found = Scrape(admin)
     assert found.value("pulsar_active_connections", cluster="standalone") == 0
     assert "pulsar_storage_size" not in found.names
@@ -94,7 +94,7 @@ def test_topics_and_subscriptions_are_counted(admin: Admin, connect: Callable[[A
     assert found.value("pulsar_subscription_consumers_count", subscription="s", **OF_TOPIC) == 1
 
 
-def test_what_the_tier_has_and_lacks_is_told(start: Callable[..., Admin]) -> None:
+def test_offloaded_and_pending_bytes_are_reported(start: Callable[..., Admin]) -> None:
     admin = start(offload=True, managed_ledger_offload_threshold_in_bytes=0, **KEPT)
     admin.do("PUT", "persistent/public/default/t")
     admin.get("persistent/public/default/t/stats")
@@ -138,7 +138,7 @@ def test_tasks_that_fail_are_counted(start: Callable[..., Admin]) -> None:
     assert found.value("afterglow_offload_last_failure_timestamp_seconds", **OF_TOPIC) > 1e9
 
 
-def test_deletions_of_objects_are_counted_by_how_they_went(start: Callable[..., Admin]) -> None:
+def test_deletions_of_objects_are_counted_by_result(start: Callable[..., Admin]) -> None:
     admin = start(offload=True, managed_ledger_offload_threshold_in_bytes=0)
     admin.do("PUT", "persistent/public/default/t")
     admin.do("PUT", "persistent/public/default/t/subscription/s")
@@ -160,7 +160,7 @@ def test_deletions_of_objects_are_counted_by_how_they_went(start: Callable[..., 
     assert offload_and_let_go(1, before=lambda: tier.rename(tier.with_name("gone"))) == {"succeed": 2, "failed": 1}
 
 
-def test_jobs_are_told_by_how_long_they_took(admin: Admin) -> None:
+def test_jobs_are_counted_by_duration(admin: Admin) -> None:
     jobs = JobCounters()
     admin.server.offload_jobs = jobs.counts
     for seconds in (0.05, 2.0, 1000.0):
@@ -194,7 +194,7 @@ def test_lag_is_the_age_of_the_oldest_entry_outside_the_tier(
     assert Scrape(admin).value("afterglow_offload_lag_seconds", **OF_TOPIC) == 0
 
 
-def test_segments_are_told_by_status(start: Callable[..., Admin]) -> None:
+def test_segments_are_counted_by_status(start: Callable[..., Admin]) -> None:
     admin = start(offload=True, streaming_offload_enabled=True, **KEPT)
     admin.do("PUT", "persistent/public/default/t")
     admin.get("persistent/public/default/t/stats")
@@ -263,7 +263,7 @@ def test_only_declared_metrics_are_emitted(start: Callable[..., Admin]) -> None:
 
 
 @pytest.mark.parametrize(("asks", "status"), [(True, 401), (False, 200)])
-def test_a_scrape_needs_proof_where_the_setting_says_so(
+def test_a_scrape_is_authenticated_if_the_setting_says_so(
     start: Callable[..., Admin], status: int, *, asks: bool
 ) -> None:
     admin = start(

@@ -89,14 +89,14 @@ def test_topics_are_listed_by_kind(admin: Admin, mode: str, count: int) -> None:
     assert len(admin.get(f"{NAMESPACE}/topics?mode={mode}&includeSystemTopic=true")) == count
 
 
-def test_deletion_by_force_needs_a_setting(filled: Admin) -> None:
+def test_forced_deletion_needs_a_setting(filled: Admin) -> None:
     before = filled.state()
     assert "forceDeleteNamespaceAllowed" in filled.refused(405, "DELETE", f"{NAMESPACE}?force=true")
     assert "forceDeleteTenantAllowed" in filled.refused(405, "DELETE", "tenants/public?force=true")
     assert filled.state() == before
 
 
-def test_a_namespace_is_deleted_by_force_with_all_it_has(start: Callable[..., Admin]) -> None:
+def test_a_namespace_is_deleted_by_force_with_its_topics(start: Callable[..., Admin]) -> None:
     admin = start(force_delete_namespace_allowed=True, force_delete_tenant_allowed=True)
     admin.do("PUT", "persistent/public/default/t")
     admin.do("PUT", "persistent/public/default/p/partitions", 2)
@@ -113,7 +113,7 @@ def test_a_namespace_is_deleted_by_force_with_all_it_has(start: Callable[..., Ad
     assert admin.get("tenants") == []
 
 
-def test_clients_that_come_back_make_nothing_in_a_namespace_that_is_being_deleted(start: Callable[..., Admin]) -> None:
+def test_reconnecting_clients_create_nothing_in_a_namespace_that_is_being_deleted(start: Callable[..., Admin]) -> None:
     admin = start(force_delete_namespace_allowed=True)
     for name in ("t", "u"):
         admin.do("PUT", f"persistent/public/default/{name}")
@@ -143,7 +143,7 @@ def test_clients_that_come_back_make_nothing_in_a_namespace_that_is_being_delete
     assert left(admin) == []
 
 
-def test_what_is_being_made_when_a_namespace_is_deleted_goes_with_it(start: Callable[..., Admin]) -> None:
+def test_a_topic_created_while_its_namespace_is_deleted_is_deleted_too(start: Callable[..., Admin]) -> None:
     admin = start(force_delete_namespace_allowed=True)
     with ThreadPoolExecutor(2) as pool, admin.held("/persistent/new") as hold:
         making = pool.submit(admin.call, "PUT", "persistent/public/default/new")
@@ -158,9 +158,7 @@ def test_what_is_being_made_when_a_namespace_is_deleted_goes_with_it(start: Call
     assert left(admin) == []
 
 
-def test_a_deletion_by_force_that_fails_is_asked_for_again(
-    start: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_forced_deletion_can_be_retried(start: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch) -> None:
     admin = start(force_delete_namespace_allowed=True)
     admin.do("PUT", "persistent/public/default/p/partitions", 2)
     admin.do("POST", "persistent/public/default/p/maxProducers", 2)

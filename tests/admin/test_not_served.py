@@ -72,7 +72,7 @@ def test_a_subscription_cannot_be_replicated(admin: Admin) -> None:
     assert "replicated" in admin.refused(405, "PUT", f"{TOPIC}/subscription/new?replicated=true")
 
 
-def test_a_namespace_is_not_created_with_what_would_not_be_obeyed(admin: Admin) -> None:
+def test_a_namespace_is_not_created_with_unenforced_policies(admin: Admin) -> None:
     before = admin.state()
     for body in (
         {"deduplicationEnabled": True},

@@ -84,7 +84,7 @@ def test_a_namespaces_policies_are_not_removed_where_they_are_set(admin: Admin) 
         (412, {SECRET: "********"}, "send the value"),
     ],
 )
-def test_policies_that_cannot_be_obeyed_are_refused_and_change_nothing(
+def test_invalid_policies_are_refused_and_change_nothing(
     admin: Admin, level: str, status: int, body: object, complaint: str
 ) -> None:
     admin.do("POST", f"{level}/offloadPolicies", {"managedLedgerOffloadMaxThreads": 3})
@@ -215,7 +215,7 @@ def test_the_read_priority_is_one_field_with_the_offload_policies(
     assert admin.get(path) == constant
 
 
-def test_fields_from_before_offload_policies_are_shown_and_removed_with_them(admin: Admin) -> None:
+def test_legacy_offload_fields_are_shown_and_removed_with_offload_policies(admin: Admin) -> None:
     path = "namespaces/public/old"
     legacy = {"offload_threshold": 7, "offload_threshold_in_seconds": 8, "offload_deletion_lag_ms": 9}
     admin.do("PUT", path, legacy)
@@ -229,7 +229,7 @@ def test_fields_from_before_offload_policies_are_shown_and_removed_with_them(adm
     assert admin.get(path)["offload_threshold"] == -1
 
 
-def test_a_namespace_is_created_with_offload_policies_that_can_be_obeyed(admin: Admin) -> None:
+def test_a_namespace_is_created_with_valid_offload_policies(admin: Admin) -> None:
     path = "namespaces/public/made"
     before = admin.state()
     for fields in ({"managedLedgerOffloadDriver": "S3"}, {"nonsense": 1}, {"managedLedgerOffloadMaxThreads": 0}, 5):
@@ -285,7 +285,7 @@ def test_a_retention_that_a_threshold_does_not_fit_below_is_refused_at_every_lev
         admin.do("POST", f"{level}/retention", retention(6, 11))
 
 
-def test_what_a_removal_would_leave_is_checked_like_what_is_set(start: Callable[..., Admin]) -> None:
+def test_a_removal_is_checked_like_a_change(start: Callable[..., Admin]) -> None:
     admin = start(default_retention_size_in_mb=5, default_retention_time_in_minutes=-1)
     admin.do("PUT", TOPIC)
     admin.do("POST", f"{NAMESPACE}/retention", retention(50))
@@ -306,7 +306,7 @@ def test_what_a_removal_would_leave_is_checked_like_what_is_set(start: Callable[
     admin.do("DELETE", f"{NAMESPACE}/retention")
 
 
-def test_a_change_of_a_namespace_is_refused_for_a_topic_that_it_would_make_wrong(admin: Admin) -> None:
+def test_a_change_of_a_namespace_is_refused_if_a_topic_would_become_invalid(admin: Admin) -> None:
     admin.do("POST", f"{TOPIC}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 5 << 20})
     before = admin.state()
     reason = admin.refused(412, "POST", f"{NAMESPACE}/retention", retention(5))
@@ -381,7 +381,7 @@ def test_partitions_have_the_policies_of_their_topic(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_policies_go_with_the_topic(admin: Admin, *, partitioned: bool) -> None:
+def test_policies_are_deleted_with_the_topic(admin: Admin, *, partitioned: bool) -> None:
     path = "persistent/public/default/gone"
     made = (f"{path}/partitions", 2) if partitioned else (path, None)
     admin.do("PUT", *made)
@@ -395,7 +395,7 @@ def test_policies_go_with_the_topic(admin: Admin, *, partitioned: bool) -> None:
     assert admin.call("GET", f"{path}/offloadPolicies").status == 204
 
 
-def test_what_does_not_exist_has_no_policies(admin: Admin) -> None:
+def test_policies_of_missing_objects_are_answered_with_404(admin: Admin) -> None:
     for path in ("namespaces/public/none", "persistent/public/default/none", "persistent/public/none/t"):
         for part in ("offloadPolicies", "dataReadPriority"):
             admin.refused(404, "GET", f"{path}/{part}")

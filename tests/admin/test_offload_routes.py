@@ -37,7 +37,7 @@ def offloaded(admin: Admin, topic: str = TOPIC) -> list[int]:
     return [row["ledgerId"] for row in admin.get(f"{topic}/internalStats")["ledgers"] if row["offloaded"]]
 
 
-def test_an_offload_is_asked_for_up_to_a_message_and_told_how_it_went(admin: Admin) -> None:
+def test_an_offload_up_to_a_message_reports_its_status(admin: Admin) -> None:
     first, second, third = admin.write_ledgers(3)
     earliest = message(-1) | {"entryId": -1}
     assert admin.get(f"{TOPIC}/offload") == {
@@ -63,7 +63,7 @@ def test_an_offload_is_asked_for_up_to_a_message_and_told_how_it_went(admin: Adm
     assert offloaded(admin) == [first, second]
 
 
-def test_an_offload_that_failed_tells_the_error_and_no_position(admin: Admin) -> None:
+def test_a_failed_offload_reports_the_error_and_no_position(admin: Admin) -> None:
     first, second = admin.write_ledgers(2)
     admin.offloading.tier.rmdir()
     admin.do("PUT", f"{TOPIC}/offload", message(second))
@@ -91,7 +91,7 @@ def test_an_offload_needs_a_message_of_the_topic(admin: Admin, status: int, body
     assert admin.get(f"{TOPIC}/offload")["status"] == "NOT_RUN"
 
 
-def test_an_offload_of_a_partitioned_topic_goes_to_the_partition_of_the_message(admin: Admin) -> None:
+def test_an_offload_of_a_partitioned_topic_uses_the_partition_of_the_message(admin: Admin) -> None:
     base = "persistent/public/default/p"
     admin.do("PUT", f"{base}/partitions", 2)
     for index in range(2):
@@ -141,7 +141,7 @@ def test_every_ledger_is_explained_of_a_topic_and_of_all_partitions(admin: Admin
     assert partitions == {f"persistent://public/default/p-partition-{index}" for index in range(2)}
 
 
-def test_a_topic_that_is_not_there_is_not_offloaded(admin: Admin) -> None:
+def test_a_missing_topic_is_not_offloaded(admin: Admin) -> None:
     before = admin.state()
     for path in ("persistent/public/default/none", "persistent/public/none/t"):
         admin.refused(404, "PUT", f"{path}/offload", message(0))
@@ -150,7 +150,7 @@ def test_a_topic_that_is_not_there_is_not_offloaded(admin: Admin) -> None:
     assert admin.state() == before
 
 
-def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> None:
+def test_a_broker_without_offload_refuses_with_the_reason(start: Callable[..., Admin]) -> None:
     admin = start()
     admin.do("PUT", TOPIC)
     assert "start it with a tier" in admin.refused(412, "PUT", f"{TOPIC}/offload", message(0))
@@ -159,7 +159,7 @@ def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> 
     assert admin.get(f"{TOPIC}/stats")["offloadedStorageSize"] == 0
 
 
-def test_statistics_tell_what_was_offloaded(admin: Admin) -> None:
+def test_statistics_have_the_offloaded_size(admin: Admin) -> None:
     first, last = admin.write_ledgers(2)
     found = admin.get(f"{TOPIC}/stats")
     names = ("lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp")
@@ -201,7 +201,7 @@ def test_the_metadata_of_an_offloaded_ledger_names_its_attempt(admin: Admin) -> 
     assert not rows[last]["isOffloaded"]
 
 
-def test_statistics_tell_which_tier_served_reads(admin: Admin) -> None:
+def test_statistics_count_reads_by_tier(admin: Admin) -> None:
     counters = ReadCounters()
     counters.served(StorageTier.TIERED, 3, 300)
     counters.fell_back(StorageTier.TIERED, "object_missing")

@@ -135,7 +135,7 @@ def test_changes_need_an_admin_also_of_roles_that_may_produce_and_consume(admin:
     assert admin.state() == before
 
 
-def test_a_grant_counts_from_the_next_call_on_and_a_revocation_too(admin: Admin) -> None:
+def test_grants_and_revocations_apply_from_the_next_call_on(admin: Admin) -> None:
     stats, permissions = f"{TOPIC}/stats", f"namespaces/{NAMESPACE}/permissions"
     assert as_role(admin, "dev", "GET", stats).status == 403
     assert as_role(admin, "admin", "POST", f"{permissions}/dev", ["consume", "produce"]).status == 204
@@ -193,14 +193,14 @@ def test_a_subscription_that_names_roles_is_changed_by_these_only(admin: Admin) 
 
 
 @pytest.mark.parametrize("body", [None, "produce", ["fly"], [1], {"produce": True}])
-def test_a_grant_that_is_no_list_of_actions_changes_nothing(admin: Admin, body: object) -> None:
+def test_a_grant_without_a_list_of_actions_changes_nothing(admin: Admin, body: object) -> None:
     before = admin.state()
     for path in (f"namespaces/{NAMESPACE}/permissions/dev", f"{TOPIC}/permissions/dev"):
         assert as_role(admin, "root", "POST", path, body).status == 400
     assert admin.state() == before
 
 
-def test_nobody_acts_for_another_role(admin: Admin) -> None:
+def test_a_role_cannot_act_for_another(admin: Admin) -> None:
     token = as_header("root")
     assert admin.call("GET", "tenants", None, {**token, "X-Original-Principal": "stranger"}).status == 403
     assert admin.call("GET", "tenants", None, {**token, "X-Original-Principal": "root"}).status == 200

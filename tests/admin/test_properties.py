@@ -65,7 +65,7 @@ def test_properties_of_a_subscription_are_replaced_on_all_partitions(admin: Admi
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_properties_leave_room_for_the_list_of_ledgers(admin: Admin, partitions: int) -> None:
+def test_properties_leave_space_for_the_ledger_list(admin: Admin, partitions: int) -> None:
     if partitions:
         admin.do("PUT", f"{TOPIC}/partitions", {"partitions": partitions, "properties": {"a": LARGE}})
     else:
@@ -96,7 +96,7 @@ def test_properties_of_a_subscription_are_bounded(admin: Admin) -> None:
     assert admin.get(f"{SUBSCRIPTION}/properties") == {"a": LARGE}
 
 
-def test_a_reader_keeps_no_properties(admin: Admin) -> None:
+def test_the_subscription_of_a_reader_has_no_properties(admin: Admin) -> None:
     client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     client.create_reader("t", pulsar.MessageId.earliest)
     (name,) = admin.get(f"{TOPIC}/subscriptions")

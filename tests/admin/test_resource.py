@@ -29,20 +29,20 @@ ROW = {"ledger": 1, "name": "\u00fc", "at": None, "open": True, "properties": {"
         {str(number): number for number in range(1000)},
     ],
 )
-def test_json_in_turns_is_json_at_once(value: object) -> None:
+def test_json_encoded_in_turns_equals_json_encoded_at_once(value: object) -> None:
     body = asyncio.run(encode_in_turns(value))
     assert body == encode(value)
     assert json.loads(body) == json.loads(json.dumps(value))
 
 
 @pytest.mark.parametrize("value", [[float("nan")], {"a": [float("inf")]}, [["x"], float("inf")]])
-def test_a_number_that_is_none_to_json_is_not_encoded(value: object) -> None:
+def test_a_number_that_json_cannot_express_is_not_encoded(value: object) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         asyncio.run(encode_in_turns(value))
 
 
 @pytest.mark.parametrize("value", [[ROW] * 10_000, {"rows": [ROW] * 10_000}, ["name"] * 10_000])
-def test_others_have_their_turns_while_a_large_answer_is_encoded(value: Any) -> None:
+def test_the_event_loop_runs_while_a_large_answer_is_encoded(value: Any) -> None:
     async def encode_beside_another() -> int:
         turns = 0
 

@@ -73,7 +73,7 @@ def test_a_pair_of_key_and_value_comes_back(admin: Admin) -> None:
         (409, {"type": "AVRO", "schema": "no json"}),
     ],
 )
-def test_a_schema_that_is_none_is_refused(admin: Admin, status: int, body: object) -> None:
+def test_an_invalid_schema_is_refused(admin: Admin, status: int, body: object) -> None:
     before = admin.state()
     admin.refused(status, "POST", f"{PATH}/schema", body)
     assert admin.state() == before
@@ -85,7 +85,7 @@ def test_raw_bytes_are_a_schema_as_in_pulsar(admin: Admin, name: str) -> None:
     assert admin.get(f"{PATH}/schema")["type"] == "NONE"
 
 
-def test_uploads_are_held_to_the_strategy_and_not_to_the_ban_on_updates(admin: Admin) -> None:
+def test_uploads_obey_the_strategy_and_ignore_the_ban_on_updates(admin: Admin) -> None:
     admin.do("POST", "namespaces/public/default/isAllowAutoUpdateSchema", body=False)
     assert post(admin, avro("x")) == 0
     client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
@@ -104,7 +104,7 @@ def test_a_schema_that_does_not_follow_is_refused(admin: Admin) -> None:
     admin.refused(404, "POST", PATH.replace("default", "nowhere") + "/schema", STRING)
 
 
-def test_schemas_that_messages_name_go_by_force_only(admin: Admin) -> None:
+def test_schemas_that_messages_refer_to_are_deleted_by_force_only(admin: Admin) -> None:
     client = pulsar.Client(admin.service.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     client.create_producer("t", schema=StringSchema()).send("x")
     client.close()

@@ -73,7 +73,7 @@ def test_segments_are_listed_from_their_assignment_on(admin: Admin) -> None:
     assert (done["driver"], done["bucket"]) == ("filesystem", str(admin.offloading.tier))
 
 
-def test_a_segment_that_fails_tells_why(admin: Admin) -> None:
+def test_a_failed_segment_has_its_error(admin: Admin) -> None:
     admin.write_ledgers(1)
     admin.offloading.tier.rmdir()
     admin.do("PUT", f"{TOPIC}/offload", LATEST)
@@ -125,7 +125,7 @@ def test_a_ledger_that_segments_hold_is_offloaded_wherever_ledgers_are_listed(ad
     assert admin.get(f"{TOPIC}/stats")["lastOffloadLedgerId"] == second
 
 
-def test_the_first_message_outside_the_tier_is_told_to_the_entry(admin: Admin) -> None:
+def test_the_first_unoffloaded_message_is_exact(admin: Admin) -> None:
     offload(admin)
     (closed,) = admin.write_ledgers(1)
     admin.write_entries(3)
@@ -193,7 +193,7 @@ def first_unoffloaded(admin: Admin) -> tuple[int, int]:
 # --- going back -------------------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_says_what_would_go(admin: Admin) -> None:
+def test_a_dry_run_returns_the_plan(admin: Admin) -> None:
     (only,) = admin.write_ledgers(1)
     offload(admin)
     stream(admin, on=False)
@@ -221,7 +221,7 @@ def test_segments_are_deleted_and_the_ledgers_stay(admin: Admin) -> None:
     assert [row["ledgerId"] for row in admin.get(f"{TOPIC}/internalStats")["ledgers"]][:2] == ledgers
 
 
-def test_what_must_be_refused_is_refused_before_anything_is_changed(admin: Admin) -> None:
+def test_a_refused_rollback_changes_nothing(admin: Admin) -> None:
     base = "persistent/public/default/p"
     admin.do("PUT", f"{base}/partitions", 2)
     stream(admin, base)
@@ -243,7 +243,7 @@ def test_what_must_be_refused_is_refused_before_anything_is_changed(admin: Admin
     admin.refused(404, "POST", "persistent/public/default/none/deleteOffloaded?streaming=true")
 
 
-def test_a_segment_on_its_way_is_in_the_way(admin: Admin) -> None:
+def test_a_segment_in_progress_refuses_the_rollback(admin: Admin) -> None:
     admin.write_ledgers(1)
     admin.offloading.begin()
     stream(admin, on=False)
@@ -280,7 +280,9 @@ def states(rows: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("path", "count"), [(NAMESPACE, 3), (EVERYTHING, 4)])
-def test_many_topics_are_looked_at_and_done_together(admin: Admin, topics: list[str], path: str, count: int) -> None:
+def test_rollback_of_many_topics_plans_and_deletes_together(
+    admin: Admin, topics: list[str], path: str, count: int
+) -> None:
     before = admin.state()
     empty = {"persistent://public/default/empty": "empty"}
     rows = delete(admin, "streaming=true", path)
@@ -306,7 +308,7 @@ def test_many_topics_are_looked_at_and_done_together(admin: Admin, topics: list[
 
 
 @pytest.mark.parametrize("path", [NAMESPACE, EVERYTHING])
-def test_one_topic_that_streams_keeps_all_as_they_are(admin: Admin, topics: list[str], path: str) -> None:
+def test_one_streaming_topic_refuses_the_rollback_of_all(admin: Admin, topics: list[str], path: str) -> None:
     stream(admin)
     before = admin.state()
     rows = delete(admin, "streaming=true", path)
@@ -320,7 +322,7 @@ def test_one_topic_that_streams_keeps_all_as_they_are(admin: Admin, topics: list
     assert admin.state() == before
 
 
-def test_entries_of_one_topic_that_would_be_lost_keep_all_as_they_are(admin: Admin, topics: list[str]) -> None:
+def test_one_topic_that_would_lose_entries_refuses_the_rollback_of_all(admin: Admin, topics: list[str]) -> None:
     ledger = admin.service.store.open("public/default/persistent/t", create=False)
     admin.run(admin.service.blocking(ledger.trimmer.free, [row.ledger_id for row in ledger.ledgers]))
     before = admin.state()
@@ -335,7 +337,7 @@ def test_entries_of_one_topic_that_would_be_lost_keep_all_as_they_are(admin: Adm
     assert list(states(done).values()).count("deleted") == 3
 
 
-def test_a_topic_that_fails_holds_up_no_other_and_is_done_by_the_next_call(
+def test_a_failed_topic_does_not_stop_others_and_is_done_by_the_next_call(
     admin: Admin, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roll_back = admin.offloading.service.delete_segments
@@ -355,7 +357,7 @@ def test_a_topic_that_fails_holds_up_no_other_and_is_done_by_the_next_call(
     assert [states(rows)[topic] for topic in topics[:3]] == ["empty", "deleted", "empty"]
 
 
-def test_a_call_that_would_take_too_long_leaves_topics_for_the_next(
+def test_a_call_that_reaches_its_time_limit_leaves_topics_pending(
     admin: Admin, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offload_routes, "_CALL_S", 0.0)
@@ -372,7 +374,7 @@ def test_many_topics_need_the_word_streaming_and_a_namespace_that_exists(admin: 
     admin.refused(404, "POST", "namespaces/public/none/deleteOffloaded?streaming=true")
 
 
-def test_a_broker_that_does_not_offload_says_so(start: Callable[..., Admin]) -> None:
+def test_a_broker_without_offload_refuses_with_the_reason(start: Callable[..., Admin]) -> None:
     admin = start()
     admin.do("PUT", TOPIC)
     assert "start it with a tier" in admin.refused(412, "GET", f"{TOPIC}/segments")

@@ -19,7 +19,7 @@ def test_there_is_one_cluster(admin: Admin) -> None:
     assert "mars" in admin.refused(404, "GET", "clusters/mars")
 
 
-def test_a_tenant_lives(admin: Admin) -> None:
+def test_a_tenant_is_created_changed_and_deleted(admin: Admin) -> None:
     admin.do("PUT", "tenants/acme", TENANT)
     assert admin.get("tenants") == ["acme", "public"]
     assert admin.get("tenants/acme") == TENANT
@@ -45,7 +45,7 @@ def test_a_tenant_is_refused(admin: Admin) -> None:
     assert admin.state() == before
 
 
-def test_a_namespace_lives(admin: Admin) -> None:
+def test_a_namespace_is_created_shown_and_deleted(admin: Admin) -> None:
     admin.do("PUT", "tenants/acme", TENANT)
     admin.do("PUT", "namespaces/acme/orders")
     assert admin.get("namespaces/acme") == ["acme/orders"]
@@ -122,7 +122,7 @@ def test_a_namespace_is_created_with_permissions_that_are_shown_and_not_enforced
     assert "not enforced" in admin.refused(412, "POST", "namespaces/public/new/permissions/dev", ["produce"])
 
 
-def test_policies_that_cannot_be_taken_create_no_namespace(admin: Admin) -> None:
+def test_invalid_policies_create_no_namespace(admin: Admin) -> None:
     before = admin.state()
     for status, body in (
         (400, {"retention": 5}),
@@ -188,7 +188,7 @@ def test_a_policy_is_set_shown_and_removed(admin: Admin, path: str, value: objec
         (400, "messageTTL", None),
     ],
 )
-def test_a_policy_that_cannot_hold_is_refused(admin: Admin, status: int, path: str, value: object) -> None:
+def test_an_invalid_policy_is_refused(admin: Admin, status: int, path: str, value: object) -> None:
     before = admin.state()
     admin.refused(status, "POST", f"namespaces/public/default/{path}", value)
     assert admin.state() == before

@@ -89,7 +89,7 @@ def client(admin: Admin) -> Iterator[pulsar.Client]:
     client.close()
 
 
-def test_every_field_that_clients_read_is_there(admin: Admin, client: pulsar.Client) -> None:
+def test_every_field_that_clients_read_is_present(admin: Admin, client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
     client.create_producer("t").send(b"x")
     consumer.receive(10_000)
@@ -104,7 +104,7 @@ def test_every_field_that_clients_read_is_there(admin: Admin, client: pulsar.Cli
     check_types(internal["cursors"]["s"], CURSOR_FIELDS)
 
 
-def test_what_is_counted_is_right(admin: Admin, client: pulsar.Client) -> None:
+def test_counters_have_the_right_values(admin: Admin, client: pulsar.Client) -> None:
     producer = client.create_producer("t", producer_name="p")
     consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, consumer_name="c")
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_what_is_counted_is_right(admin: Admin, client: pulsar.Client) -> None:
     assert stats["ownerBroker"] == f"127.0.0.1:{admin.port}"
 
 
-def test_who_is_connected_is_told(admin: Admin, client: pulsar.Client) -> None:
+def test_connected_clients_are_listed(admin: Admin, client: pulsar.Client) -> None:
     begun = datetime.now(UTC).replace(microsecond=0)
     producer = client.create_producer("t", properties={"of": "p"})
     consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, properties={"of": "c"})
@@ -151,13 +151,13 @@ def test_who_is_connected_is_told(admin: Admin, client: pulsar.Client) -> None:
     assert admin.get(f"{TOPIC}/internalStats")["cursors"]["s"]["active"] is False
 
 
-def test_nothing_is_told_of_who_never_came(admin: Admin) -> None:
+def test_an_unused_topic_lists_no_clients(admin: Admin) -> None:
     admin.do("PUT", TOPIC)
     admin.do("PUT", f"{TOPIC}/subscription/s", {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
     assert admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["type"] == "None"
 
 
-def test_rates_and_moments_are_told(admin: Admin, client: pulsar.Client) -> None:
+def test_rates_and_times_are_reported(admin: Admin, client: pulsar.Client) -> None:
     begun = int(time.time() * 1000)
     consumer = client.subscribe("t", "s")
     producer = client.create_producer("t", batching_enabled=False)
@@ -193,7 +193,7 @@ def test_rates_and_moments_are_told(admin: Admin, client: pulsar.Client) -> None
     assert gone["lastConsumedTimestamp"] == subscription["lastConsumedTimestamp"]
 
 
-def test_statistics_tell_less_or_more_when_asked(admin: Admin, client: pulsar.Client) -> None:
+def test_statistics_obey_their_parameters(admin: Admin, client: pulsar.Client) -> None:
     begun = int(time.time() * 1000)
     client.subscribe("t", "s")
     client.create_producer("t").send(b"x")
@@ -240,7 +240,7 @@ def test_partitions_are_summed(admin: Admin, client: pulsar.Client) -> None:
     admin.refused(404, "GET", f"{TOPIC}/partitioned-stats")
 
 
-def test_the_open_ledger_stands_apart(start: Callable[..., Admin]) -> None:
+def test_the_open_ledger_has_its_own_fields(start: Callable[..., Admin]) -> None:
     admin = start(
         managed_ledger_max_entries_per_ledger=2,
         managed_ledger_min_ledger_rollover_time_minutes=0,
@@ -297,7 +297,7 @@ def test_metadata_is_shown(admin: Admin, client: pulsar.Client) -> None:
     assert len(admin.get(f"{NAMESPACE}/p/internal-info")["partitions"]) == 2
 
 
-def test_what_was_counted_stays_when_those_who_sent_and_received_are_gone(admin: Admin, client: pulsar.Client) -> None:
+def test_counters_stay_after_clients_disconnect(admin: Admin, client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s")
     for _ in range(2):
         producer = client.create_producer("t")
@@ -332,7 +332,7 @@ def test_settings_are_shown_without_secrets(start: Callable[..., Admin]) -> None
     assert admin.get("brokers/configuration/values") == {}
 
 
-def test_the_broker_says_that_it_is_well(admin: Admin) -> None:
+def test_a_healthy_broker_answers_ok(admin: Admin) -> None:
     for path in ("brokers/health", "brokers/ready"):
         answer = admin.call("GET", path)
         assert (answer.status, answer.body) == (200, b"ok")

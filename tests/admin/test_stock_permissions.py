@@ -35,7 +35,7 @@ def tools_of(admin: Admin, role: str, directory: Path) -> JavaTools:
         pytest.skip(str(error))
 
 
-def test_an_admin_grants_and_a_role_does_what_it_was_granted(start: Callable[..., Admin], tmp_path: Path) -> None:
+def test_a_granted_role_may_do_what_it_was_granted(start: Callable[..., Admin], tmp_path: Path) -> None:
     admin = start(**SECURE, authorization_enabled=True, super_user_roles=("root",))
     tools_of(admin, "root", tmp_path).admin("tenants", "create", "acme", "-r", "boss", "-c", "standalone")
     boss, reader = tools_of(admin, "boss", tmp_path), tools_of(admin, "reader", tmp_path)

@@ -68,7 +68,7 @@ def test_pulsar_admin_sets_shows_and_removes_policies_of_a_topic(tools: JavaTool
     assert admin.get(f"{path}/offloadPolicies")["managedLedgerOffloadThresholdInBytes"] == 1000
 
 
-def test_pulsar_admin_offloads_a_topic_and_tells_how_it_went(tools: JavaTools, admin: Admin) -> None:
+def test_pulsar_admin_offloads_a_topic_and_shows_the_status(tools: JavaTools, admin: Admin) -> None:
     path = "persistent/public/default/t"
     admin.do("PUT", path)
     *older, newest = admin.write_ledgers(3)

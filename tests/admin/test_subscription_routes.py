@@ -46,7 +46,7 @@ def backlog(admin: Admin) -> int:
     return int(admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["msgBacklog"])
 
 
-def test_a_subscription_lives(admin: Admin) -> None:
+def test_a_subscription_is_created_listed_and_deleted(admin: Admin) -> None:
     admin.do("PUT", SUBSCRIPTION)
     assert admin.get(f"{TOPIC}/subscriptions") == ["s"]
     admin.refused(409, "PUT", SUBSCRIPTION)
@@ -58,7 +58,7 @@ def test_a_subscription_lives(admin: Admin) -> None:
     admin.refused(404, "GET", "persistent/public/default/nothing/subscriptions")
 
 
-def test_a_subscription_begins_where_it_was_told(admin: Admin, client: pulsar.Client) -> None:
+def test_a_subscription_starts_at_the_given_message(admin: Admin, client: pulsar.Client) -> None:
     sent = produce(client, 4)
     third = {"ledgerId": sent[2].ledger_id(), "entryId": sent[2].entry_id(), "partitionIndex": -1}
     for name, body, begins in (
@@ -94,7 +94,7 @@ def test_a_subscription_is_refused(admin: Admin) -> None:
     assert admin.state() == before
 
 
-def test_a_subscription_in_use_goes_by_force_only(admin: Admin, client: pulsar.Client) -> None:
+def test_a_subscription_in_use_is_deleted_by_force_only(admin: Admin, client: pulsar.Client) -> None:
     client.subscribe("t", "s")
     assert "consumers" in admin.refused(412, "DELETE", SUBSCRIPTION)
     admin.refused(400, "DELETE", f"{SUBSCRIPTION}?force=yes")
@@ -186,9 +186,7 @@ def test_messages_are_skipped(admin: Admin, client: pulsar.Client) -> None:
     admin.refused(400, "POST", f"{SUBSCRIPTION}/skip/two")
 
 
-def test_skipping_goes_past_what_is_acknowledged_and_connected_consumers_go_on(
-    admin: Admin, client: pulsar.Client
-) -> None:
+def test_skipping_ignores_acknowledged_entries_and_consumers_continue(admin: Admin, client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
     produce(client, 4)
     messages = [consumer.receive(10_000) for _ in range(4)]

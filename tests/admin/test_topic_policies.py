@@ -121,7 +121,7 @@ def test_the_topic_wins_over_its_namespace_and_that_over_the_broker(admin: Admin
     assert admin.get(path) == wide
 
 
-def test_a_policy_for_all_clusters_holds_until_this_cluster_sets_its_own(admin: Admin) -> None:
+def test_a_global_policy_applies_unless_this_cluster_overrides_it(admin: Admin) -> None:
     everywhere = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}
     admin.do("POST", f"{TOPIC}/retention?isGlobal=true", everywhere)
     admin.do("GET", f"{TOPIC}/retention")
@@ -146,7 +146,7 @@ def test_offload_policies_have_both_scopes_too(admin: Admin) -> None:
     assert admin.get(f"{TOPIC}/offloadPolicies?applied=true")[key] == 6
 
 
-def test_all_policies_of_a_topic_go_at_once(admin: Admin) -> None:
+def test_all_policies_of_a_topic_are_removed_at_once(admin: Admin) -> None:
     before = stored(admin)
     admin.do("POST", f"{TOPIC}/retention?isGlobal=true", RETENTION)
     admin.do("POST", f"{TOPIC}/maxProducers", 3)
@@ -166,7 +166,7 @@ def test_a_partition_has_the_policies_of_its_topic(admin: Admin) -> None:
     assert admin.get(partition) == RETENTION
 
 
-def test_open_topics_obey_at_once(admin: Admin, client: pulsar.Client) -> None:
+def test_open_topics_apply_a_change_at_once(admin: Admin, client: pulsar.Client) -> None:
     client.create_producer(NAME)
     assert policy(admin) == resolve(admin.service.config, {}, {})
     admin.do("POST", f"{TOPIC}/retention", RETENTION)
@@ -192,7 +192,7 @@ def test_open_topics_obey_at_once(admin: Admin, client: pulsar.Client) -> None:
         (412, "retention?isGlobal=true", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
     ],
 )
-def test_a_policy_that_cannot_hold_is_refused(admin: Admin, status: int, path: str, value: object) -> None:
+def test_an_invalid_policy_is_refused(admin: Admin, status: int, path: str, value: object) -> None:
     before = admin.state()
     admin.refused(status, "POST", f"{TOPIC}/{path}", value)
     assert admin.state() == before
@@ -221,7 +221,7 @@ def test_the_strategy_of_schemas_is_the_topics_or_the_namespaces_or_the_brokers(
         assert "unknown s" in admin.refused(400, "PUT", path, "SIDEWAYS")
 
 
-def test_an_open_topic_obeys_another_strategy_at_once(admin: Admin, client: pulsar.Client) -> None:
+def test_an_open_topic_applies_another_strategy_at_once(admin: Admin, client: pulsar.Client) -> None:
     client.create_producer(NAME, schema=StringSchema())
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(NAME, schema=JsonSchema(Reading))
@@ -247,7 +247,7 @@ def test_a_topic_with_a_schema_can_refuse_producers_without(admin: Admin, client
 
 
 @pytest.mark.parametrize("path", [f"{TOPIC}/maxProducers", f"{NAMESPACE}/maxProducersPerTopic"])
-def test_a_topic_has_no_more_producers_than_it_may(admin: Admin, client: pulsar.Client, path: str) -> None:
+def test_the_limit_of_producers_is_enforced(admin: Admin, client: pulsar.Client, path: str) -> None:
     admin.do("POST", path, 1)
     client.create_producer(NAME)
     with pytest.raises(pulsar.ProducerBusy):
@@ -257,7 +257,7 @@ def test_a_topic_has_no_more_producers_than_it_may(admin: Admin, client: pulsar.
 
 
 @pytest.mark.parametrize("limit", ["maxConsumers", "maxConsumersPerSubscription"])
-def test_a_topic_has_no_more_consumers_than_it_may(admin: Admin, client: pulsar.Client, limit: str) -> None:
+def test_the_limit_of_consumers_is_enforced(admin: Admin, client: pulsar.Client, limit: str) -> None:
     admin.do("POST", f"{TOPIC}/{limit}", 1)
     client.subscribe(NAME, "s", pulsar.ConsumerType.Shared)
     before = admin.state()
@@ -267,7 +267,7 @@ def test_a_topic_has_no_more_consumers_than_it_may(admin: Admin, client: pulsar.
     assert admin.get(f"{TOPIC}/subscriptions") == ["s"]
 
 
-def test_a_topic_has_no_more_subscriptions_than_it_may(admin: Admin, client: pulsar.Client) -> None:
+def test_the_limit_of_subscriptions_is_enforced(admin: Admin, client: pulsar.Client) -> None:
     admin.do("POST", f"{TOPIC}/maxSubscriptionsPerTopic", 1)
     admin.do("PUT", f"{TOPIC}/subscription/s")
     client.subscribe(NAME, "s")
@@ -278,7 +278,7 @@ def test_a_topic_has_no_more_subscriptions_than_it_may(admin: Admin, client: pul
     assert admin.state() == before
 
 
-def test_a_subscription_that_is_being_made_holds_nobody_up(admin: Admin) -> None:
+def test_creating_a_subscription_does_not_block_others(admin: Admin) -> None:
     admin.do("POST", f"{TOPIC}/maxSubscriptionsPerTopic", 3)
     admin.do("PUT", f"{TOPIC}/subscription/first")
     with admin.held("/t/slow") as hold, ThreadPoolExecutor(2) as pool:
@@ -302,9 +302,7 @@ def test_only_the_types_that_are_enabled_subscribe(admin: Admin, client: pulsar.
     client.subscribe(NAME, "s", pulsar.ConsumerType.Shared)
 
 
-def test_subscriptions_are_not_made_by_naming_them_where_a_topic_forbids_it(
-    admin: Admin, client: pulsar.Client
-) -> None:
+def test_a_topic_can_disable_automatic_subscription_creation(admin: Admin, client: pulsar.Client) -> None:
     admin.do("POST", f"{TOPIC}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
     # It tries again until its time is over, since the subscription might come.
     hasty = pulsar.Client(admin.service.service_url, operation_timeout_seconds=1)
@@ -315,7 +313,7 @@ def test_subscriptions_are_not_made_by_naming_them_where_a_topic_forbids_it(
     client.subscribe(NAME, "s")
 
 
-def test_a_consumer_gets_no_more_than_it_may_leave_unacknowledged(admin: Admin, client: pulsar.Client) -> None:
+def test_the_limit_of_unacknowledged_messages_is_enforced(admin: Admin, client: pulsar.Client) -> None:
     admin.do("POST", f"{TOPIC}/maxUnackedMessagesOnConsumer", 2)
     consumer = client.subscribe(NAME, "s", pulsar.ConsumerType.Shared)
     producer = client.create_producer(NAME, batching_enabled=False)
@@ -333,7 +331,7 @@ def test_a_consumer_gets_no_more_than_it_may_leave_unacknowledged(admin: Admin, 
     ]
 
 
-def test_a_namespace_decides_which_topics_come_by_naming_them(admin: Admin, client: pulsar.Client) -> None:
+def test_a_namespace_controls_automatic_topic_creation(admin: Admin, client: pulsar.Client) -> None:
     path = f"{NAMESPACE}/autoTopicCreation"
     admin.do("GET", path)
     admin.do("POST", path, {"allowAutoTopicCreation": False})
@@ -355,7 +353,7 @@ def test_a_namespace_decides_which_topics_come_by_naming_them(admin: Admin, clie
     assert admin.state() == before
 
 
-def test_a_namespace_has_no_more_topics_than_it_may(admin: Admin, client: pulsar.Client) -> None:
+def test_the_limit_of_topics_is_enforced(admin: Admin, client: pulsar.Client) -> None:
     path = f"{NAMESPACE}/maxTopicsPerNamespace"
     assert admin.get(path) == 0
     admin.do("POST", path, 2)
@@ -373,7 +371,7 @@ def test_a_namespace_has_no_more_topics_than_it_may(admin: Admin, client: pulsar
     admin.do("PUT", "persistent/public/default/p/partitions", 3)
 
 
-def test_the_brokers_own_limits_hold_where_no_level_sets_any(start: Callable[..., Admin]) -> None:
+def test_limits_of_the_broker_apply_without_policies(start: Callable[..., Admin]) -> None:
     admin = start(max_topics_per_namespace=1, max_subscriptions_per_topic=1)
     admin.do("PUT", TOPIC)
     admin.refused(412, "PUT", "persistent/public/default/u")
@@ -382,7 +380,7 @@ def test_the_brokers_own_limits_hold_where_no_level_sets_any(start: Callable[...
 
 
 @pytest.mark.parametrize(("limit", "most"), [(0, 10_000), (4, 4)])
-def test_clients_make_no_more_partitions_than_a_topic_may_have(
+def test_the_limit_of_partitions_applies_to_automatic_creation(
     start: Callable[..., Admin], limit: int, most: int
 ) -> None:
     admin = start(max_num_partitions_per_partitioned_topic=limit)

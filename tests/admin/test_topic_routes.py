@@ -23,7 +23,7 @@ def client(admin: Admin) -> Iterator[pulsar.Client]:
     client.close()
 
 
-def test_a_topic_lives(admin: Admin) -> None:
+def test_a_topic_is_created_listed_and_deleted(admin: Admin) -> None:
     admin.do("PUT", f"{NAMESPACE}/t")
     assert admin.get(NAMESPACE) == admin.get("namespaces/public/default/topics") == ["persistent://public/default/t"]
     assert admin.get(f"{NAMESPACE}/t/partitions")["partitions"] == 0
@@ -35,7 +35,7 @@ def test_a_topic_lives(admin: Admin) -> None:
     admin.refused(404, "DELETE", f"{NAMESPACE}/t")
 
 
-def test_a_topic_is_created_where_clients_may_create_none(start: Callable[..., Admin]) -> None:
+def test_an_admin_creates_topics_where_clients_may_not(start: Callable[..., Admin]) -> None:
     admin = start(allow_auto_topic_creation=False)
     admin.refused(404, "GET", f"{NAMESPACE}/t/partitions?checkAllowAutoCreation=true")
     admin.refused(412, "PUT", f"{NAMESPACE}/t/subscription/s")
@@ -53,7 +53,7 @@ def test_names_are_decoded_once(admin: Admin, name: str) -> None:
     admin.do("DELETE", f"{NAMESPACE}/{encoded}?force=true")
 
 
-def test_names_that_are_none_are_refused(admin: Admin) -> None:
+def test_invalid_names_are_refused(admin: Admin) -> None:
     before = admin.state()
     assert "must not contain '/'" in admin.refused(412, "PUT", f"{NAMESPACE}/a%2Fb")
     admin.refused(412, "PUT", f"{NAMESPACE}/100%")
@@ -74,7 +74,7 @@ def test_a_topic_keeps_its_properties(admin: Admin) -> None:
     assert admin.get(NAMESPACE) == ["persistent://public/default/t"]
 
 
-def test_a_partitioned_topic_lives(admin: Admin) -> None:
+def test_a_partitioned_topic_is_created_extended_and_deleted(admin: Admin) -> None:
     path = f"{NAMESPACE}/p"
     admin.do("PUT", f"{path}/partitions", 2)
     assert admin.get(f"{NAMESPACE}/partitioned") == ["persistent://public/default/p"]
@@ -105,16 +105,14 @@ def test_partitions_come_as_an_object_too(admin: Admin) -> None:
 @pytest.mark.parametrize(
     ("status", "count"), [(406, 0), (406, -1), (406, 5), (400, "three"), (406, "0"), (400, None), (412, 2**40)]
 )
-def test_a_number_of_partitions_that_cannot_be_is_refused(
-    start: Callable[..., Admin], status: int, count: object
-) -> None:
+def test_an_invalid_number_of_partitions_is_refused(start: Callable[..., Admin], status: int, count: object) -> None:
     admin = start(max_num_partitions_per_partitioned_topic=4)
     before = admin.state()
     admin.refused(status, "PUT", f"{NAMESPACE}/p/partitions", count)
     assert admin.state() == before
 
 
-def test_a_slip_of_the_finger_makes_no_million_topics(admin: Admin) -> None:
+def test_a_huge_number_of_partitions_is_refused(admin: Admin) -> None:
     assert "10000" in admin.refused(406, "PUT", f"{NAMESPACE}/p/partitions", 1_000_000)
     assert admin.get(NAMESPACE) == []
 
@@ -131,7 +129,7 @@ def test_a_partition_that_is_missing_is_created_and_one_too_many_is_not(admin: A
     admin.refused(409, "DELETE", f"{NAMESPACE}/t/partitions")
 
 
-def test_what_clients_would_create_partitioned_is_created_where_they_ask(start: Callable[..., Admin]) -> None:
+def test_a_lookup_of_partitions_creates_a_partitioned_topic(start: Callable[..., Admin]) -> None:
     admin = start(allow_auto_topic_creation_type=TopicType.PARTITIONED, default_num_partitions=3)
     admin.refused(404, "GET", f"{NAMESPACE}/p/partitions")
     admin.refused(404, "GET", f"{NAMESPACE}/p/partitions?checkAllowAutoCreation=false")
@@ -139,7 +137,7 @@ def test_what_clients_would_create_partitioned_is_created_where_they_ask(start: 
     assert admin.get(f"{NAMESPACE}/p/partitions")["partitions"] == 3
 
 
-def test_a_topic_in_use_goes_by_force_only(admin: Admin, client: pulsar.Client) -> None:
+def test_a_topic_in_use_is_deleted_by_force_only(admin: Admin, client: pulsar.Client) -> None:
     producer = client.create_producer("t")
     producer.send(b"x")
     assert "producers" in admin.refused(412, "DELETE", f"{NAMESPACE}/t")
@@ -159,7 +157,7 @@ def test_subscriptions_without_consumers_go_with_their_topic(admin: Admin, clien
     assert admin.get(NAMESPACE) == []
 
 
-def test_a_partitioned_topic_in_use_is_not_deleted_by_half(admin: Admin, client: pulsar.Client) -> None:
+def test_a_partitioned_topic_in_use_is_not_deleted_in_part(admin: Admin, client: pulsar.Client) -> None:
     admin.do("PUT", f"{NAMESPACE}/p/partitions", 3)
     consumer = client.subscribe("p-partition-2", "s")
     before = admin.state()
@@ -181,7 +179,7 @@ def test_the_last_message_is_named(admin: Admin, client: pulsar.Client) -> None:
     }
 
 
-def test_a_terminated_topic_takes_no_more(admin: Admin, client: pulsar.Client) -> None:
+def test_a_terminated_topic_refuses_producers(admin: Admin, client: pulsar.Client) -> None:
     producer = client.create_producer("t")
     sent = producer.send(b"x")
     answer = admin.call("POST", f"{NAMESPACE}/t/terminate")
@@ -195,7 +193,7 @@ def test_a_terminated_topic_takes_no_more(admin: Admin, client: pulsar.Client) -
     admin.refused(404, "POST", f"{NAMESPACE}/nothing/terminate")
 
 
-def test_what_is_consumed_is_trimmed_when_asked(start: Callable[..., Admin]) -> None:
+def test_consumed_ledgers_are_trimmed_on_request(start: Callable[..., Admin]) -> None:
     admin = start()
     admin.do("PUT", f"{NAMESPACE}/t")
     admin.do("PUT", f"{NAMESPACE}/t/subscription/s")
@@ -212,7 +210,7 @@ def test_what_is_consumed_is_trimmed_when_asked(start: Callable[..., Admin]) -> 
     admin.refused(404, "POST", f"{NAMESPACE}/nothing/trim")
 
 
-def test_a_truncated_topic_is_empty_and_goes_on(admin: Admin, client: pulsar.Client) -> None:
+def test_a_truncated_topic_is_empty_and_usable(admin: Admin, client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer("t")
     producer.send(b"old")
@@ -226,7 +224,7 @@ def test_a_truncated_topic_is_empty_and_goes_on(admin: Admin, client: pulsar.Cli
     assert consumer.receive(10_000).data() == b"new"
 
 
-def test_there_are_no_topics_that_are_not_persistent(admin: Admin) -> None:
+def test_non_persistent_topics_are_listed_as_empty(admin: Admin) -> None:
     assert admin.get("non-persistent/public/default") == []
     assert admin.get("non-persistent/public/default/partitioned") == []
     admin.refused(404, "GET", "non-persistent/public/nowhere")
@@ -235,7 +233,7 @@ def test_there_are_no_topics_that_are_not_persistent(admin: Admin) -> None:
     admin.refused(400, "GET", "namespaces/public/default/topics?mode=SOME")
 
 
-def test_a_topic_is_looked_up(admin: Admin) -> None:
+def test_a_lookup_returns_the_addresses_of_the_broker(admin: Admin) -> None:
     found = admin.get("/lookup/v2/topic/persistent/public/default/t?authoritative=false")
     assert found["brokerUrl"] == found["nativeUrl"] == admin.service.service_url
     assert found["httpUrl"] == f"http://127.0.0.1:{admin.port}"
@@ -262,5 +260,5 @@ def test_a_listener_that_the_broker_does_not_have_is_refused(admin: Admin) -> No
     assert "listener not found: 'external'" in admin.refused(503, "GET", f"{path}?listenerName=external")
 
 
-def test_there_is_no_coordinator_of_transactions(admin: Admin) -> None:
+def test_the_transaction_coordinator_has_no_partitions(admin: Admin) -> None:
     assert admin.get("persistent/pulsar/system/transaction_coordinator_assign/partitions")["partitions"] == 0

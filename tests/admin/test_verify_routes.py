@@ -79,7 +79,7 @@ def objects(admin: Admin) -> set[str]:
     return {info.key for info in LocalStore(admin.offloading.tier).list()}
 
 
-def test_a_sound_tier_has_no_finding(admin: Admin) -> None:
+def test_an_intact_tier_has_no_findings(admin: Admin) -> None:
     report = run(admin)
     result = report.result
     assert (result["state"], result["faults"], result["counts"], report.findings) == ("done", 0, {}, [])
@@ -125,7 +125,7 @@ def test_a_young_orphan_is_pending_within_the_grace(admin: Admin) -> None:
     assert run(admin, graceMillis=0).result["counts"] == {"orphan_object": 1}
 
 
-def test_all_findings_come_however_many_they_are(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_findings_are_streamed(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_runs, "_BUFFERED", 3)
     store = LocalStore(admin.offloading.tier)
     for number in range(50):
@@ -191,7 +191,7 @@ class Streamed:
         self._connection.close()
 
 
-def test_one_verification_runs_at_a_time_and_holds_up_no_other_call(admin: Admin, gate: Gate) -> None:
+def test_one_verification_runs_at_a_time_and_does_not_block_other_calls(admin: Admin, gate: Gate) -> None:
     streamed = Streamed(admin)
     with gate.reached():
         progress = streamed.line()["progress"]
@@ -254,7 +254,7 @@ def test_a_verification_whose_findings_are_not_read_can_be_cancelled(
     assert started.result.state == "cancelled"
 
 
-def test_a_verification_that_fails_says_why_and_the_next_one_runs(admin: Admin) -> None:
+def test_a_failed_verification_reports_the_error_and_the_next_one_runs(admin: Admin) -> None:
     hidden = admin.offloading.tier.rename(admin.offloading.tier.with_name("hidden"))
     result = run(admin).result
     assert result["state"] == "failed"
@@ -264,7 +264,7 @@ def test_a_verification_that_fails_says_why_and_the_next_one_runs(admin: Admin) 
     assert run(admin).result["state"] == "done"
 
 
-def test_closing_ends_the_verification_that_runs_and_starts_no_other(admin: Admin, gate: Gate) -> None:
+def test_closing_cancels_the_running_verification_and_refuses_new_ones(admin: Admin, gate: Gate) -> None:
     streamed = Streamed(admin)
     runs = admin.offloading.verify_runs
     ending = threading.Thread(target=runs.close)
@@ -278,7 +278,7 @@ def test_closing_ends_the_verification_that_runs_and_starts_no_other(admin: Admi
     assert "shutting down" in admin.refused(409, "POST", VERIFY)
 
 
-def test_closing_leaves_behind_a_verification_whose_store_does_not_answer(
+def test_closing_does_not_wait_for_a_store_that_does_not_answer(
     admin: Admin, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_runs, "_GRACE_S", 0.1)

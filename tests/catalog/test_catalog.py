@@ -26,7 +26,7 @@ def catalog(metadata: MemoryMetadataStore) -> Catalog:
     return catalog
 
 
-def test_what_was_created_is_found(catalog: Catalog) -> None:
+def test_created_objects_are_found(catalog: Catalog) -> None:
     assert catalog.tenants() == ("acme",)
     assert catalog.tenant("acme") == {"adminRoles": [], "allowedClusters": ["standalone"]}
     assert catalog.namespaces("acme") == (NAMESPACE,)
@@ -45,7 +45,7 @@ def test_a_namespace_needs_its_tenant(catalog: Catalog) -> None:
         catalog.create_namespace(NamespaceName("nobody", "orders"))
 
 
-def test_a_change_keeps_what_it_does_not_know(catalog: Catalog) -> None:
+def test_a_change_preserves_unknown_fields(catalog: Catalog) -> None:
     catalog.update_policies(NAMESPACE, lambda old: {**old, "message_ttl_in_seconds": 3})
     assert catalog.policies(NAMESPACE) == {
         "retention_policies": {"retentionSizeInMB": 5},
@@ -53,7 +53,7 @@ def test_a_change_keeps_what_it_does_not_know(catalog: Catalog) -> None:
     }
 
 
-def test_a_change_met_by_another_is_applied_to_the_newer_value(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
+def test_a_conflicting_change_is_applied_to_the_newer_value(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
     other = Catalog(metadata, "standalone")
     calls = 0
 
@@ -69,7 +69,7 @@ def test_a_change_met_by_another_is_applied_to_the_newer_value(catalog: Catalog,
     assert {"theirs": 1, "ours": 2}.items() <= catalog.policies(NAMESPACE).items()
 
 
-def test_what_holds_others_cannot_be_deleted(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
+def test_tenants_and_namespaces_in_use_are_not_deleted(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
     with pytest.raises(NotEmpty):
         catalog.delete_tenant("acme")
     metadata.put(managed_ledger_path(TOPIC.managed_ledger_name), b"", MUST_NOT_EXIST)
@@ -77,7 +77,7 @@ def test_what_holds_others_cannot_be_deleted(catalog: Catalog, metadata: MemoryM
         catalog.delete_namespace(NAMESPACE)
 
 
-def test_what_is_empty_can_be_deleted(catalog: Catalog) -> None:
+def test_empty_tenants_and_namespaces_are_deleted(catalog: Catalog) -> None:
     catalog.delete_namespace(NAMESPACE)
     catalog.delete_tenant("acme")
     assert catalog.tenants() == ()
@@ -103,14 +103,14 @@ def test_partitions_are_counted(catalog: Catalog) -> None:
     assert catalog.partitions(TOPIC) == 0
 
 
-def test_the_defaults_are_made_once(metadata: MemoryMetadataStore) -> None:
+def test_the_defaults_are_created_once(metadata: MemoryMetadataStore) -> None:
     catalog = Catalog(metadata, "standalone")
     catalog.ensure_defaults()
     catalog.ensure_defaults()
     assert catalog.namespaces("public") == (NamespaceName("public", "default"),)
 
 
-def test_a_topics_own_policies_live_until_none_are_left(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
+def test_a_topics_own_policies_are_stored_until_none_are_left(catalog: Catalog, metadata: MemoryMetadataStore) -> None:
     path = f"/afterglow/standalone/topic-policies/{TOPIC.managed_ledger_name}"
     assert catalog.topic_policies(TOPIC) == {}
     catalog.update_topic_policies(TOPIC, lambda old: {**old, "a": 1})

@@ -95,7 +95,7 @@ def test_a_version_of_another_length_is_refused(registry: SchemaRegistry) -> Non
             registry.get(TOPIC, version)
 
 
-def test_what_was_stored_comes_back_as_it_was_given(registry: SchemaRegistry) -> None:
+def test_a_stored_schema_is_returned_unchanged(registry: SchemaRegistry) -> None:
     text = b'{ "type":"record", "name":"Order","fields":[] }'
     registry.get_or_create(TOPIC, raw(text, S.Avro, owner="sales"))
     found = registry.get(TOPIC)
@@ -115,7 +115,7 @@ def test_binary_definitions_come_back_too(registry: SchemaRegistry) -> None:
     assert found.schema.schema_data == b"\xff\x00\xfe"
 
 
-def test_the_newest_is_the_default_and_each_is_found_by_its_version(registry: SchemaRegistry) -> None:
+def test_versions_are_found_by_number_and_the_newest_is_the_default(registry: SchemaRegistry) -> None:
     definitions = [record(*(field(f"f{i}", default=0) for i in range(count))) for count in range(1, 4)]
     for definition in definitions:
         registry.get_or_create(TOPIC, schema(definition))
@@ -128,7 +128,7 @@ def test_the_newest_is_the_default_and_each_is_found_by_its_version(registry: Sc
     assert newest.version == encode_version(2)
 
 
-def test_what_is_not_there_is_none(registry: SchemaRegistry) -> None:
+def test_missing_objects_are_answered_with_404(registry: SchemaRegistry) -> None:
     assert registry.get(TOPIC) is None
     assert registry.get(TOPIC, encode_version(0)) is None
     assert registry.versions(TOPIC) == ()
@@ -150,7 +150,7 @@ def test_raw_bytes_have_a_version_as_in_pulsar(registry: SchemaRegistry) -> None
     refused(lambda: registry.get_or_create(TOPIC, schema(record())))
 
 
-def test_the_wish_for_any_schema_is_a_consumers_and_is_not_stored(registry: SchemaRegistry) -> None:
+def test_auto_consume_is_for_consumers_and_is_not_stored(registry: SchemaRegistry) -> None:
     wish = raw(b"", S.AutoConsume)
     assert registry.check_consumer(TOPIC, wish) == NO_VERSION
     assert "AUTO_CONSUME" in refused(lambda: registry.get_or_create(TOPIC, wish))
@@ -185,7 +185,7 @@ def test_an_old_version_is_found_again_even_if_it_would_not_follow_the_newest(re
         (record(field("a", "double", default=1)), record(field("a", "double", default=1.0))),
     ],
 )
-def test_values_that_python_holds_equal_are_told_apart(registry: SchemaRegistry, one: Any, other: Any) -> None:
+def test_values_that_python_considers_equal_are_different(registry: SchemaRegistry, one: Any, other: Any) -> None:
     assert registry.get_or_create(TOPIC, schema(one)) != registry.get_or_create(TOPIC, schema(other))
 
 
@@ -260,7 +260,7 @@ INCOMPATIBLE = {
 
 @pytest.mark.parametrize("kind", [S.Json, S.Avro])
 @pytest.mark.parametrize("case", COMPATIBLE)
-def test_what_each_side_can_read_of_the_other_follows(
+def test_a_schema_that_both_sides_can_read_is_accepted(
     registry: SchemaRegistry, case: str, kind: S.Type.ValueType, recwarn: pytest.WarningsRecorder
 ) -> None:
     old, new = COMPATIBLE[case]
@@ -271,7 +271,7 @@ def test_what_each_side_can_read_of_the_other_follows(
 
 @pytest.mark.parametrize("kind", [S.Json, S.Avro])
 @pytest.mark.parametrize("case", INCOMPATIBLE)
-def test_what_one_side_cannot_read_of_the_other_is_refused(
+def test_a_schema_that_one_side_cannot_read_is_refused(
     registry: SchemaRegistry, case: str, kind: S.Type.ValueType
 ) -> None:
     old, new = INCOMPATIBLE[case]
@@ -339,7 +339,7 @@ def test_the_root_message_of_a_protobuf_must_stay(registry: SchemaRegistry) -> N
         schema(record(field("a", doc="A number.", aliases=["b"]))),
     ],
 )
-def test_where_nothing_may_follow_the_same_definition_is_still_known(
+def test_the_same_definition_is_accepted_under_always_incompatible(
     registry: SchemaRegistry, policies: SchemaPolicies, same: S
 ) -> None:
     assert registry.get_or_create(TOPIC, schema(record(field("a")))) == encode_version(0)
@@ -385,7 +385,7 @@ def test_definitions_that_lead_from_record_to_record_too_deep_are_refused(regist
 # --- consumers ---
 
 
-def test_a_consumer_that_can_read_the_newest_is_let_in_and_stores_nothing(registry: SchemaRegistry) -> None:
+def test_a_consumer_that_can_read_the_newest_version_is_accepted_and_stores_nothing(registry: SchemaRegistry) -> None:
     registry.get_or_create(TOPIC, schema(record(field("a", "int"))))
     wider = schema(record(field("a", "long")))
     assert registry.check_consumer(TOPIC, wider) == encode_version(0)
@@ -429,7 +429,7 @@ def test_the_first_schema_of_a_topic_may_be_a_consumers(registry: SchemaRegistry
         b'{"type":"fixed","name":"a","size":' + b"9" * 10_000 + b"}",
     ],
 )
-def test_a_definition_that_is_not_one_of_avro_is_refused(
+def test_a_definition_that_is_not_valid_avro_is_refused(
     registry: SchemaRegistry, kind: S.Type.ValueType, data: bytes
 ) -> None:
     refused(lambda: registry.get_or_create(TOPIC, raw(data, kind)))
@@ -477,7 +477,7 @@ def test_a_schema_that_is_too_large_is_refused(registry: SchemaRegistry) -> None
     assert str(MAX_SCHEMA_BYTES) in refused(lambda: registry.get_or_create(TOPIC, large))
 
 
-def test_versions_have_no_room_beyond_the_metadata_stores_limit() -> None:
+def test_versions_are_limited_by_the_metadata_stores_value_size() -> None:
     registry = SchemaRegistry(MemoryMetadataStore(max_value_bytes=2000), PATHS)
     registry.get_or_create(TOPIC, schema(record(doc="x" * 1000)))
     message = refused(lambda: registry.get_or_create(TOPIC, schema(record(doc="y" * 1000))), wire.NotAllowedError)
@@ -552,7 +552,7 @@ def test_an_unknown_outcome_is_read_again_and_never_stored_twice(*, applied: boo
     assert len(registry.versions(TOPIC)) == 1
 
 
-def test_an_outcome_unknown_for_ever_is_told(metadata: MemoryMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outcome_that_stays_unknown_raises(metadata: MemoryMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def put(*_args: object) -> int:
         raise CommitUnknown("no answer")
 
@@ -562,7 +562,7 @@ def test_an_outcome_unknown_for_ever_is_told(metadata: MemoryMetadataStore, monk
 
 
 @pytest.mark.parametrize("value", [b"", b"garbage", b"[]", b"{}", b'{"versions":7}', b'{"versions":[{}]}'])
-def test_a_damaged_node_is_named_and_left_alone(
+def test_a_corrupt_node_is_named_and_not_changed(
     registry: SchemaRegistry, metadata: MemoryMetadataStore, value: bytes
 ) -> None:
     metadata.put(NODE, value, -1)
@@ -578,13 +578,13 @@ def test_a_damaged_node_is_named_and_left_alone(
     assert stored.value == value
 
 
-def test_a_damaged_version_is_named(registry: SchemaRegistry, metadata: MemoryMetadataStore) -> None:
+def test_a_corrupt_version_is_named(registry: SchemaRegistry, metadata: MemoryMetadataStore) -> None:
     metadata.put(NODE, b'{"versions":[{"digest":"x","type":"Unheard","data":"","properties":[],"created_ms":0}]}', -1)
     with pytest.raises(CorruptMetadata, match="version 0"):
         registry.get(TOPIC)
 
 
-def test_deleting_a_topic_forgets_its_schemas(registry: SchemaRegistry, metadata: MemoryMetadataStore) -> None:
+def test_deleting_a_topic_deletes_its_schemas(registry: SchemaRegistry, metadata: MemoryMetadataStore) -> None:
     registry.get_or_create(TOPIC, schema(record()))
     registry.delete(TOPIC)
     assert registry.get(TOPIC) is None
@@ -593,7 +593,7 @@ def test_deleting_a_topic_forgets_its_schemas(registry: SchemaRegistry, metadata
     assert registry.get_or_create(TOPIC, raw(b"", S.String)) == encode_version(0)
 
 
-def test_clearing_forgets_the_schemas_and_not_their_numbers(registry: SchemaRegistry) -> None:
+def test_clearing_deletes_the_schemas_and_keeps_their_numbers(registry: SchemaRegistry) -> None:
     registry.clear(TOPIC)
     registry.get_or_create(TOPIC, schema(record()))
     registry.get_or_create(TOPIC, schema(record(field("a", default=0))))
@@ -607,7 +607,7 @@ def test_clearing_forgets_the_schemas_and_not_their_numbers(registry: SchemaRegi
     assert [found.version for found in registry.versions(TOPIC)] == [encode_version(2)]
 
 
-def test_deleting_one_partition_forgets_nothing(registry: SchemaRegistry) -> None:
+def test_deleting_one_partition_keeps_the_schemas(registry: SchemaRegistry) -> None:
     registry.get_or_create(TOPIC.partition(0), schema(record()))
     registry.delete(TOPIC.partition(0))
     assert registry.get(TOPIC.partition(1)) is not None

@@ -64,7 +64,7 @@ def test_a_retention_of_zero_says_what_it_deletes_and_needs_yes(cli: Cli, namesp
 @pytest.mark.parametrize(("time", "size"), [("0", "-1"), ("-1", "0"), ("0", "1G"), ("1h", "0")])
 def test_one_limit_of_zero_is_refused_even_with_yes(cli: Cli, namespace: str, time: str, size: str) -> None:
     said = cli.refused(1, "namespaces", "set-retention", namespace, "-t", time, "-s", size, "--yes")
-    assert "keeps nothing: give both, -1 for no limit, or 0 and 0" in said
+    assert "retains nothing: set both, -1 for no limit, or 0 and 0" in said
     assert cli.rows("namespaces", "get-retention", namespace) == [None]
 
 

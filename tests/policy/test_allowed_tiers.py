@@ -76,7 +76,7 @@ def test_an_entry_for_a_bucket_allows_whole_segments_below_it(bucket: str, *, is
     assert is_allowed(allowed("s3://b/a"), s3(bucket)) is is_below
 
 
-def test_an_entry_for_a_directory_allows_what_lies_below_it(tmp_path: Path) -> None:
+def test_an_entry_for_a_directory_allows_locations_below_it(tmp_path: Path) -> None:
     tier = tmp_path / "tiers"
     (tier / "inside").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -161,7 +161,7 @@ def test_the_own_tier_stays_allowed_beside_entries(tmp_path: Path) -> None:
         s3("b", fileSystemURI="file:///elsewhere"),
     ],
 )
-def test_a_location_that_waits_for_its_driver_is_refused_too(fields: dict[str, Any]) -> None:
+def test_a_location_without_its_driver_is_refused_too(fields: dict[str, Any]) -> None:
     assert not is_allowed(allowed("s3://b"), fields)
 
 
@@ -181,7 +181,7 @@ def test_extra_configurations_of_a_built_in_driver_name_no_tier() -> None:
     assert is_allowed(tiers, s3("b", managedLedgerExtraConfigurations=extra))
 
 
-def test_a_tier_in_force_stays_and_cannot_be_varied() -> None:
+def test_a_tier_in_use_stays_and_cannot_be_modified() -> None:
     chosen = s3("chosen", s3ManagedLedgerOffloadServiceEndpoint=HERE)
     tiers = allowed()
     tiers.check("namespace n", of_namespace({**chosen, "managedLedgerOffloadMaxThreads": 3}), of_namespace(chosen))

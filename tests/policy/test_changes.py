@@ -163,7 +163,7 @@ def test_topics_are_only_read_for_changes_that_concern_offload(monkeypatch: pyte
     world.set_namespace(max_producers_per_topic=5)
 
 
-def test_what_was_wrong_before_stops_no_other_change() -> None:
+def test_an_existing_problem_does_not_refuse_other_changes() -> None:
     wrong = {"retention_policies": retention(1), "offload_policies": {BYTES: 5 * MIB}}
     world = World()
     world.store(namespace=wrong)
@@ -173,7 +173,7 @@ def test_what_was_wrong_before_stops_no_other_change() -> None:
     world.set_namespace(retention_policies=retention(6))
 
 
-def test_a_topic_that_was_wrong_before_stops_no_change_of_its_namespace() -> None:
+def test_an_existing_problem_of_a_topic_does_not_refuse_changes_of_its_namespace() -> None:
     world = World()
     world.store(namespace={"retention_policies": retention(4)}, topic={"offloadPolicies": {BYTES: 5 * MIB}})
     world.set_namespace(retention_policies=retention(3))
@@ -182,7 +182,7 @@ def test_a_topic_that_was_wrong_before_stops_no_change_of_its_namespace() -> Non
     assert world.refused(lambda: world.set_namespace(retention_policies=retention(2))).startswith(f"{other} sets")
 
 
-def test_an_override_that_says_the_same_may_be_removed() -> None:
+def test_an_override_with_the_same_value_may_be_removed() -> None:
     world = World()
     same = retention(1)
     world.store(
@@ -202,7 +202,7 @@ def test_a_driver_keeps_its_bucket_whichever_level_has_it() -> None:
     world.set_namespace(offload_policies=None)
 
 
-def test_a_namespace_cannot_contradict_what_a_topic_sets() -> None:
+def test_a_namespace_cannot_contradict_policies_of_a_topic() -> None:
     world = World()
     world.set_topic(offloadPolicies={"streamingOffloadBlockSizeInBytes": 6 * MIB})
     text = world.refused(lambda: world.set_namespace(offload_policies={"streamingOffloadPartSizeInBytes": 5 * MIB}))
@@ -211,7 +211,7 @@ def test_a_namespace_cannot_contradict_what_a_topic_sets() -> None:
 
 
 @pytest.mark.parametrize("driver", ["azureblob", "google-cloud-storage"])
-def test_a_stored_driver_that_is_not_supported_stops_no_other_change_and_can_be_removed(driver: str) -> None:
+def test_a_stored_unsupported_driver_does_not_refuse_other_changes_and_can_be_removed(driver: str) -> None:
     stored = {"managedLedgerOffloadDriver": driver, "managedLedgerOffloadBucket": "b"}
     world = World()
     world.store(topic={"offloadPolicies": stored})
@@ -222,13 +222,13 @@ def test_a_stored_driver_that_is_not_supported_stops_no_other_change_and_can_be_
     assert "The driver is not supported" in world.refused(lambda: world.set_topic(offloadPolicies=stored))
 
 
-def test_topic_policies_that_do_not_parse_stop_no_change_of_the_namespace() -> None:
+def test_corrupt_topic_policies_do_not_refuse_changes_of_the_namespace() -> None:
     world = World()
     world.metadata.put("/afterglow/standalone/topic-policies/public/default/persistent/t", b"{", -1)
     world.set_namespace(retention_policies=retention(5))
 
 
-def test_changes_that_work_and_surprise_are_warned_of_once() -> None:
+def test_warnings_of_a_change_are_given_once() -> None:
     world = World()
     (warning,) = world.set_namespace(offload_policies={BYTES: 5 * MIB})
     assert "defaultRetentionSizeInMB=0 (default)" in warning

@@ -32,7 +32,7 @@ def strategy(*levels: Any) -> SchemaCompatibilityStrategy:
     return SchemaPolicies.of(resolve(*levels)).strategy
 
 
-def test_what_is_not_set_is_the_brokers_default() -> None:
+def test_an_unset_policy_has_the_brokers_value() -> None:
     found = resolve(CONFIG, {}, {})
     assert Retention.from_config(found) == Retention.of(7, 8)
     assert found.ttl_duration_default_in_seconds == 9
@@ -65,7 +65,7 @@ def test_what_the_topic_sets_wins_over_its_namespace() -> None:
     assert found.max_producers_per_topic == 0
 
 
-def test_a_namespace_that_names_no_types_takes_all() -> None:
+def test_a_namespace_without_types_allows_all() -> None:
     found = resolve(CONFIG, {"subscription_types_enabled": []}, {})
     assert found.subscription_types_enabled == CONFIG.subscription_types_enabled
 
@@ -79,7 +79,7 @@ def test_a_namespace_that_names_no_types_takes_all() -> None:
         ({"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2}, True, 2),
     ],
 )
-def test_a_namespace_decides_what_is_created_by_naming_it(
+def test_a_namespace_controls_automatic_creation(
     override: dict[str, Any] | None, *, allowed: bool, partitions: int
 ) -> None:
     config = BrokerConfig(allow_auto_topic_creation_type=TopicType.PARTITIONED, default_num_partitions=5)
@@ -88,7 +88,7 @@ def test_a_namespace_decides_what_is_created_by_naming_it(
     assert (found.allow_auto_topic_creation, count) == (allowed, partitions)
 
 
-def test_the_older_word_for_a_strategy_counts_where_the_newer_says_nothing() -> None:
+def test_the_older_name_of_a_strategy_applies_where_the_newer_is_unset() -> None:
     older = {"schema_auto_update_compatibility_strategy": "BackwardTransitive"}
     assert strategy(CONFIG, older, {}) == "BACKWARD_TRANSITIVE"
     assert strategy(CONFIG, {**older, "schema_compatibility_strategy": "FORWARD"}, {}) == "FORWARD"
@@ -96,7 +96,7 @@ def test_the_older_word_for_a_strategy_counts_where_the_newer_says_nothing() -> 
     assert strategy(CONFIG, older, topic) == "ALWAYS_COMPATIBLE"
 
 
-def test_the_brokers_settings_hold_for_schemas_where_no_policy_does() -> None:
+def test_settings_of_the_broker_apply_to_schemas_without_policies() -> None:
     config = replace(
         CONFIG,
         schema_compatibility_strategy=SchemaCompatibilityStrategy.BACKWARD,
@@ -111,13 +111,13 @@ def test_the_brokers_settings_hold_for_schemas_where_no_policy_does() -> None:
     assert SchemaPolicies.of(resolve(undefined, {}, {})) == SchemaPolicies(SchemaCompatibilityStrategy.FULL)
 
 
-def test_what_the_broker_validates_no_policy_switches_off() -> None:
+def test_a_policy_cannot_disable_schema_validation_of_the_broker() -> None:
     config = replace(CONFIG, is_schema_validation_enforced=True)
     for namespace, topic in (({"schema_validation_enforced": False}, {}), ({}, {"schemaValidationEnforced": False})):
         assert SchemaPolicies.of(resolve(config, namespace, topic)).validation
 
 
-def test_retention_of_a_topic_holds_though_its_offload_policies_contradict_those_of_its_namespace() -> None:
+def test_retention_of_a_topic_applies_though_its_offload_policies_contradict_those_of_its_namespace() -> None:
     """Promise 1: a retention that is ignored deletes entries that the topic was told to keep."""
     namespace = {
         "retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1},
@@ -138,7 +138,7 @@ def test_retention_of_a_topic_holds_though_its_offload_policies_contradict_those
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.namespace)
 @pytest.mark.parametrize("value", ["?", [1], {"x": []}, -5, 1.5, True])
-def test_a_stored_value_that_cannot_be_read_is_passed_over_by_name(field: Any, value: object) -> None:
+def test_a_stored_value_that_cannot_be_read_is_ignored_by_name(field: Any, value: object) -> None:
     policy, problems = resolve_stored(CONFIG, {field.namespace: value}, {})
     read = [row.key for row, _, origin in policy.rows() if origin.kind.level == "namespace"]
     assert bool(read) or all(problem.startswith(f"namespace: {field.namespace}: ") for problem in problems)

@@ -58,7 +58,7 @@ def values_of(fields: dict[str, Any]) -> dict[str, Any]:
     return read_checked(fields).values
 
 
-def test_what_the_stock_client_sends_is_stored_and_shown_as_it_was() -> None:
+def test_policies_of_the_stock_client_are_stored_and_shown_unchanged() -> None:
     stored = replaced({**STOCK, **DERIVED}, {})
     assert stored == STOCK
     assert shown(stored) == {**STOCK, SECRET: MASK}
@@ -79,7 +79,7 @@ def test_what_the_stock_client_sends_is_stored_and_shown_as_it_was() -> None:
         ({"streamingOffloadEnabled": "true"}, "streamingOffloadEnabled", True),
     ],
 )
-def test_the_names_of_the_proposals_are_taken(fields: dict[str, Any], key: str, expected: object) -> None:
+def test_the_names_of_the_proposals_are_accepted(fields: dict[str, Any], key: str, expected: object) -> None:
     assert values_of(fields) == {key: expected}
 
 
@@ -117,7 +117,7 @@ def test_a_read_priority_is_taken_in_every_spelling_and_written_as_pulsars_const
         ({"offloadSizeInMB": 1, "managedLedgerOffloadThresholdInBytes": 1}, "different values"),
     ],
 )
-def test_what_pulsar_silently_loses_is_refused_by_name(fields: dict[str, Any], complaint: str) -> None:
+def test_fields_that_pulsar_ignores_are_refused_by_name(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         replaced(fields, {})
 
@@ -143,7 +143,7 @@ def test_a_secret_that_cannot_be_taken_is_not_shown() -> None:
     assert "swordfish" not in str(refused.value)
 
 
-def test_one_setting_spelt_twice_with_one_value_is_taken() -> None:
+def test_one_setting_under_two_names_with_one_value_is_accepted() -> None:
     assert values_of({"offloadSizeInMB": 1, "managedLedgerOffloadThresholdInBytes": 1 << 20})
 
 
@@ -164,7 +164,7 @@ def test_one_setting_spelt_twice_with_one_value_is_taken() -> None:
         },
     )
 )
-def test_what_is_written_is_read_again(values: dict[str, Any]) -> None:
+def test_written_policies_are_read_back(values: dict[str, Any]) -> None:
     written = json.loads(json.dumps(write(values)))
     found = read(written)
     assert found.given == values
@@ -187,13 +187,13 @@ def test_segment_limits_have_the_names_of_the_proposal_where_they_are_whole() ->
         {"managedLedgerOffloadExtraConfigb": "x=y", "managedLedgerExtraConfigurations": {"a": "1", "b": "x=y"}},
     ],
 )
-def test_properties_of_a_driver_are_taken_in_every_form(fields: dict[str, Any]) -> None:
+def test_properties_of_a_driver_are_accepted_in_every_form(fields: dict[str, Any]) -> None:
     assert replaced(fields, {}) == {"managedLedgerExtraConfigurations": {"a": "1", "b": "x=y"}}
     changed = merged({"managedLedgerExtraConfigurations": {"b": "0", "c": "2"}}, fields)
     assert changed == {"managedLedgerExtraConfigurations": {"a": "1", "b": "x=y", "c": "2"}}
 
 
-def test_streaming_settings_stay_among_the_extra_configurations_for_clients_that_know_no_others() -> None:
+def test_streaming_settings_stay_among_the_extra_configurations_for_stock_clients() -> None:
     fields = {"managedLedgerExtraConfigurations": {"streamingOffloadEnabled": "true", "a": "1"}}
     assert replaced(fields, {}) == fields
 
@@ -220,7 +220,7 @@ def test_a_change_keeps_all_other_fields_and_those_of_other_releases() -> None:
     }
 
 
-def test_all_that_holds_has_no_nulls_and_no_secrets() -> None:
+def test_the_effective_policy_has_no_nulls_and_no_secrets() -> None:
     policy = resolve(BrokerConfig(), {"offload_policies": STOCK}, {})
     written = write_all(policy)
     assert None not in written.values()

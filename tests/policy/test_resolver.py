@@ -59,7 +59,7 @@ def test_field_by_field_the_narrowest_level_that_sets_it_wins(
         assert (value(policy, key), policy.origin(key).kind.level) == (expected, level)
 
 
-def test_what_no_level_sets_is_the_brokers_own_object() -> None:
+def test_without_overrides_the_effective_policy_is_the_brokers_own_object() -> None:
     config = BrokerConfig(managed_ledger_offload_bucket="b")
     assert resolve(config, {}, {}) is config
 
@@ -71,14 +71,14 @@ def test_the_broker_sets_the_read_priority_by_the_name_of_the_proposal(word: str
     assert policy.origin("managedLedgerOffloadedReadPriority").kind.level == "broker"
 
 
-def test_null_sets_nothing_and_an_empty_text_sets_nothing_to_be_there() -> None:
+def test_null_is_unset_and_an_empty_string_sets_none() -> None:
     assert offload({"managedLedgerOffloadDeletionLagInMillis": None}).managed_ledger_offload_deletion_lag_in_millis
     never = offload({"managedLedgerOffloadDeletionLagInMillis": ""})
     assert never.managed_ledger_offload_deletion_lag_in_millis is None
     assert never.origin("managedLedgerOffloadDeletionLagInMillis").kind is OriginKind.NAMESPACE
 
 
-def test_extra_configurations_are_united_and_the_narrower_pair_wins() -> None:
+def test_extra_configurations_are_merged_and_the_narrower_level_wins() -> None:
     config = parse_conf("managedLedgerOffloadExtraConfiga=1\nmanagedLedgerOffloadExtraConfigb=1")
     policy = resolve(
         config,
@@ -102,7 +102,7 @@ def test_streaming_settings_are_taken_from_extra_configurations_and_a_field_wins
     ).streaming_offload_enabled
 
 
-def test_fields_from_before_offload_policies_fill_what_these_leave_open() -> None:
+def test_legacy_offload_fields_apply_where_offload_policies_are_unset() -> None:
     old = {"offload_threshold": 7, "offload_threshold_in_seconds": 8, "offload_deletion_lag_ms": 9}
     policy = resolve(BrokerConfig(), old, {})
     assert policy.managed_ledger_offload_threshold_in_bytes == 7
@@ -115,7 +115,7 @@ def test_fields_from_before_offload_policies_fill_what_these_leave_open() -> Non
     assert resolve(broker, unset, {}) is broker
 
 
-def test_retention_and_time_to_live_of_a_namespace_are_part_of_what_holds() -> None:
+def test_retention_and_ttl_of_a_namespace_are_part_of_the_effective_policy() -> None:
     policy = resolve(
         BrokerConfig(),
         {"retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}, "message_ttl_in_seconds": 5},
@@ -146,7 +146,7 @@ def set_topic(catalog: Catalog, fields: Mapping[str, Any], topic: TopicName = TO
     catalog.update_topic_policies(topic, lambda old: {**old, "offloadPolicies": dict(fields)})
 
 
-def test_policies_are_kept_until_they_change(catalog: Catalog) -> None:
+def test_policies_are_cached_until_they_change(catalog: Catalog) -> None:
     policies = Policies(BrokerConfig(), catalog)
     before = policies.of(NAME)
     assert policies.of(NAME) is before
@@ -162,7 +162,7 @@ def test_policies_are_kept_until_they_change(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     "other", ["other/place/persistent/t", "acme/orders2/persistent/t", "acme/orders/x/persistent/t"]
 )
-def test_a_change_of_one_namespace_leaves_others_known(
+def test_a_change_of_one_namespace_keeps_others_cached(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     policies = Policies(BrokerConfig(), catalog)
@@ -173,7 +173,7 @@ def test_a_change_of_one_namespace_leaves_others_known(
     policies.of(other)
 
 
-def test_whoever_wants_to_know_is_told_of_changes(catalog: Catalog) -> None:
+def test_callbacks_are_notified_of_changes(catalog: Catalog) -> None:
     policies = Policies(BrokerConfig(), catalog)
     told: list[NamespaceName | None] = []
     policies.on_change(told.append)
@@ -182,7 +182,7 @@ def test_whoever_wants_to_know_is_told_of_changes(catalog: Catalog) -> None:
     assert told == [NAMESPACE, None]
 
 
-def test_a_policy_read_before_a_change_is_not_kept(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_read_before_a_change_is_not_cached(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     policies = Policies(BrokerConfig(), catalog)
     read = Catalog.topic_policies
 
@@ -204,12 +204,12 @@ def test_a_partition_has_the_policies_of_its_topic(catalog: Catalog) -> None:
     assert policies.of(TOPIC.partition(3).managed_ledger_name).managed_ledger_offload_max_threads == 9
 
 
-def test_a_topic_whose_namespace_is_gone_obeys_the_broker(catalog: Catalog) -> None:
+def test_a_topic_of_a_deleted_namespace_has_the_brokers_settings(catalog: Catalog) -> None:
     config = BrokerConfig()
     assert Policies(config, catalog).of("gone/gone/persistent/t") is config
 
 
-def test_stored_fields_that_cannot_be_read_are_passed_over_with_a_warning(
+def test_stored_fields_that_cannot_be_read_are_ignored_with_a_warning(
     catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored = {"someNewField": 1, "managedLedgerOffloadedReadPriority": "NEAREST", "managedLedgerOffloadMaxThreads": 5}
@@ -222,7 +222,7 @@ def test_stored_fields_that_cannot_be_read_are_passed_over_with_a_warning(
     assert str(TOPIC) in caplog.text
 
 
-def test_a_topic_that_contradicts_its_namespace_gives_way_with_a_warning(
+def test_offload_policies_of_a_contradicting_topic_are_ignored_with_a_warning(
     catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
     set_topic(catalog, {"streamingOffloadBlockSizeInBytes": 6 << 20, "managedLedgerOffloadMaxThreads": 9})

@@ -21,13 +21,13 @@ def test_a_driver_needs_a_bucket(driver: str) -> None:
     check(policy(managed_ledger_offload_driver=driver, managed_ledger_offload_bucket="b"))
 
 
-def test_a_bucket_of_the_drivers_own_counts_for_that_driver_alone() -> None:
+def test_a_driver_specific_bucket_applies_to_that_driver_only() -> None:
     check(policy(managed_ledger_offload_driver="aws-s3", s3_managed_ledger_offload_bucket="b"))
     assert problems(policy(managed_ledger_offload_driver="S3", s3_managed_ledger_offload_bucket="b"))
     assert problems(policy(managed_ledger_offload_driver="aws-s3", gcs_managed_ledger_offload_bucket="b"))
 
 
-def test_the_engines_own_tier_and_a_directory_need_no_bucket() -> None:
+def test_the_servers_own_tier_and_a_directory_need_no_bucket() -> None:
     check(policy())
     check(policy(managed_ledger_offload_driver="filesystem"))
 
@@ -110,7 +110,7 @@ def test_segments_that_retention_deletes_at_once_are_taken_with_a_warning() -> N
     assert check(policy(**short)) == ()
 
 
-def test_a_deletion_lag_that_retention_never_lets_pass_is_taken_with_a_warning() -> None:
+def test_a_deletion_lag_above_the_retention_gives_a_warning() -> None:
     short = {"default_retention_time_in_minutes": 10, "default_retention_size_in_mb": -1}
     origins = {"managedLedgerOffloadDeletionLagInMillis": Origin(OriginKind.NAMESPACE, "namespace policies")}
     held = policy(managed_ledger_offload_deletion_lag_in_millis=600_000, origins=origins, **short)

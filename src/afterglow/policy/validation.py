@@ -117,7 +117,7 @@ def _external_problems(policy: BrokerConfig, driver: str) -> Iterator[Problem]:
         yield Problem(
             "streamingOffloadEnabled",
             (driver,),
-            f"{_shown(policy, 'streamingOffloadEnabled')}: {_shown(policy, _DRIVER)} supports whole ledgers only; set "
+            f"{_shown(policy, 'streamingOffloadEnabled')}: {_shown(policy, _DRIVER)} takes whole ledgers only; set "
             "streamingOffloadEnabled=false, or choose a driver that streams",
         )
 
