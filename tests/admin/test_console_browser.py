@@ -215,7 +215,7 @@ def test_an_offload_is_triggered(served: Served, shop: Shop, open_page: Callable
     expect(page.locator(".inspector")).to_contain_text(shop.get("segments")[0]["key"])
 
 
-def test_whole_ledgers_before_the_position_are_offloaded(
+def test_whole_ledgers_are_offloaded_except_those_to_keep(
     served: Served, shop: Shop, open_page: Callable[..., Page]
 ) -> None:
     served.admin("POST", f"{shop.path}/offloadPolicies", {"streamingOffloadEnabled": False})

@@ -151,7 +151,7 @@ def test_connected_clients_are_listed(admin: Admin, client: pulsar.Client) -> No
     assert admin.get(f"{TOPIC}/internalStats")["cursors"]["s"]["active"] is False
 
 
-def test_an_unused_topic_lists_no_clients(admin: Admin) -> None:
+def test_the_type_of_an_unused_subscription_is_none(admin: Admin) -> None:
     admin.do("PUT", TOPIC)
     admin.do("PUT", f"{TOPIC}/subscription/s", {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
     assert admin.get(f"{TOPIC}/stats")["subscriptions"]["s"]["type"] == "None"

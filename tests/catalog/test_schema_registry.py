@@ -128,7 +128,7 @@ def test_versions_are_found_by_number_and_the_newest_is_the_default(registry: Sc
     assert newest.version == encode_version(2)
 
 
-def test_missing_objects_are_answered_with_404(registry: SchemaRegistry) -> None:
+def test_a_missing_version_is_none(registry: SchemaRegistry) -> None:
     assert registry.get(TOPIC) is None
     assert registry.get(TOPIC, encode_version(0)) is None
     assert registry.versions(TOPIC) == ()
