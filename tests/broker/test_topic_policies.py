@@ -188,7 +188,7 @@ def test_a_topic_without_backlog_is_not_searched_for_what_has_expired(
         (position,) = await append(topic, 1)
         await service.update_policies(TOPIC.namespace, set_policy("message_ttl_in_seconds", 1))
         searched: list[int] = []
-        monkeypatch.setattr(topic.ledger, "last_before", searched.append)
+        monkeypatch.setattr(topic.ledger.reader, "last_before", searched.append)
         await service.expire_messages()
         assert len(searched) == 1
         cursor.ack_through(position)

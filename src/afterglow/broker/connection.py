@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.message import DecodeError
 
 from afterglow.broker import replies
+from afterglow.broker.auth import TOKEN
 from afterglow.errors import InvalidFrame
 from afterglow.format.proto import pulsar_api_pb2 as wire
 from afterglow.format.wire import COMMAND_ALLOWANCE_BYTES, FrameBuffer, Refused, encode_command
@@ -380,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail("its token has expired")
             return
         command = wire.BaseCommand(type=wire.BaseCommand.AUTH_CHALLENGE)
-        command.authChallenge.challenge.auth_method_name = "token"
+        command.authChallenge.challenge.auth_method_name = TOKEN
         command.authChallenge.challenge.auth_data = _REFRESH
         command.authChallenge.protocol_version = self.peer.protocol_version
         self.send(command)

@@ -60,60 +60,49 @@ _CODES: tuple[tuple[type[Exception], wire.ServerError.ValueType], ...] = (
 
 def error(request_id: int, refused: Refused) -> wire.BaseCommand:
     """ERROR."""
-    command = wire.BaseCommand(type=wire.BaseCommand.ERROR)
-    command.error.request_id = request_id
-    command.error.error = refused.code
-    command.error.message = str(refused)
-    return command
+    answer = wire.CommandError(request_id=request_id, error=refused.code, message=str(refused))
+    return wire.BaseCommand(type=wire.BaseCommand.ERROR, error=answer)
 
 
 def success(request_id: int) -> wire.BaseCommand:
     """SUCCESS."""
-    command = wire.BaseCommand(type=wire.BaseCommand.SUCCESS)
-    command.success.request_id = request_id
-    return command
+    return wire.BaseCommand(type=wire.BaseCommand.SUCCESS, success=wire.CommandSuccess(request_id=request_id))
 
 
 def producer_success(
     request_id: int, producer: Producer, *, topic_epoch: int | None = None, ready: bool = True
 ) -> wire.BaseCommand:
     """PRODUCER_SUCCESS; a producer that is not ready waits for exclusive access, and gets a second one later."""
-    command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER_SUCCESS)
-    command.producer_success.request_id = request_id
-    command.producer_success.producer_name = producer.name
-    command.producer_success.last_sequence_id = -1
-    # Java's client reconnects forever if this field is absent; empty means that there is no schema.
-    command.producer_success.schema_version = producer.schema_version
-    command.producer_success.producer_ready = ready
-    if topic_epoch is not None:
-        command.producer_success.topic_epoch = topic_epoch
-    return command
+    answer = wire.CommandProducerSuccess(
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=-1,
+        # Java's client reconnects forever if this field is absent; empty means that there is no schema.
+        schema_version=producer.schema_version,
+        producer_ready=ready,
+        topic_epoch=topic_epoch,
+    )
+    return wire.BaseCommand(type=wire.BaseCommand.PRODUCER_SUCCESS, producer_success=answer)
 
 
 def send_error(producer_id: int, sequence_id: int, refused: Refused) -> wire.BaseCommand:
     """SEND_ERROR."""
-    command = wire.BaseCommand(type=wire.BaseCommand.SEND_ERROR)
-    command.send_error.producer_id = producer_id
-    command.send_error.sequence_id = sequence_id
-    command.send_error.error = refused.code
-    command.send_error.message = str(refused)
-    return command
+    answer = wire.CommandSendError(
+        producer_id=producer_id, sequence_id=sequence_id, error=refused.code, message=str(refused)
+    )
+    return wire.BaseCommand(type=wire.BaseCommand.SEND_ERROR, send_error=answer)
 
 
 def close_producer(producer_id: int) -> wire.BaseCommand:
     """CLOSE_PRODUCER, after which the client repeats the lookup."""
-    command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_PRODUCER)
-    command.close_producer.producer_id = producer_id
-    command.close_producer.request_id = NO_REQUEST
-    return command
+    close = wire.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST)
+    return wire.BaseCommand(type=wire.BaseCommand.CLOSE_PRODUCER, close_producer=close)
 
 
 def close_consumer(consumer_id: int) -> wire.BaseCommand:
     """CLOSE_CONSUMER, after which the client subscribes again."""
-    command = wire.BaseCommand(type=wire.BaseCommand.CLOSE_CONSUMER)
-    command.close_consumer.consumer_id = consumer_id
-    command.close_consumer.request_id = NO_REQUEST
-    return command
+    close = wire.CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST)
+    return wire.BaseCommand(type=wire.BaseCommand.CLOSE_CONSUMER, close_consumer=close)
 
 
 def set_message_id(target: wire.MessageIdData, position: Position, partition: int = -1) -> None:

@@ -54,11 +54,10 @@ async def partitioned_metadata(context: RequestContext, ask: wire.CommandPartiti
         await _check_lookup(context, name, "Get Partition Metadata")
         await _check_namespace(context.service, name.namespace)
         count = await context.service.topic_creator.partitions(name, create=ask.metadata_auto_creation_enabled)
-    answer = wire.BaseCommand(type=Command.PARTITIONED_METADATA_RESPONSE)
-    answer.partitionMetadataResponse.request_id = ask.request_id
-    answer.partitionMetadataResponse.response = wire.CommandPartitionedTopicMetadataResponse.Success
-    answer.partitionMetadataResponse.partitions = count
-    return answer
+    answer = wire.CommandPartitionedTopicMetadataResponse(
+        request_id=ask.request_id, response=wire.CommandPartitionedTopicMetadataResponse.Success, partitions=count
+    )
+    return wire.BaseCommand(type=Command.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer)
 
 
 @request(Command.LOOKUP, "lookupTopic")
@@ -71,16 +70,15 @@ async def lookup(context: RequestContext, ask: wire.CommandLookupTopic) -> wire.
     await _check_lookup(context, name, "Lookup")
     await _check_namespace(service, name.namespace)
     check_listener(ask.advertised_listener_name)
-    answer = wire.BaseCommand(type=Command.LOOKUP_RESPONSE)
-    response = answer.lookupTopicResponse
-    response.request_id = ask.request_id
-    response.response = wire.CommandLookupTopicResponse.Connect
-    response.authoritative = True
-    response.proxy_through_service_url = False
-    response.brokerServiceUrl = service.service_url
-    if service.service_url_tls:
-        response.brokerServiceUrlTls = service.service_url_tls
-    return answer
+    answer = wire.CommandLookupTopicResponse(
+        request_id=ask.request_id,
+        response=wire.CommandLookupTopicResponse.Connect,
+        authoritative=True,
+        proxy_through_service_url=False,
+        brokerServiceUrl=service.service_url,
+        brokerServiceUrlTls=service.service_url_tls or None,
+    )
+    return wire.BaseCommand(type=Command.LOOKUP_RESPONSE, lookupTopicResponse=answer)
 
 
 @request(Command.PRODUCER, "producer")
@@ -324,9 +322,7 @@ async def get_topics(context: RequestContext, ask: wire.CommandGetTopicsOfNamesp
     # A missing namespace has no topics, as in Pulsar: after an error, clients would retry for half a minute.
     topics = await context.service.blocking(context.service.catalog.topics, namespace)
     chosen = choose_topics([str(topic) for topic in topics], ask)
-    answer = wire.BaseCommand(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-    answer.getTopicsOfNamespaceResponse.CopyFrom(chosen)
-    return answer
+    return wire.BaseCommand(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=chosen)
 
 
 @request(Command.GET_SCHEMA, "getSchema")
@@ -338,11 +334,8 @@ async def get_schema(context: RequestContext, ask: wire.CommandGetSchema) -> wir
     found = await context.service.blocking(context.service.schemas.get, name, version)
     if found is None:
         raise Refused(wire.TopicNotFound, f"schema not found: {ask.topic}")
-    answer = wire.BaseCommand(type=Command.GET_SCHEMA_RESPONSE)
-    answer.getSchemaResponse.request_id = ask.request_id
-    answer.getSchemaResponse.schema.CopyFrom(found.schema)
-    answer.getSchemaResponse.schema_version = found.version
-    return answer
+    answer = wire.CommandGetSchemaResponse(request_id=ask.request_id, schema=found.schema, schema_version=found.version)
+    return wire.BaseCommand(type=Command.GET_SCHEMA_RESPONSE, getSchemaResponse=answer)
 
 
 @request(Command.GET_OR_CREATE_SCHEMA, "getOrCreateSchema")
@@ -354,25 +347,23 @@ async def get_or_create_schema(context: RequestContext, ask: wire.CommandGetOrCr
     await _admit(context, name.namespace, lambda rights: rights.can_produce(name), "GetOrCreateSchema")
     policy = await service.blocking(service.policies.of, name.managed_ledger_name)
     version = await _producer_schema(service, name, None if is_raw else ask.schema, SchemaPolicies.of(policy))
-    answer = wire.BaseCommand(type=Command.GET_OR_CREATE_SCHEMA_RESPONSE)
-    answer.getOrCreateSchemaResponse.request_id = ask.request_id
-    answer.getOrCreateSchemaResponse.schema_version = version
-    return answer
+    answer = wire.CommandGetOrCreateSchemaResponse(request_id=ask.request_id, schema_version=version)
+    return wire.BaseCommand(type=Command.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer)
 
 
 @request(Command.CONSUMER_STATS, "consumerStats")
 async def consumer_stats(context: RequestContext, ask: wire.CommandConsumerStats) -> wire.BaseCommand:
     """Return statistics of a consumer."""
     consumer = _consumer(context.session, ask.consumer_id)
-    answer = wire.BaseCommand(type=Command.CONSUMER_STATS_RESPONSE)
-    response = answer.consumerStatsResponse
-    response.request_id = ask.request_id
-    response.consumerName = consumer.name
-    response.availablePermits = max(consumer.permits, 0)
-    response.unackedMessages = consumer.unacknowledged
-    response.type = SubType.SubType.Name(consumer.subscription.kind)
-    response.msgBacklog = consumer.subscription.cursor.backlog
-    return answer
+    answer = wire.CommandConsumerStatsResponse(
+        request_id=ask.request_id,
+        consumerName=consumer.name,
+        availablePermits=max(consumer.permits, 0),
+        unackedMessages=consumer.unacknowledged,
+        type=SubType.SubType.Name(consumer.subscription.kind),
+        msgBacklog=consumer.subscription.cursor.backlog,
+    )
+    return wire.BaseCommand(type=Command.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
 
 
 async def _admit(

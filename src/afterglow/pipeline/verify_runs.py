@@ -119,13 +119,10 @@ class VerifyRun:
             return VerifyState.FAILED, str(error) if known else _INTERNAL_ERROR
         return VerifyState.DONE, ""
 
-    def end(self, state: VerifyState, error: str, ended_ms: int) -> VerifyResult:
+    def end(self, result: VerifyResult) -> None:
         """Set the result, and notify the reader."""
-        self.result = VerifyResult(
-            state, error, self.started_ms, ended_ms, dict(self.counts), self.faults, dict(self.deleted)
-        )
+        self.result = result
         self._on_change()
-        return self.result
 
     def _report(self, found: ReportedFinding) -> None:
         kind = found.finding.kind
@@ -213,6 +210,9 @@ class VerifyRuns:
             self._running = None
             self._ended[state] += 1
             self._deleted += Counter(run.deleted)
-            result = run.end(state, error, self._clock.now_ms())
+            result = VerifyResult(
+                state, error, run.started_ms, self._clock.now_ms(), dict(run.counts), run.faults, dict(run.deleted)
+            )
             if state is VerifyState.DONE:
                 self._last[run.request.deep] = result
+            run.end(result)
