@@ -62,7 +62,7 @@ def token(algorithm: str = "HS256", key: Any = SECRET, **claims: Any) -> str:
 
 
 def forged(header: dict[str, Any], claims: dict[str, Any], secret: bytes | None) -> str:
-    """A token put together by hand, since the library refuses to make such ones."""
+    """A token that the library refuses to create."""
 
     def part(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -87,7 +87,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 # --- who is asked ----------------------------------------------------------------------------------------------------
 
 
-def test_where_authentication_is_off_nobody_is_asked() -> None:
+def test_without_authentication_every_client_is_accepted() -> None:
     authenticator = Authenticator.from_config(BrokerConfig())
     assert not authenticator.enabled
     assert authenticator.authenticate("token", b"garbage") == Principal(None, None)
@@ -101,7 +101,7 @@ def test_a_client_without_credentials_is_refused_or_gets_the_anonymous_role(meth
     assert with_secret(anonymous_user_role="guest").authenticate(method, b"") == Principal("guest")
 
 
-def test_another_method_is_refused_even_where_anonymous_clients_are_not() -> None:
+def test_another_method_is_refused_even_if_anonymous_clients_are_accepted() -> None:
     message = refused(with_secret(anonymous_user_role="guest"), b"x", "athenz")
     assert "athenz" in message
 
@@ -111,7 +111,7 @@ def test_an_empty_or_binary_token_is_refused(data: bytes) -> None:
     refused(with_secret(anonymous_user_role="guest"), data)
 
 
-def test_super_users_are_the_named_roles_only() -> None:
+def test_only_configured_roles_are_super_users() -> None:
     authenticator = with_secret(super_user_roles=("admin",))
     assert authenticator.is_super_user("admin")
     assert not authenticator.is_super_user("alice")
@@ -127,7 +127,7 @@ def test_the_header_of_an_http_request_carries_the_token() -> None:
             authenticator.authenticate_header(header)
 
 
-def test_bearer_takes_the_token_out_of_its_header() -> None:
+def test_bearer_returns_the_token_of_its_header() -> None:
     assert bearer(None) is None
     assert bearer("Bearer abc") == "abc"
     with pytest.raises(Refused, match="Bearer"):
@@ -137,7 +137,7 @@ def test_bearer_takes_the_token_out_of_its_header() -> None:
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_secret_may_be_given_in_every_form_that_pulsar_takes(tmp_path: Path) -> None:
+def test_a_secret_may_be_given_in_every_form_that_pulsar_accepts(tmp_path: Path) -> None:
     file = tmp_path / "my secret.key"
     file.write_bytes(SECRET)
     forms = [
@@ -186,20 +186,20 @@ def test_public_keys_may_be_der_or_pem(rsa_key: rsa.RSAPrivateKey, tmp_path: Pat
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
-def test_an_rsa_key_checks_every_algorithm_of_its_kind(rsa_key: rsa.RSAPrivateKey, algorithm: str) -> None:
+def test_an_rsa_key_verifies_every_rsa_algorithm(rsa_key: rsa.RSAPrivateKey, algorithm: str) -> None:
     assert with_public(rsa_key).authenticate("token", token(algorithm, rsa_key)).role == "alice"
 
 
 @pytest.mark.parametrize(
     ("curve", "algorithm"), [(ec.SECP256R1(), "ES256"), (ec.SECP384R1(), "ES384"), (ec.SECP521R1(), "ES512")]
 )
-def test_a_curve_checks_its_own_algorithm(curve: ec.EllipticCurve, algorithm: str) -> None:
+def test_an_elliptic_curve_key_verifies_the_algorithm_of_its_curve(curve: ec.EllipticCurve, algorithm: str) -> None:
     key = ec.generate_private_key(curve)
     authenticator = with_public(key, token_public_alg=algorithm)
     assert authenticator.authenticate("token", token(algorithm, key)).role == "alice"
 
 
-def test_a_public_key_must_fit_its_algorithm(rsa_key: rsa.RSAPrivateKey) -> None:
+def test_a_public_key_must_match_the_configured_algorithm(rsa_key: rsa.RSAPrivateKey) -> None:
     curve = ec.generate_private_key(ec.SECP256R1())
     for key, algorithm in ((rsa_key, "ES256"), (curve, "RS256"), (curve, "ES384")):
         with pytest.raises(ConfigError, match="tokenPublicAlg"):
@@ -209,7 +209,7 @@ def test_a_public_key_must_fit_its_algorithm(rsa_key: rsa.RSAPrivateKey) -> None
             with_public(rsa_key, token_public_alg=algorithm)
 
 
-def test_a_key_that_is_no_safe_public_key_is_refused(rsa_key: rsa.RSAPrivateKey) -> None:
+def test_an_unsafe_or_invalid_public_key_is_refused(rsa_key: rsa.RSAPrivateKey) -> None:
     small = rsa.generate_private_key(65537, 1024)
     private = rsa_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     unsupported = ec.generate_private_key(ec.SECP256K1())
@@ -233,11 +233,11 @@ def test_a_public_key_given_as_the_secret_is_refused(rsa_key: rsa.RSAPrivateKey)
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
-def test_a_long_secret_checks_every_hmac(algorithm: str) -> None:
+def test_a_long_secret_verifies_every_hmac(algorithm: str) -> None:
     assert with_secret().authenticate("token", token(algorithm)) == Principal("alice", None)
 
 
-def test_a_short_secret_checks_only_the_hmac_that_is_safe_with_it() -> None:
+def test_a_short_secret_verifies_only_the_hmac_that_is_safe_with_it() -> None:
     authenticator = Authenticator.from_config(config(token_secret_key=b64(SECRET[:32])))
     assert authenticator.authenticate("token", token("HS256", SECRET[:32])).role == "alice"
     with pytest.warns(match="below the minimum"):
@@ -285,18 +285,18 @@ def test_a_token_of_the_future_is_refused_unless_within_the_allowed_skew() -> No
     assert with_secret(token_allowed_clock_skew_seconds=3600).authenticate("token", early).role == "alice"
 
 
-def test_the_time_of_issue_is_not_judged() -> None:
+def test_the_time_of_issue_is_not_checked() -> None:
     assert with_secret().authenticate("token", token(iat=int(time.time()) + 600)).role == "alice"
 
 
-def test_the_principal_says_when_its_token_expires() -> None:
+def test_the_principal_has_the_expiry_of_its_token() -> None:
     at = int(time.time()) + 600
     assert with_secret().authenticate("token", token(exp=at)) == Principal("alice", float(at))
     assert with_secret().authenticate("token", token(exp=10**400)).expires_at == math.inf
 
 
 @pytest.mark.parametrize("expiry", ["soon", [], {}, math.inf, math.nan])
-def test_an_expiry_that_is_no_time_is_refused(expiry: Any) -> None:
+def test_an_invalid_expiry_is_refused(expiry: Any) -> None:
     refused(with_secret(), token(exp=expiry))
 
 
@@ -313,7 +313,7 @@ def test_a_token_without_a_role_is_refused(role: Any) -> None:
     assert "tokenAuthClaim" in refused(authenticator, token(groups=role))
 
 
-def test_the_audience_must_name_this_broker_where_one_is_asked_for() -> None:
+def test_the_audience_must_name_this_broker_if_one_is_configured() -> None:
     authenticator = with_secret(token_audience_claim="aud", token_audience="my-cluster")
     assert authenticator.authenticate("token", token(aud="my-cluster")).role == "alice"
     assert authenticator.authenticate("token", token(aud=["other", "my-cluster"])).role == "alice"
@@ -321,7 +321,7 @@ def test_the_audience_must_name_this_broker_where_one_is_asked_for() -> None:
         assert "tokenAudience" in refused(authenticator, token(**claims))
 
 
-def test_an_audience_nobody_asked_for_is_not_judged() -> None:
+def test_the_audience_is_not_checked_unless_configured() -> None:
     assert with_secret().authenticate("token", token(aud="other")).role == "alice"
 
 
@@ -334,18 +334,18 @@ def test_an_audience_claim_needs_an_audience() -> None:
     "text",
     ["garbage", "a.b.c", "..", "." * 1000, "e30.e30.e30", "x" * (MAX_TOKEN_BYTES + 1)],
 )
-def test_garbage_is_refused_and_not_repeated(text: str) -> None:
+def test_a_malformed_token_is_refused_and_not_repeated_in_the_error(text: str) -> None:
     message = refused(with_secret(), text)
     assert text not in message
     assert len(message) < 200
 
 
-def test_a_token_beyond_any_sensible_size_is_refused_though_it_is_good() -> None:
-    """Before anything of it is decoded: whoever has no key could make the broker work for nothing."""
+def test_an_oversized_token_is_refused_although_it_is_valid() -> None:
+    """It is refused before it is decoded, so that clients without a key cannot cause work."""
     assert str(MAX_TOKEN_BYTES) in refused(with_secret(), token(note="x" * MAX_TOKEN_BYTES))
 
 
-def test_a_header_nested_without_end_is_refused() -> None:
+def test_a_deeply_nested_header_is_refused() -> None:
     deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 20_000).rstrip(b"=").decode()
     refused(with_secret(), f"{deep}.e30.AAAA")
 
@@ -401,7 +401,7 @@ def test_authentication_alone_and_tls_alone_do_not_suffice() -> None:
     assert "brokerServicePortTls" not in str(caught.value)
 
 
-def test_one_port_without_tls_is_exposure_too() -> None:
+def test_a_single_port_without_tls_counts_as_exposed() -> None:
     settings = tls_only(bind_address="0.0.0.0", token_secret_key=b64(SECRET), web_service_port=8080)
     with pytest.raises(ConfigError, match="webServicePort") as caught:
         check_exposure(config(**settings), insecure=False)
@@ -412,12 +412,12 @@ def test_with_authentication_and_tls_on_every_port_any_address_may_be_bound() ->
     check_exposure(config(bind_address="0.0.0.0", token_secret_key=b64(SECRET), **tls_only()), insecure=False)
 
 
-def test_where_no_port_is_open_nothing_is_exposed() -> None:
+def test_without_ports_nothing_is_exposed() -> None:
     closed = BrokerConfig(bind_address="0.0.0.0", broker_service_port=None, web_service_port=None)
     check_exposure(closed, insecure=False)
 
 
-def test_a_host_name_is_judged_by_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_addresses_of_a_host_name_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[str] = []
 
     def resolve(*_args: Any, **_kwargs: Any) -> list[Any]:
@@ -431,11 +431,11 @@ def test_a_host_name_is_judged_by_all_its_addresses(monkeypatch: pytest.MonkeyPa
         check_exposure(BrokerConfig(bind_address="my-host"), insecure=False)
 
 
-def test_no_host_name_stands_for_every_address() -> None:
+def test_an_empty_host_means_every_address() -> None:
     assert not is_loopback("")
     assert is_loopback("127.0.0.1")
 
 
-def test_a_host_name_that_nobody_knows_is_an_error() -> None:
+def test_an_unknown_host_name_is_an_error() -> None:
     with pytest.raises(ConfigError, match="cannot be resolved"):
         check_exposure(BrokerConfig(bind_address="no-such-host.invalid"), insecure=False)

@@ -1,4 +1,4 @@
-"""Who may do what: each rule of authorization with each right that it gives."""
+"""Rules of authorization, each with the rights that it grants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RIGHTS = ("produce", "consume", "lookup", "list")
 
 
 def authorizer(auth: dict[str, Any] | None = None, *, mode: str | None = None, **settings: Any) -> Authorizer:
-    """Over a catalog whose tenant ``acme`` is administered by ``admin``."""
+    """An authorizer over a catalog in which ``admin`` administers the tenant ``acme``."""
     config = BrokerConfig(
         authentication_enabled=True,
         authentication_providers=(AuthenticationProvider.TOKEN,),
@@ -102,7 +102,7 @@ def test_a_role_has_the_rights_that_pulsars_rules_give(
         ("d*v", "dev", False),
     ],
 )
-def test_a_wildcard_counts_where_it_is_enabled(pattern: str, role: str, *, matches: bool) -> None:
+def test_a_wildcard_matches_only_if_enabled(pattern: str, role: str, *, matches: bool) -> None:
     for auth in (on_namespace("consume", role=pattern), on_topic("consume", role=pattern)):
         assert not authorizer(auth).rights(role, NAMESPACE).can_consume(TOPIC)
         enabled = authorizer(auth, authorization_allow_wildcards_matching=True)
@@ -125,13 +125,13 @@ def test_a_subscription_that_names_roles_admits_these_only_and_they_need_consume
     assert emptied.rights("dev", NAMESPACE).can_consume(TOPIC, "s")
 
 
-def test_a_namespace_in_prefix_mode_wants_subscriptions_that_begin_with_the_role() -> None:
+def test_prefix_mode_requires_subscriptions_that_start_with_the_role() -> None:
     rights = authorizer(on_namespace("consume"), mode="Prefix").rights("dev", NAMESPACE)
     assert rights.can_consume(TOPIC, "dev-1")
     assert not rights.can_consume(TOPIC, "ops-1")
 
 
-def test_a_namespace_or_tenant_that_is_missing_gives_rights_to_superusers_and_tenant_admins_only() -> None:
+def test_a_missing_namespace_or_tenant_grants_rights_to_superusers_and_tenant_admins_only() -> None:
     found = authorizer(on_namespace("produce", "consume"))
     for namespace in (NamespaceName("acme", "missing"), NamespaceName("missing", "orders")):
         topic = namespace.topic("t")

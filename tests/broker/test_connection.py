@@ -1,4 +1,4 @@
-"""Whatever a client does, it costs its own connection only."""
+"""A misbehaving client affects its own connection only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 10
 
 
 class Recorder:
-    """Takes commands and remembers them."""
+    """A handler that records commands."""
 
     def __init__(self, principal: Principal | Refused = Principal(None, None)) -> None:  # noqa: B008 - it is frozen
         self.principal = principal
@@ -99,7 +99,7 @@ class Client:
         return True
 
     async def ping(self) -> None:
-        """See that the connection is alive."""
+        """Check that the connection is open."""
         self.writer.write(encode_command(Kind(type=Kind.PING, ping=wire.CommandPing())))
         assert (await self.receive()).type == Kind.PONG
 
@@ -119,14 +119,14 @@ async def connect(port: int) -> Client:
 
 
 async def fill(connection: Connection, condition: Callable[[], bool]) -> None:
-    """Send until something has happened."""
+    """Send until a condition holds."""
     while not condition():
         connection.send_bytes(bytes(50_000))
         await asyncio.sleep(0)
 
 
 async def closed_though_it_pings(client: Client) -> bool:
-    """Whether the broker closes the connection of a client that is never silent, within 20 intervals of 0.2 s."""
+    """Whether the broker closes a connection that keeps sending PINGs, within 20 intervals of 0.2 s."""
     closed = asyncio.create_task(client.is_closed())
     for _ in range(80):
         if closed.done():
@@ -140,7 +140,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 30))
 
 
-def test_a_client_is_told_version_and_limit() -> None:
+def test_connected_carries_protocol_version_and_message_limit() -> None:
     async def test() -> None:
         async with listening(Recorder()) as port:
             answer = await (await connect(port)).handshake()
@@ -210,7 +210,7 @@ def test_a_command_before_the_handshake_closes_the_connection() -> None:
     run(test())
 
 
-def test_half_a_frame_holds_up_nobody() -> None:
+def test_an_incomplete_frame_does_not_block_other_connections() -> None:
     async def test() -> None:
         async with listening(Recorder()) as port:
             half = await connect(port)
@@ -240,7 +240,7 @@ def test_a_client_that_sends_pings_in_place_of_a_handshake_is_closed() -> None:
     run(test())
 
 
-def test_a_silent_client_is_asked_and_then_closed() -> None:
+def test_an_idle_client_gets_a_ping_and_is_then_closed() -> None:
     async def test() -> None:
         async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.1)) as port:
             client = await connect(port)
@@ -251,7 +251,7 @@ def test_a_silent_client_is_asked_and_then_closed() -> None:
     run(test())
 
 
-def test_a_client_that_answers_pings_stays() -> None:
+def test_a_client_that_answers_pings_stays_connected() -> None:
     async def test() -> None:
         async with listening(Recorder(), replace(LIMITS, keep_alive_s=0.05)) as port:
             client = await connect(port)
@@ -264,7 +264,7 @@ def test_a_client_that_answers_pings_stays() -> None:
     run(test())
 
 
-def test_a_client_that_is_refused_is_told_why() -> None:
+def test_a_refused_client_gets_the_reason() -> None:
     async def test() -> None:
         async with listening(Recorder(Refused(wire.AuthenticationError, "no token"))) as port:
             client = await connect(port)
@@ -296,7 +296,7 @@ def test_a_client_that_never_reads_gets_no_more_and_others_do() -> None:
     run(test())
 
 
-def test_a_client_that_asks_on_and_on_without_reading_is_closed() -> None:
+def test_a_client_that_sends_requests_without_reading_responses_is_closed() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with listening(recorder, replace(LIMITS, write_buffer_bytes=100_000)) as port:
@@ -314,7 +314,7 @@ def test_a_client_that_asks_on_and_on_without_reading_is_closed() -> None:
     run(test())
 
 
-def test_too_many_bytes_on_their_way_to_the_disk_stop_the_reading() -> None:
+def test_reading_pauses_above_the_limit_of_pending_bytes() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with listening(recorder) as port:
@@ -336,7 +336,7 @@ def test_too_many_bytes_on_their_way_to_the_disk_stop_the_reading() -> None:
     run(test())
 
 
-def test_one_budget_holds_all_connections_together() -> None:
+def test_all_connections_share_one_publish_budget() -> None:
     async def test() -> None:
         recorder = Recorder()
         limits = replace(LIMITS, pending_publish_bytes=1 << 20, budget=PublishBudget(1000))
@@ -364,7 +364,7 @@ def test_one_budget_holds_all_connections_together() -> None:
     run(test())
 
 
-def test_a_token_that_runs_out_is_asked_for_anew() -> None:
+def test_a_client_is_challenged_when_its_token_expires() -> None:
     async def test() -> None:
         recorder = Recorder(Principal("me", time.time() + 0.1))
         async with listening(recorder) as port:
@@ -381,7 +381,7 @@ def test_a_token_that_runs_out_is_asked_for_anew() -> None:
     run(test())
 
 
-def test_a_client_that_cannot_renew_its_token_is_closed_when_it_runs_out() -> None:
+def test_a_client_that_cannot_renew_its_token_is_closed_when_it_expires() -> None:
     async def test() -> None:
         async with listening(Recorder(Principal("me", time.time() + 0.1))) as port:
             client = await connect(port)
@@ -420,7 +420,7 @@ def test_a_new_token_of_another_role_closes_the_connection() -> None:
     run(test())
 
 
-def test_a_client_that_may_not_act_for_another_role_is_told_and_closed() -> None:
+def test_a_client_that_may_not_act_for_another_role_gets_an_error_and_is_closed() -> None:
     async def test() -> None:
         async with listening(Recorder(Principal("proxy", None))) as port:
             client = await connect(port)

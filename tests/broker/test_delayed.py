@@ -1,4 +1,4 @@
-"""Messages that are held back until their delivery time."""
+"""Messages that wait for their delivery time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_clock_that_jumps_is_noticed() -> None:
     asyncio.run(run())
 
 
-def test_messages_that_were_acknowledged_unseen_make_room() -> None:
+def test_messages_acknowledged_without_delivery_free_capacity() -> None:
     async def run() -> None:
         clock = Clock()
         delayed = DelayedMessages(clock.now_ms, lambda: None, limit=3)
@@ -87,7 +87,7 @@ def test_messages_that_were_acknowledged_unseen_make_room() -> None:
     asyncio.run(run())
 
 
-def test_acknowledged_deliveries_cost_no_walk_over_the_messages_that_are_still_held() -> None:
+def test_acknowledged_deliveries_do_not_scan_the_delayed_messages() -> None:
     async def run() -> None:
         clock = Clock()
         delayed = DelayedMessages(clock.now_ms, lambda: None, limit=1000)
@@ -107,7 +107,7 @@ def test_acknowledged_deliveries_cost_no_walk_over_the_messages_that_are_still_h
     asyncio.run(run())
 
 
-def test_messages_that_come_and_go_behind_one_that_is_held_for_long_take_no_memory() -> None:
+def test_short_delays_behind_a_long_one_do_not_accumulate_memory() -> None:
     async def run() -> None:
         clock = Clock()
         delayed = DelayedMessages(clock.now_ms, lambda: None, limit=10)

@@ -36,12 +36,12 @@ def test_the_hash_is_murmur3_without_its_sign_bit(data: bytes, expected: int) ->
     assert murmur3(data) == expected
 
 
-def test_partitions_are_dealt_out_in_the_order_of_names() -> None:
+def test_partitions_are_assigned_in_the_order_of_consumer_names() -> None:
     consumers = [consumer("c"), consumer("a"), consumer("b")]
     assert [chosen(consumers, partition=index) for index in range(5)] == ["a", "b", "c", "a", "b"]
 
 
-def test_only_consumers_of_the_best_priority_level_take_part() -> None:
+def test_only_consumers_of_the_best_priority_level_become_active() -> None:
     consumers = [consumer("a", 2), consumer("b", 1), consumer("c", 1)]
     assert [chosen(consumers, partition=index) for index in range(3)] == ["b", "c", "b"]
     assert {chosen(consumers, f"{TOPIC}-{number}") for number in range(50)} == {"b", "c"}
@@ -64,7 +64,7 @@ def test_a_consumer_that_leaves_moves_only_its_own_topics_on_the_hash_ring(parti
         assert before in {after, "b"}
 
 
-def test_the_order_of_arrival_does_not_matter() -> None:
+def test_the_order_of_consumers_does_not_matter() -> None:
     consumers = [consumer(name) for name in ("a", "b", "c")]
     for number in range(50):
         assert chosen(consumers, f"{TOPIC}-{number}") == chosen(consumers[::-1], f"{TOPIC}-{number}")

@@ -33,7 +33,7 @@ def failed(clock: Clock, caplog: pytest.LogCaptureFixture) -> FailedHandshakes:
     return FailedHandshakes("brokerServicePortTls", clock)
 
 
-def test_a_line_names_address_port_reason_and_cure(failed: FailedHandshakes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_names_address_port_reason_and_fix(failed: FailedHandshakes, caplog: pytest.LogCaptureFixture) -> None:
     failed.report("10.0.0.7", alert("TLSV1_ALERT_UNKNOWN_CA"))
     (line,) = caplog.messages
     assert line.startswith("TLS handshake with 10.0.0.7 failed on brokerServicePortTls: the client does not accept")
@@ -59,7 +59,7 @@ def test_every_kind_of_failure_has_a_reason(
     assert reason in caplog.messages[0]
 
 
-def test_a_client_that_retries_is_logged_once_in_a_minute_with_the_number_of_its_attempts(
+def test_a_client_that_retries_is_logged_once_per_minute_with_the_number_of_attempts(
     failed: FailedHandshakes, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(59):

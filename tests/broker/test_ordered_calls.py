@@ -6,7 +6,7 @@ import threading
 from afterglow.broker.ordered_calls import OrderedCalls
 
 
-def test_a_call_of_the_loops_thread_does_not_overtake_one_of_another_thread() -> None:
+def test_a_call_from_the_loop_does_not_overtake_one_from_another_thread() -> None:
     async def test() -> list[int]:
         order = OrderedCalls(asyncio.get_running_loop())
         seen: list[int] = []
@@ -45,7 +45,7 @@ def test_a_call_that_runs_another_keeps_the_order() -> None:
     assert asyncio.run(test()) == [1, 2, 3]
 
 
-def test_many_threads_lose_nothing() -> None:
+def test_no_call_of_many_threads_is_lost() -> None:
     async def test() -> int:
         order = OrderedCalls(asyncio.get_running_loop())
         seen: list[int] = []

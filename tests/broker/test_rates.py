@@ -3,7 +3,7 @@ from __future__ import annotations
 from afterglow.broker.traffic import Rate, RateMeter, Traffic, TrafficMeter
 
 
-class Watch:
+class Clock:
     def __init__(self) -> None:
         self.now_s = 100.0
 
@@ -11,23 +11,23 @@ class Watch:
         return self.now_s
 
 
-def test_a_rate_counts_from_the_beginning_until_there_are_samples() -> None:
-    watch = Watch()
+def test_a_rate_is_measured_from_the_start_until_there_are_samples() -> None:
+    watch = Clock()
     meter = TrafficMeter(watch)
     watch.now_s += 10
     assert meter.rate(Traffic(50, 5000)) == Rate(5.0, 500.0, 100.0)
 
 
-def test_no_time_and_no_message_give_no_rate() -> None:
-    watch = Watch()
+def test_a_rate_without_elapsed_time_or_messages_is_zero() -> None:
+    watch = Clock()
     meter = TrafficMeter(watch)
     assert meter.rate(Traffic(50, 5000)) == Rate()
     watch.now_s += 1
     assert meter.rate(Traffic()) == Rate()
 
 
-def test_a_rate_is_that_of_the_last_one_to_two_periods() -> None:
-    watch = Watch()
+def test_a_traffic_rate_covers_the_last_one_to_two_periods() -> None:
+    watch = Clock()
     meter = TrafficMeter(watch)
     for count in (600, 1200, 1800):  # ten a second, sampled each minute
         watch.now_s += 60
@@ -41,18 +41,18 @@ def test_a_rate_is_that_of_the_last_one_to_two_periods() -> None:
 
 
 def test_the_first_rate_is_an_average_since_the_start() -> None:
-    watch = Watch()
+    watch = Clock()
     meter = RateMeter(watch, 60)
     watch.now_s += 10
     assert meter.measure({"a": 50}) == {"a": 5.0}
 
 
-def test_no_time_between_samples_gives_no_rate() -> None:
-    assert RateMeter(Watch(), 60).measure({"a": 50}) == {"a": 0.0}
+def test_a_rate_without_time_between_samples_is_zero() -> None:
+    assert RateMeter(Clock(), 60).measure({"a": 50}) == {"a": 0.0}
 
 
-def test_rates_reach_back_one_period_to_two() -> None:
-    watch = Watch()
+def test_rates_cover_the_last_one_to_two_periods() -> None:
+    watch = Clock()
     meter = RateMeter(watch, 60)
     seen = []
     for count in range(0, 700, 100):  # 100 every 30 seconds, and then nothing more
@@ -66,8 +66,8 @@ def test_rates_reach_back_one_period_to_two() -> None:
     assert seen[-1] == 0.0
 
 
-def test_a_count_that_began_anew_is_not_negative() -> None:
-    watch = Watch()
+def test_the_rate_of_a_restarted_count_is_not_negative() -> None:
+    watch = Clock()
     meter = RateMeter(watch, 10)
     watch.now_s += 10
     meter.measure({"a": 1000})
@@ -77,8 +77,8 @@ def test_a_count_that_began_anew_is_not_negative() -> None:
     assert meter.measure({"a": 20}) == {"a": 2.0}
 
 
-def test_counts_that_are_gone_are_dropped() -> None:
-    watch = Watch()
+def test_removed_counts_are_dropped() -> None:
+    watch = Clock()
     meter = RateMeter(watch, 10)
     for _ in range(3):
         watch.now_s += 10

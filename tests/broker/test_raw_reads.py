@@ -1,4 +1,4 @@
-"""Where entries come from that are read as they are stored."""
+"""Raw readers: origins of their entries, and limits that do not apply to them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNT = 300
 async def read_raw(
     home: Path, read: Callable[[RawReader, list[Position]], None], *, offloads: bool, **settings: Any
 ) -> tuple[int, BrokerService]:
-    """Writes entries, has a raw reader read some; returns the bytes that it got, and the broker, which has ended."""
+    """Write entries and read some with a raw reader; returns the bytes read, and the stopped broker."""
     server = await Server.start(
         home,
         BrokerConfig(
@@ -68,8 +68,8 @@ def read_all(reader: RawReader, positions: list[Position]) -> None:
     assert sum(run.count for run in reader.read(positions[0], positions[-1])) == COUNT
 
 
-def read_pieces(reader: RawReader, positions: list[Position]) -> None:
-    """Two ranges, of which none begins with the topic's first entry, and one ends before its last."""
+def read_ranges(reader: RawReader, positions: list[Position]) -> None:
+    """Read two ranges; none starts at the topic's first entry, and one ends before its last."""
     for first, last in ((1, 120), (200, COUNT - 1)):
         assert sum(run.count for run in reader.read(positions[first], positions[last])) == last - first + 1
 
@@ -80,7 +80,7 @@ def counted(reads: OriginBytes) -> dict[ReadOrigin, int]:
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("offloads", [True, False])
-def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path, *, cached: bool, offloads: bool) -> None:
+def test_bytes_are_counted_by_origin(tmp_path: Path, *, cached: bool, offloads: bool) -> None:
     settings = {} if cached else {"managed_ledger_cache_size_mb": 0}
     size, service = asyncio.run(asyncio.wait_for(read_raw(tmp_path, read_all, offloads=offloads, **settings), 60))
     assert size > COUNT * 500
@@ -89,8 +89,8 @@ def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path, *, cached: bo
     assert counted(service.offload_reads) == (expected if offloads else {})
 
 
-def test_a_raw_reader_is_sent_no_entry_that_it_did_not_ask_for(tmp_path: Path) -> None:
-    size, service = asyncio.run(asyncio.wait_for(read_raw(tmp_path, read_pieces, offloads=True), 60))
+def test_a_raw_reader_receives_requested_entries_only(tmp_path: Path) -> None:
+    size, service = asyncio.run(asyncio.wait_for(read_raw(tmp_path, read_ranges, offloads=True), 60))
     assert counted(service.offload_reads) == {ReadOrigin.CACHE: size}
 
 
@@ -113,7 +113,7 @@ def test_a_start_that_is_not_a_position_is_refused(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_limits_for_clients_are_not_for_readers_of_the_engine(tmp_path: Path) -> None:
+def test_limits_for_clients_do_not_apply_to_internal_readers(tmp_path: Path) -> None:
     def subscribe(service: BrokerService) -> None:
         kinds, topic = wire.CommandSubscribe, str(TOPIC)
         own = {RAW_PROPERTY: "true", INSTANCE_PROPERTY: service.hot_instance}

@@ -1,4 +1,4 @@
-"""Subscriptions over entries in a tier: they go on past what no copy can give, and leave threads to other topics."""
+"""Subscriptions over entries in a tier: they skip unreadable entries, and leave threads to other topics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def append(topic: Topic, count: int) -> list[Position]:
 
 
 def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Path:
-    """Copy a closed ledger to the tier and take it out of the hot log; returns the object's file."""
+    """Move a closed ledger from the hot log to the tier; returns the file of the object."""
     offloader = BlockOffloader(server.tiering.location, CONFIG, Tiers())
     uuid = uuid4()
     copies = MemoryLog()
@@ -85,7 +85,7 @@ def move_to_tier(server: Server, topic: Topic, home: Path, ledger_id: int) -> Pa
 
 
 def consume(url: str, kind: pulsar.ConsumerType, wanted: int) -> list[Position]:
-    """Take and acknowledge so many messages, and see that no more come; returns where they stood."""
+    """Receive and acknowledge messages, and check that no more arrive; returns their positions."""
     client = pulsar.Client(url)
     try:
         consumer = client.subscribe(str(TOPIC), "s", kind, initial_position=pulsar.InitialPosition.Earliest)
@@ -106,7 +106,7 @@ def consume(url: str, kind: pulsar.ConsumerType, wanted: int) -> list[Position]:
 @pytest.mark.parametrize(
     "kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared], ids=["exclusive", "shared"]
 )
-def test_what_cannot_be_read_counts_as_acknowledged(tmp_path: Path, kind: pulsar.ConsumerType, where: str) -> None:
+def test_unreadable_entries_are_acknowledged(tmp_path: Path, kind: pulsar.ConsumerType, where: str) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
@@ -132,8 +132,8 @@ def test_what_cannot_be_read_counts_as_acknowledged(tmp_path: Path, kind: pulsar
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-class Held(Executor):
-    """Runs nothing until it is told to."""
+class ManualPool(Executor):
+    """An executor that runs nothing until a test asks for it."""
 
     def __init__(self) -> None:
         self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -148,7 +148,7 @@ class Held(Executor):
             future.set_result(fn())
 
 
-def test_a_topic_keeps_only_some_of_the_threads_that_wait_for_tiers(tmp_path: Path) -> None:
+def test_one_topic_uses_only_some_threads_of_the_tier_pool(tmp_path: Path) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
@@ -156,9 +156,9 @@ def test_a_topic_keeps_only_some_of_the_threads_that_wait_for_tiers(tmp_path: Pa
         while positions[-1].ledger_id == positions[0].ledger_id:
             positions += await append(topic, 1)
         await asyncio.to_thread(move_to_tier, server, topic, tmp_path, positions[0].ledger_id)
-        threads, server.service._tier_pool = server.service._tier_pool, Held()
+        threads, server.service._tier_pool = server.service._tier_pool, ManualPool()
         held = server.service._tier_pool
-        assert isinstance(held, Held)
+        assert isinstance(held, ManualPool)
         reads = [asyncio.create_task(topic.read(positions[0], 1, 1)) for _ in range(10)]
         near = await topic.read(positions[-1], 1, 1)  # what the hot log has waits for none of them
         assert near[0].position == positions[-1]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NOW = dt.datetime.now(dt.UTC)
 DAY = dt.timedelta(days=1)
 REFUSED = (ssl.SSLError, ConnectionError)
-"""What a client meets that the server refuses: its alert, or the end of the connection."""
+"""Errors of a client that the server refuses: an alert, or the end of the connection."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Any, *, expired: bool =
     )
 
 
-class Place:
+class TlsFiles:
     """A directory with the server's files, and the configuration that names them."""
 
     def __init__(self, path: Path) -> None:
@@ -133,20 +133,20 @@ class Place:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file as renewal tools do; the new one has another inode, whatever the clock's resolution."""
+    """Replace a file as renewal tools do: the new inode shows the change at any resolution of the clock."""
     staged = path.with_suffix(".new")
     staged.write_bytes(data)
     staged.replace(path)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def files(tmp_path: Path) -> TlsFiles:
+    return TlsFiles(tmp_path)
 
 
 @dataclass(frozen=True)
 class Handshake:
-    """What a client saw."""
+    """Results of a handshake, as the client sees them."""
 
     server_name: str
     version: str | None
@@ -154,7 +154,7 @@ class Handshake:
 
 
 def handshakes(server: ssl.SSLContext, *clients: ssl.SSLContext, name: str | None = "localhost") -> list[Handshake]:
-    """Shake hands over loopback with each client in turn, and exchange a byte, which TLS 1.3 needs to be sure."""
+    """Perform a handshake with each client over loopback, and exchange a byte, since TLS 1.3 may refuse only then."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -189,37 +189,37 @@ def handshakes(server: ssl.SSLContext, *clients: ssl.SSLContext, name: str | Non
 # --- what is served --------------------------------------------------------------------------------------------------
 
 
-def test_without_a_tls_port_there_is_no_context(place: Place) -> None:
+def test_without_a_tls_port_there_is_no_context(files: TlsFiles) -> None:
     assert server_context(BrokerConfig()) is None
-    assert server_context(place.config(broker_service_port_tls=None)) is None
-    assert server_context(place.config(broker_service_port_tls=None, web_service_port_tls=0)) is not None
+    assert server_context(files.config(broker_service_port_tls=None)) is None
+    assert server_context(files.config(broker_service_port_tls=None, web_service_port_tls=0)) is not None
 
 
-def test_a_client_that_trusts_the_authority_connects(place: Place) -> None:
-    (seen,) = handshakes(place.context(), place.client())
+def test_a_client_that_trusts_the_authority_connects(files: TlsFiles) -> None:
+    (seen,) = handshakes(files.context(), files.client())
     assert seen.server_name == "first"
     assert seen.version == "TLSv1.3"
 
 
-def test_a_client_that_does_not_trust_the_authority_refuses(place: Place) -> None:
+def test_a_client_that_does_not_trust_the_authority_refuses(files: TlsFiles) -> None:
     stranger = ssl.create_default_context(cadata=Authority.create().pem.decode())
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshakes(place.context(), stranger)
+        handshakes(files.context(), stranger)
 
 
-def test_the_chosen_version_alone_is_offered(place: Place) -> None:
-    older = place.client()
+def test_only_the_configured_versions_are_offered(files: TlsFiles) -> None:
+    older = files.client()
     older.maximum_version = ssl.TLSVersion.TLSv1_2
-    (seen,) = handshakes(place.context(tls_protocols=("TLSv1.2",)), place.client())
+    (seen,) = handshakes(files.context(tls_protocols=("TLSv1.2",)), files.client())
     assert seen.version == "TLSv1.2"
     with pytest.raises(REFUSED):
-        handshakes(place.context(tls_protocols=("TLSv1.3",)), older)
+        handshakes(files.context(tls_protocols=("TLSv1.3",)), older)
 
 
 @pytest.mark.parametrize("version", ["TLSv1", "TLSv1.1", "SSLv3", "tls"])
-def test_a_version_that_is_not_safe_or_not_known_is_an_error(place: Place, version: str) -> None:
+def test_an_unsafe_or_unknown_version_is_an_error(files: TlsFiles, version: str) -> None:
     with pytest.raises(ConfigError, match="tlsProtocols"):
-        place.context(tls_protocols=("TLSv1.2", version))
+        files.context(tls_protocols=("TLSv1.2", version))
 
 
 @pytest.mark.parametrize(
@@ -231,163 +231,165 @@ def test_a_version_that_is_not_safe_or_not_known_is_an_error(place: Place, versi
         ("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
     ],
 )
-def test_suites_may_be_named_as_java_or_as_openssl_names_them(place: Place, given: str, used: str) -> None:
-    place.write(*place.authority.issue("first", rsa.generate_private_key(65537, 2048)))
-    client = place.client()
+def test_cipher_suites_may_have_names_of_java_or_openssl(files: TlsFiles, given: str, used: str) -> None:
+    files.write(*files.authority.issue("first", rsa.generate_private_key(65537, 2048)))
+    client = files.client()
     client.set_ciphers("ALL:@SECLEVEL=0")
-    (seen,) = handshakes(place.context(tls_ciphers=(given,)), client)
+    (seen,) = handshakes(files.context(tls_ciphers=(given,)), client)
     assert (seen.version, seen.cipher) == ("TLSv1.2", used)
 
 
-def test_suites_of_tls_1_3_alone_mean_tls_1_3_alone(place: Place) -> None:
-    context = place.context(tls_ciphers=("TLS_AES_256_GCM_SHA384",))
+def test_cipher_suites_of_tls_1_3_only_mean_tls_1_3_only(files: TlsFiles) -> None:
+    context = files.context(tls_ciphers=("TLS_AES_256_GCM_SHA384",))
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
-    mixed = place.context(tls_ciphers=("TLS_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256"))
-    (seen,) = handshakes(mixed, place.client())
+    mixed = files.context(tls_ciphers=("TLS_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256"))
+    (seen,) = handshakes(mixed, files.client())
     assert seen.version == "TLSv1.3"
     with pytest.raises(ConfigError, match="tlsCiphers"):
-        place.context(tls_ciphers=("TLS_AES_256_GCM_SHA384",), tls_protocols=("TLSv1.2",))
+        files.context(tls_ciphers=("TLS_AES_256_GCM_SHA384",), tls_protocols=("TLSv1.2",))
 
 
-def test_an_unknown_suite_among_known_ones_is_an_error(place: Place) -> None:
+def test_an_unknown_suite_among_known_ones_is_an_error(files: TlsFiles) -> None:
     with pytest.raises(ConfigError, match="TLS_RSA_WITH_NOTHING"):
-        place.context(tls_ciphers=("ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_RSA_WITH_NOTHING"))
+        files.context(tls_ciphers=("ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_RSA_WITH_NOTHING"))
 
 
 # --- clients that must prove themselves ------------------------------------------------------------------------------
 
 
-def test_a_client_certificate_is_asked_for_where_it_is_required(place: Place) -> None:
-    trust = place.path / "trust.pem"
+def test_a_client_certificate_is_requested_if_required(files: TlsFiles) -> None:
+    trust = files.path / "trust.pem"
     clients = Authority.create("Clients")
     trust.write_bytes(clients.pem)
-    context = place.context(tls_trust_certs_file_path=str(trust), tls_require_trusted_client_cert_on_connect=True)
+    context = files.context(tls_trust_certs_file_path=str(trust), tls_require_trusted_client_cert_on_connect=True)
     certificate, key = clients.issue("alice")
-    assert handshakes(context, place.client(certificate=certificate, key=key))
+    assert handshakes(context, files.client(certificate=certificate, key=key))
     for bad in (
-        place.client(),
-        place.client(**dict(zip(("certificate", "key"), Authority.create().issue("mallory"), strict=True))),
-        place.client(**dict(zip(("certificate", "key"), clients.issue("alice", expired=True), strict=True))),
+        files.client(),
+        files.client(**dict(zip(("certificate", "key"), Authority.create().issue("mallory"), strict=True))),
+        files.client(**dict(zip(("certificate", "key"), clients.issue("alice", expired=True), strict=True))),
     ):
         with pytest.raises(REFUSED):
             handshakes(context, bad)
 
 
-def test_a_client_certificate_may_be_left_out_where_it_is_not_required_but_must_be_good(place: Place) -> None:
-    trust = place.path / "trust.pem"
-    trust.write_bytes(place.authority.pem)
-    context = place.context(tls_trust_certs_file_path=str(trust))
-    assert handshakes(context, place.client())
+def test_an_optional_client_certificate_may_be_omitted_but_must_be_valid(files: TlsFiles) -> None:
+    trust = files.path / "trust.pem"
+    trust.write_bytes(files.authority.pem)
+    context = files.context(tls_trust_certs_file_path=str(trust))
+    assert handshakes(context, files.client())
     certificate, key = Authority.create().issue("mallory")
     with pytest.raises(REFUSED):
-        handshakes(context, place.client(certificate=certificate, key=key))
+        handshakes(context, files.client(certificate=certificate, key=key))
 
 
-def test_requiring_client_certificates_needs_authorities_to_trust(place: Place) -> None:
+def test_requiring_client_certificates_needs_authorities_to_trust(files: TlsFiles) -> None:
     with pytest.raises(ConfigError, match="tlsTrustCertsFilePath"):
-        place.context(tls_require_trusted_client_cert_on_connect=True)
-    (place.path / "trust.pem").write_text("garbage")
+        files.context(tls_require_trusted_client_cert_on_connect=True)
+    (files.path / "trust.pem").write_text("garbage")
     with pytest.raises(ConfigError, match="tlsTrustCertsFilePath"):
-        place.context(tls_trust_certs_file_path=str(place.path / "trust.pem"))
+        files.context(tls_trust_certs_file_path=str(files.path / "trust.pem"))
 
 
 # --- files that are not what they should be --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("file", "setting"), [("cert.pem", "tlsCertificateFilePath"), ("key.pem", "tlsKeyFilePath")])
-def test_a_missing_file_is_named_with_its_setting(place: Place, file: str, setting: str) -> None:
-    (place.path / file).unlink()
+def test_a_missing_file_is_named_with_its_setting(files: TlsFiles, file: str, setting: str) -> None:
+    (files.path / file).unlink()
     with pytest.raises(ConfigError, match=rf"{setting}.*{file}.*No such file"):
-        place.context()
+        files.context()
 
 
 @pytest.mark.parametrize(("file", "setting"), [("cert.pem", "tlsCertificateFilePath"), ("key.pem", "tlsKeyFilePath")])
-def test_a_directory_and_garbage_are_errors(place: Place, file: str, setting: str) -> None:
-    (place.path / file).write_text("garbage")
+def test_a_directory_and_garbage_are_errors(files: TlsFiles, file: str, setting: str) -> None:
+    (files.path / file).write_text("garbage")
     with pytest.raises(ConfigError, match=setting):
-        place.context()
-    (place.path / file).unlink()
-    (place.path / file).mkdir()
+        files.context()
+    (files.path / file).unlink()
+    (files.path / file).mkdir()
     with pytest.raises(ConfigError, match=rf"{setting}.*directory"):
-        place.context()
+        files.context()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
-def test_a_file_that_may_not_be_read_is_an_error(place: Place) -> None:
-    (place.path / "key.pem").chmod(0)
+def test_an_unreadable_file_is_an_error(files: TlsFiles) -> None:
+    (files.path / "key.pem").chmod(0)
     with pytest.raises(ConfigError, match=r"tlsKeyFilePath.*Permission"):
-        place.context()
+        files.context()
 
 
-def test_a_key_of_another_certificate_is_an_error(place: Place) -> None:
-    place.write(place.authority.issue("other")[0])
+def test_a_key_of_another_certificate_is_an_error(files: TlsFiles) -> None:
+    files.write(files.authority.issue("other")[0])
     with pytest.raises(ConfigError, match="does not belong"):
-        place.context()
+        files.context()
 
 
-def test_an_encrypted_key_is_an_error_and_not_a_question_on_the_terminal(place: Place) -> None:
+def test_an_encrypted_key_is_an_error_instead_of_a_passphrase_prompt(files: TlsFiles) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate, _ = place.authority.issue("first", key)
-    place.write(certificate, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")))
+    certificate, _ = files.authority.issue("first", key)
+    files.write(certificate, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")))
     with pytest.raises(ConfigError, match="encrypted"):
-        place.context()
+        files.context()
 
 
 # --- renewal ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_expired_certificate_is_refused_by_clients_until_it_is_renewed(place: Place) -> None:
-    place.write(*place.authority.issue("old", expired=True))
-    context = place.context(tls_cert_refresh_check_duration_sec=0)
+def test_an_expired_certificate_is_refused_by_clients_until_it_is_renewed(files: TlsFiles) -> None:
+    files.write(*files.authority.issue("old", expired=True))
+    context = files.context(tls_cert_refresh_check_duration_sec=0)
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
-        handshakes(context, place.client())
-    place.write(*place.authority.issue("new"))
-    assert handshakes(context, place.client())[0].server_name == "new"
+        handshakes(context, files.client())
+    files.write(*files.authority.issue("new"))
+    assert handshakes(context, files.client())[0].server_name == "new"
 
 
-def test_renewal_is_looked_for_no_more_often_than_configured(place: Place) -> None:
-    context = place.context(tls_cert_refresh_check_duration_sec=300)
-    place.write(*place.authority.issue("second"))
-    place.clock = 299
-    assert handshakes(context, place.client())[0].server_name == "first"
-    place.clock = 300
-    assert handshakes(context, place.client())[0].server_name == "second"
+def test_renewal_is_checked_no_more_often_than_configured(files: TlsFiles) -> None:
+    context = files.context(tls_cert_refresh_check_duration_sec=300)
+    files.write(*files.authority.issue("second"))
+    files.clock = 299
+    assert handshakes(context, files.client())[0].server_name == "first"
+    files.clock = 300
+    assert handshakes(context, files.client())[0].server_name == "second"
 
 
-def test_a_client_that_names_no_server_gets_the_renewed_certificate_too(place: Place) -> None:
-    context = place.context(tls_cert_refresh_check_duration_sec=0)
-    place.write(*place.authority.issue("second"))
-    client = place.client()
+def test_a_client_without_server_name_gets_the_renewed_certificate_too(files: TlsFiles) -> None:
+    context = files.context(tls_cert_refresh_check_duration_sec=0)
+    files.write(*files.authority.issue("second"))
+    client = files.client()
     client.check_hostname = False
     (seen,) = handshakes(context, client, name=None)
     assert seen.server_name == "second"
 
 
-def test_a_renewal_half_done_changes_nothing_until_it_is_whole(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    context = place.context(tls_cert_refresh_check_duration_sec=0)
-    certificate, key = place.authority.issue("second")
-    place.write(certificate)
-    assert [seen.server_name for seen in handshakes(context, place.client(), place.client())] == ["first", "first"]
+def test_an_incomplete_renewal_changes_nothing_until_it_is_complete(
+    files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = files.context(tls_cert_refresh_check_duration_sec=0)
+    certificate, key = files.authority.issue("second")
+    files.write(certificate)
+    assert [seen.server_name for seen in handshakes(context, files.client(), files.client())] == ["first", "first"]
     assert [record.levelname for record in caplog.records if "cannot reload the TLS certificate" in record.message] == [
         "WARNING"
     ]
-    (place.path / "cert.pem").unlink()
-    assert handshakes(context, place.client())[0].server_name == "first"
-    place.write(certificate, key)
-    assert handshakes(context, place.client())[0].server_name == "second"
+    (files.path / "cert.pem").unlink()
+    assert handshakes(context, files.client())[0].server_name == "first"
+    files.write(certificate, key)
+    assert handshakes(context, files.client())[0].server_name == "second"
 
 
-def test_authorities_that_may_sign_for_clients_are_renewed_too(place: Place) -> None:
-    trust = place.path / "trust.pem"
+def test_trusted_authorities_are_reloaded_too(files: TlsFiles) -> None:
+    trust = files.path / "trust.pem"
     trust.write_bytes(Authority.create("Old").pem)
-    context = place.context(
+    context = files.context(
         tls_trust_certs_file_path=str(trust),
         tls_require_trusted_client_cert_on_connect=True,
         tls_cert_refresh_check_duration_sec=0,
     )
     new = Authority.create("New")
     certificate, key = new.issue("alice")
-    client = place.client(certificate=certificate, key=key)
+    client = files.client(certificate=certificate, key=key)
     with pytest.raises(REFUSED):
         handshakes(context, client)
     replace(trust, new.pem)

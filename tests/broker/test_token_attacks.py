@@ -1,4 +1,4 @@
-"""Tokens that must not pass, tried on both doors of a real ``afterglow serve``."""
+"""Invalid tokens, sent to both ports of a real ``afterglow serve``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CLAIMS = {"sub": "admin", "aud": AUDIENCE}
 
 
 @dataclass(frozen=True)
-class Door:
-    """A running server that asks for tokens of one key, and the key that was in use before it."""
+class SecuredServer:
+    """A running server that accepts tokens of one key, and the key that it replaced."""
 
     served: Served
     key: rsa.RSAPrivateKey
@@ -57,7 +57,7 @@ class Door:
 
 
 def by_hand(header: dict[str, Any], secret: bytes | None) -> str:
-    """A token that the library refuses to make."""
+    """A token that the library refuses to create."""
 
     def part(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -68,8 +68,8 @@ def by_hand(header: dict[str, Any], secret: bytes | None) -> str:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """The key is replaced and the server started again, which is how a key is revoked."""
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+    """A server that was restarted with a new key, which revokes the old one."""
     home = tmp_path_factory.mktemp("home")
     revoked, key = (rsa.generate_private_key(65537, 2048) for _ in range(2))
     pem = home / "tokens.pem"
@@ -80,31 +80,34 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     )
     pem.write_bytes(revoked.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     before = start(home, "--conf", str(conf))
-    assert Door(before, revoked, key).http_status(token=Door(before, revoked, key).token()) == 200
+    assert SecuredServer(before, revoked, key).http_status(token=SecuredServer(before, revoked, key).token()) == 200
     assert before.stop() == 0
     pem.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     served = start(home, "--conf", str(conf))
-    yield Door(served, key, revoked)
+    yield SecuredServer(served, key, revoked)
     served.kill()
 
 
-ATTACKS: dict[str, Callable[[Door], str]] = {
+ATTACKS: dict[str, Callable[[SecuredServer], str]] = {
     "alg none": lambda _: by_hand({"alg": "none", "typ": "JWT"}, None),
-    "alg none with a signature": lambda door: by_hand({"alg": "none"}, door.public_pem),
+    "alg none with a signature": lambda secured: by_hand({"alg": "none"}, secured.public_pem),
     "no alg": lambda _: by_hand({"typ": "JWT"}, None),
-    "public key as a secret": lambda door: by_hand({"alg": "HS256", "typ": "JWT"}, door.public_pem),
-    "key of its own in the header": lambda door: jwt.encode(
-        CLAIMS, door.revoked, algorithm="RS256", headers={"jwk": json.loads(_jwk(door.revoked)), "jku": "http://x/"}
+    "public key as a secret": lambda secured: by_hand({"alg": "HS256", "typ": "JWT"}, secured.public_pem),
+    "key of its own in the header": lambda secured: jwt.encode(
+        CLAIMS,
+        secured.revoked,
+        algorithm="RS256",
+        headers={"jwk": json.loads(_jwk(secured.revoked)), "jku": "http://x/"},
     ),
-    "signature left out": lambda door: door.token().rpartition(".")[0] + ".",
-    "expired": lambda door: door.token(exp=int(time.time()) - 5),
-    "not yet valid": lambda door: door.token(nbf=int(time.time()) + 3600),
-    "wrong audience": lambda door: door.token(aud="another-broker"),
-    "no audience": lambda door: jwt.encode({"sub": "admin"}, door.key, algorithm="RS256"),
+    "signature left out": lambda secured: secured.token().rpartition(".")[0] + ".",
+    "expired": lambda secured: secured.token(exp=int(time.time()) - 5),
+    "not yet valid": lambda secured: secured.token(nbf=int(time.time()) + 3600),
+    "wrong audience": lambda secured: secured.token(aud="another-broker"),
+    "no audience": lambda secured: jwt.encode({"sub": "admin"}, secured.key, algorithm="RS256"),
     "wrong key": lambda _: jwt.encode(CLAIMS, rsa.generate_private_key(65537, 2048), algorithm="RS256"),
-    "revoked key": lambda door: jwt.encode(CLAIMS, door.revoked, algorithm="RS256"),
-    "critical extension": lambda door: jwt.encode(
-        CLAIMS, door.key, algorithm="RS256", headers={"crit": ["x"], "x": True}
+    "revoked key": lambda secured: jwt.encode(CLAIMS, secured.revoked, algorithm="RS256"),
+    "critical extension": lambda secured: jwt.encode(
+        CLAIMS, secured.key, algorithm="RS256", headers={"crit": ["x"], "x": True}
     ),
 }
 
@@ -113,41 +116,43 @@ def _jwk(key: rsa.RSAPrivateKey) -> str:
     return str(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
 
 
-def test_a_good_token_passes_both_doors(door: Door) -> None:
-    assert door.http_status(token=door.token()) == 200
-    RawClient(door.served.service_url, token=door.token()).close()
+def test_a_valid_token_passes_both_ports(secured: SecuredServer) -> None:
+    assert secured.http_status(token=secured.token()) == 200
+    RawClient(secured.served.service_url, token=secured.token()).close()
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_a_bad_token_passes_neither_door_and_is_not_logged(door: Door, attack: Callable[[Door], str]) -> None:
-    token = attack(door)
-    assert door.http_status(token=token) == 401
+def test_an_invalid_token_passes_neither_port_and_is_not_logged(
+    secured: SecuredServer, attack: Callable[[SecuredServer], str]
+) -> None:
+    token = attack(secured)
+    assert secured.http_status(token=token) == 401
     with pytest.raises(ErrorAnswer) as refused:
-        RawClient(door.served.service_url, token=token)
+        RawClient(secured.served.service_url, token=token)
     assert refused.value.code == wire.AuthenticationError
-    log = "\n".join(door.served.lines)
+    log = "\n".join(secured.served.lines)
     assert not [part for part in token.split(".") if len(part) > 20 and (part in log or part in str(refused.value))]
 
 
-def test_a_token_that_is_too_long_passes_neither_door(door: Door) -> None:
-    token = door.token(pad="x" * MAX_TOKEN_BYTES)
-    assert door.http_status(token=token) in {400, 401, 431}  # the parser bounds headers before the token is read
+def test_an_oversized_token_passes_neither_port(secured: SecuredServer) -> None:
+    token = secured.token(pad="x" * MAX_TOKEN_BYTES)
+    assert secured.http_status(token=token) in {400, 401, 431}  # the parser bounds headers before the token is read
     with pytest.raises(ErrorAnswer, match="longer than"):
-        RawClient(door.served.service_url, token=token)
+        RawClient(secured.served.service_url, token=token)
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "Authorization"])
-def test_a_token_in_the_query_string_is_not_taken(door: Door, name: str) -> None:
-    """Addresses end up in logs of proxies and in histories of browsers."""
-    assert door.http_status(f"/admin/v2/tenants?{name}={door.token()}") == 401
+def test_a_token_in_the_query_string_is_not_accepted(secured: SecuredServer, name: str) -> None:
+    """URLs are stored in logs of proxies and in histories of browsers."""
+    assert secured.http_status(f"/admin/v2/tenants?{name}={secured.token()}") == 401
 
 
-def test_a_connection_is_not_kept_open_with_a_token_of_another_role(door: Door) -> None:
-    with RawClient(door.served.service_url, token=door.token()) as client:
+def test_a_connection_is_not_kept_open_with_a_token_of_another_role(secured: SecuredServer) -> None:
+    with RawClient(secured.served.service_url, token=secured.token()) as client:
         for role, is_closed in (("admin", False), ("other", True)):
             command = Kind(type=Kind.AUTH_RESPONSE)
             command.authResponse.response.auth_method_name = "token"
-            command.authResponse.response.auth_data = door.token(sub=role).encode()
+            command.authResponse.response.auth_data = secured.token(sub=role).encode()
             client.send(command)
             if is_closed:
                 with pytest.raises(ConnectionError):

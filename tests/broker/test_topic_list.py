@@ -43,7 +43,7 @@ def test_without_a_pattern_all_topics_of_the_mode_are_sent() -> None:
     "pattern",
     ["persistent://public/default/orders.*", "public/default/orders.*", "^persistent://public/default/orders.*$"],
 )
-def test_the_scheme_of_a_pattern_does_not_count(pattern: str) -> None:
+def test_the_scheme_of_a_pattern_is_ignored(pattern: str) -> None:
     answer = choose_topics(TOPICS, ask(pattern, mode=Ask.ALL))
     assert answer.filtered
     assert names(answer) == ["orders", "orders-2", "orders-live"]
@@ -54,12 +54,12 @@ def test_a_pattern_must_match_the_whole_name() -> None:
     assert names(choose_topics(TOPICS, ask("default/orders"))) == []
 
 
-def test_a_partition_is_in_where_its_topic_matches() -> None:
+def test_a_partition_is_included_if_its_topic_matches() -> None:
     answer = choose_topics(TOPICS, ask("public/default/invoices"))
     assert names(answer) == ["invoices-partition-0", "invoices-partition-1"]
 
 
-def test_a_list_that_the_client_knows_is_not_sent_again() -> None:
+def test_an_unchanged_list_is_not_sent_again() -> None:
     known = choose_topics(TOPICS, ask("public/default/orders.*")).topics_hash
     again = choose_topics(reversed(TOPICS), ask("public/default/orders.*", known))
     assert not again.changed
@@ -71,13 +71,13 @@ def test_a_list_that_the_client_knows_is_not_sent_again() -> None:
     assert names(other) == ["orders-2"]
 
 
-def test_a_pattern_that_only_the_client_can_match_leaves_the_list_unfiltered() -> None:
+def test_an_unsupported_pattern_leaves_the_list_unfiltered() -> None:
     answer = choose_topics(TOPICS, ask("public/default/(orders|invoices)"))
     assert not answer.filtered
     assert list(answer.topics) == TOPICS[:4]
 
 
-def test_the_hash_is_the_one_that_guava_prints() -> None:
+def test_the_hash_equals_that_of_guava() -> None:
     # The check value of CRC32C is 0xe3069283; Guava prints the lowest byte first.
     assert topics_hash(["123456789"]) == "839206e3"
     assert topics_hash([]) == "00000000"
@@ -122,7 +122,7 @@ def test_the_hash_sorts_as_java_does() -> None:
         "x" * (MAX_PATTERN_CHARS + 1),
     ],
 )
-def test_what_is_dear_or_read_differently_is_left_to_the_client(pattern: str) -> None:
+def test_expensive_or_ambiguous_patterns_are_left_to_the_client(pattern: str) -> None:
     assert compile_pattern(pattern) is None
 
 
@@ -141,7 +141,7 @@ def test_what_is_dear_or_read_differently_is_left_to_the_client(pattern: str) ->
         (r"a/b/x\$", ["a/b/x$"], ["a/b/x"]),
     ],
 )
-def test_simple_patterns_are_matched_here(pattern: str, matching: list[str], other: list[str]) -> None:
+def test_simple_patterns_are_matched_by_the_broker(pattern: str, matching: list[str], other: list[str]) -> None:
     matcher = compile_pattern(pattern)
     assert matcher is not None
     assert [name for name in (*matching, *other) if matcher.fullmatch(name)] == matching
@@ -158,7 +158,7 @@ def test_matching_agrees_with_backtracking(pattern: str, texts: list[str]) -> No
         assert bool(matcher.fullmatch(text)) == bool(re.fullmatch(pattern, text, re.ASCII)), (pattern, text)
 
 
-def test_many_stars_cost_no_more_than_their_number() -> None:
+def test_matching_time_is_linear_in_the_number_of_stars() -> None:
     # By backtracking this would take some 200 ** 25 steps.
     matcher = compile_pattern("public/default/" + ".*a" * 25 + "b")
     assert matcher is not None

@@ -1,4 +1,4 @@
-"""Retention and time to live, as namespaces and topics set them, on a real server."""
+"""Retention and time to live of namespaces and topics, on a real server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def set_policy(name: str, value: Any) -> Any:
     return lambda old: {**old, name: value}
 
 
-def test_a_change_of_retention_reaches_topics_that_are_open(tmp_path: Path) -> None:
+def test_a_change_of_retention_applies_to_open_topics(tmp_path: Path) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
@@ -64,8 +64,8 @@ def test_a_change_of_retention_reaches_topics_that_are_open(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-class LateRead:
-    """Policies as a service reads them, of which the first reading arrives late."""
+class DelayedRead:
+    """Reads of policies, of which the first returns late."""
 
     def __init__(self, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
         self._of = service.policies.of
@@ -80,7 +80,7 @@ class LateRead:
         return found
 
     async def read(self) -> None:
-        """Wait until the late reading is made."""
+        """Wait until the delayed read has started."""
         assert await asyncio.to_thread(self._read.wait, 30)
 
     def arrive(self) -> None:
@@ -91,12 +91,10 @@ def keep(minutes: int) -> Any:
     return set_policy("retention_policies", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1})
 
 
-def test_a_topic_obeys_a_change_that_came_while_it_was_being_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_during_the_opening_of_a_topic_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
-        late = LateRead(server.service, monkeypatch)
+        late = DelayedRead(server.service, monkeypatch)
         opening = asyncio.create_task(server.service.topic(TOPIC, create=True))
         await late.read()
         await server.service.update_policies(TOPIC.namespace, keep(3))
@@ -107,11 +105,11 @@ def test_a_topic_obeys_a_change_that_came_while_it_was_being_opened(
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_of_two_changes_at_once_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_later_of_two_concurrent_changes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         topic = await server.service.topic(TOPIC, create=True)
-        late = LateRead(server.service, monkeypatch)
+        late = DelayedRead(server.service, monkeypatch)
         first = asyncio.create_task(server.service.update_policies(TOPIC.namespace, keep(3)))
         await late.read()
         await server.service.update_policies(TOPIC.namespace, keep(4))
@@ -123,7 +121,7 @@ def test_of_two_changes_at_once_the_later_one_stays(tmp_path: Path, monkeypatch:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_change_looks_once_for_all_topics_and_lets_others_have_their_turn(
+def test_a_change_reads_all_policies_at_once_and_yields_to_other_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
@@ -156,7 +154,7 @@ def test_a_change_looks_once_for_all_topics_and_lets_others_have_their_turn(
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_what_is_older_than_the_time_to_live_counts_as_acknowledged(tmp_path: Path) -> None:
+def test_messages_older_than_the_time_to_live_are_acknowledged(tmp_path: Path) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         service = server.service
@@ -177,7 +175,7 @@ def test_what_is_older_than_the_time_to_live_counts_as_acknowledged(tmp_path: Pa
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_topic_without_backlog_is_not_searched_for_what_has_expired(
+def test_a_topic_without_backlog_is_not_searched_for_expired_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
@@ -199,7 +197,7 @@ def test_a_topic_without_backlog_is_not_searched_for_what_has_expired(
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_topic_that_sets_its_own_retention_lets_go_of_ledgers_its_namespace_would_keep(tmp_path: Path) -> None:
+def test_a_topic_with_its_own_retention_trims_ledgers_that_its_namespace_would_keep(tmp_path: Path) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         service, own, other = server.service, TOPIC, TopicName.parse("public/default/other")
@@ -222,7 +220,7 @@ def test_a_topic_that_sets_its_own_retention_lets_go_of_ledgers_its_namespace_wo
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_policies_of_a_topic_reach_its_partitions_and_survive_a_restart(tmp_path: Path) -> None:
+def test_policies_of_a_topic_apply_to_its_partitions_and_survive_a_restart(tmp_path: Path) -> None:
     async def test() -> None:
         partition = TOPIC.partition(1)
         server = await Server.start(tmp_path, CONFIG)
@@ -246,7 +244,7 @@ def test_policies_of_a_topic_reach_its_partitions_and_survive_a_restart(tmp_path
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_the_oldest_open_message_is_told_by_its_broker_time(tmp_path: Path) -> None:
+def test_the_oldest_unacknowledged_message_is_dated_by_broker_time(tmp_path: Path) -> None:
     async def test() -> None:
         server = await Server.start(tmp_path, CONFIG)
         service = server.service
@@ -268,7 +266,7 @@ def test_the_oldest_open_message_is_told_by_its_broker_time(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_one_address_gets_only_so_many_connections(tmp_path: Path) -> None:
+def test_the_connections_of_one_address_are_limited(tmp_path: Path) -> None:
     async def test() -> None:
         config = BrokerConfig(broker_service_port=0, broker_max_connections_per_ip=2)
         server = await Server.start(tmp_path, config)
@@ -286,7 +284,7 @@ def test_one_address_gets_only_so_many_connections(tmp_path: Path) -> None:
 
 
 def test_tls_handshakes_count_as_connections_and_end_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """On both ports together: a handshake holds the place of a client, until its time is over."""
+    """Handshakes of both ports hold the slots of clients until they time out."""
     certificate, key = write_certificate(tmp_path)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""Where a running server finds the entries that tasks read over the protocol, and what it counts of that."""
+"""Origins of entries that tasks read over the protocol from a running server, and their metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MIB: Final = 1 << 20
 COUNT: Final = 240
 SIZE: Final = 100_000
 TIMEOUT_S: Final = 240.0
-"""A loaded machine takes long to start a Spark."""
+"""A loaded machine needs long to start Spark."""
 
 
 async def append(topic: Topic, count: int) -> list[Position]:
@@ -140,7 +140,7 @@ managedLedgerOffloadServiceEndpoint={{endpoint}}
 
 
 def metric(served: Served, name: str) -> dict[str, float]:
-    """The values of a metric, by its label ``from`` where it has that."""
+    """Values of a metric, by its label ``from`` if it has one."""
     with urllib.request.urlopen(f"{served.admin_url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return {
@@ -154,7 +154,7 @@ def metric(served: Served, name: str) -> dict[str, float]:
 def test_entries_that_the_full_buffer_refused_are_read_from_the_hot_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the tier does not answer, producers go on; then everything is offloaded, and nothing is read twice."""
+    """Producers continue while the tier is down; then everything is offloaded, and nothing is read twice."""
     rng = random.Random(14)
     sent: list[bytes] = []
     topic = str(TOPIC)

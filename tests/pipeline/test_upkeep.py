@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("not today"), ZeroDivisionError("a fault")])
-def test_upkeep_goes_on_after_a_failure_and_tells_of_it(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_periodic_work_continues_after_a_failure_and_logs_it(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> int:
         calls = 0
         enough = asyncio.Event()
@@ -45,12 +47,12 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_work_that_does_not_end_is_left_behind(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_that_exceeds_its_timeout_is_abandoned(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     assert not run_with_timeout(0.01, "the shutdown", gate.wait)
     assert "the shutdown did not end within 0.01 s, not waiting any longer" in caplog.text
 
 
-def test_work_that_ends_is_waited_for() -> None:
+def test_work_within_its_timeout_is_waited_for() -> None:
     done: list[int] = []
     assert run_with_timeout(30, "the shutdown", lambda: done.append(1))
     assert done == [1]

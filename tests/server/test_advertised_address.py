@@ -1,4 +1,4 @@
-"""What lookups announce where the ports listen on every address of the machine."""
+"""The advertised address of ports that listen on every address of the machine."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def secured(
 
 
 @pytest.mark.usefixtures("_own_address")
-def test_a_wildcard_announces_the_address_of_this_machine(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wildcard_advertises_the_address_of_this_machine(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "afterglow.server.advertised_address")
     assert with_advertised_address(BrokerConfig(bind_address=WILDCARD)).advertised_address == OWN
     assert caplog.messages == [f"advertisedAddress is not set: lookups return {OWN}"]
 
 
 @pytest.mark.parametrize("wildcard", [WILDCARD, "::"])
-def test_the_address_found_is_one_of_this_machine_and_no_wildcard(wildcard: str) -> None:
+def test_the_detected_address_belongs_to_this_machine(wildcard: str) -> None:
     found = advertised._own_address(wildcard)
     assert found not in {WILDCARD, "::", ""}
     assert (":" in found) == (wildcard == "::")
@@ -64,7 +64,7 @@ def test_the_address_found_is_one_of_this_machine_and_no_wildcard(wildcard: str)
 
 
 @pytest.mark.parametrize("config", [BrokerConfig(), BrokerConfig(bind_address=WILDCARD, advertised_address="broker")])
-def test_what_is_set_stays(config: BrokerConfig) -> None:
+def test_a_configured_address_is_kept(config: BrokerConfig) -> None:
     assert with_advertised_address(config) is config
 
 
@@ -76,14 +76,14 @@ def test_an_address_that_the_certificate_does_not_name_is_refused_with_the_setti
 
 
 @pytest.mark.usefixtures("_own_address")
-def test_an_address_that_the_certificate_names_is_announced(tmp_path: Path) -> None:
+def test_an_address_that_the_certificate_names_is_advertised(tmp_path: Path) -> None:
     assert with_advertised_address(secured(tmp_path, addresses=[OWN])).advertised_address == OWN
 
 
 @pytest.mark.parametrize(
     ("name", "lines"), [("broker.example.com", 0), ("BROKER.example.com", 0), ("a.wild.org", 0), ("a.b.wild.org", 1)]
 )
-def test_a_name_that_is_set_and_not_in_the_certificate_is_a_warning(
+def test_a_configured_name_missing_in_the_certificate_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, lines: int
 ) -> None:
     config = secured(tmp_path, name, hosts=["broker.example.com", "*.wild.org"], addresses=[])
@@ -91,7 +91,7 @@ def test_a_name_that_is_set_and_not_in_the_certificate_is_a_warning(
     assert sum("clients that verify host names will not connect" in line for line in caplog.messages) == lines
 
 
-def test_a_missing_certificate_is_left_to_whoever_opens_the_port(tmp_path: Path) -> None:
+def test_a_missing_certificate_is_reported_when_the_port_is_opened(tmp_path: Path) -> None:
     config = secured(tmp_path, "broker")
     shutil.rmtree(tmp_path)
     assert with_advertised_address(config) is config
@@ -104,7 +104,7 @@ ip addr add 10.1.2.3/32 dev lo
 ip route add default dev lo src 10.1.2.3
 exec "$0" "$@"
 """
-"""A network of its own, with an address besides the loopback one: nothing is opened to other machines."""
+"""A separate network namespace with an address besides loopback: nothing is opened to other machines."""
 
 PROGRAM = r"""
 import json, pathlib, sys, urllib.request
@@ -125,7 +125,7 @@ with serving(pathlib.Path(sys.argv[1]), "--listen", "0.0.0.0", "--insecure") as 
 """
 
 
-def test_a_stock_client_follows_what_a_broker_on_a_wildcard_announces(tmp_path: Path) -> None:
+def test_a_stock_client_connects_to_the_address_that_a_wildcard_broker_advertises(tmp_path: Path) -> None:
     pytest.importorskip("pulsar", reason="the stock client is not installed: pip install pulsar-client")
     inside = ["unshare", "--map-root-user", "--net", "/bin/bash", "-c", STAGE]
     if not all(map(shutil.which, ("unshare", "ip"))) or subprocess.run([*inside, "true"], check=False).returncode:

@@ -37,9 +37,7 @@ def start_and_stop(home: Path, config: BrokerConfig = CONFIG, tier: str | None =
         ),
     ],
 )
-def test_a_start_that_is_refused_leaves_the_home_free(
-    tmp_path: Path, config: BrokerConfig, tier: str | None, message: str
-) -> None:
+def test_a_failed_start_releases_the_home(tmp_path: Path, config: BrokerConfig, tier: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         start_and_stop(tmp_path / "home", config, tier)
     start_and_stop(tmp_path / "home")
@@ -51,13 +49,13 @@ def test_the_server_gives_its_metadata_store_the_timeouts_of_its_settings(tmp_pa
         start_and_stop(tmp_path / "home", config)
 
 
-def test_an_engine_knows_its_tier_and_offloads_to_it(tmp_path: Path) -> None:
+def test_the_default_tier_is_in_the_home(tmp_path: Path) -> None:
     server = start_and_stop(tmp_path / "home")
     assert server.tiering.location.url == (tmp_path / "home/tier").as_uri()
     assert server.tiering.sources.counts("public/default/persistent/t") is None
 
 
-def test_a_changed_policy_is_known_to_offload_at_once(tmp_path: Path) -> None:
+def test_a_changed_policy_applies_to_offload_at_once(tmp_path: Path) -> None:
     async def run() -> tuple[int, int]:
         server = await Server.start(tmp_path / "home", CONFIG)
         try:
@@ -72,8 +70,8 @@ def test_a_changed_policy_is_known_to_offload_at_once(tmp_path: Path) -> None:
     assert asyncio.run(run()) == (-1, 77)
 
 
-def test_a_ledger_that_nobody_serves_is_kept_as_its_policies_say(tmp_path: Path) -> None:
-    """Offload opens topics by themselves, and the broker's own setting keeps nothing."""
+def test_the_retention_of_an_unopened_topic_follows_its_policies(tmp_path: Path) -> None:
+    """Offload opens topics without the broker, whose own setting keeps nothing."""
 
     async def run() -> tuple[int, int]:
         server = await Server.start(tmp_path / "home", CONFIG)

@@ -1,4 +1,4 @@
-"""Secrets of a real ``afterglow serve``, searched for in everything that it shows to others."""
+"""Search for secrets of a real ``afterglow serve`` in everything that it shows to others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POLICY_SECRET = "s3-of-a-namespace-Qy72"
 SPARK_SECRET = "s3-of-spark-Kw63"
 AZURE_SECRET = "azure-of-spark-Jv54"
 TRUST_SECRET = "of-the-truststore-Hu45"
-"""Spark also masks values that themselves speak of secrets: these do not, as real ones."""
+"""Like real secrets, these do not contain words that Spark masks by itself."""
 TOPIC = "persistent/public/default/t"
 MISSING = "no-such-bucket"
 LISTS = (
@@ -66,12 +66,12 @@ SECRETS = {
 
 
 def found_in(text: str) -> list[str]:
-    """The secrets that a text has, by name."""
+    """Names of the secrets that a text contains."""
     return [name for name, secret in SECRETS.items() if secret in text]
 
 
 def command_lines(root: int) -> list[str]:
-    """Those of a process and of all that it has started."""
+    """Command lines of a process and all its descendants."""
     parents, lines = {}, {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -87,7 +87,7 @@ def command_lines(root: int) -> list[str]:
 
 
 def ask(served: Served, method: str, path: str, body: object = None) -> str:
-    """What the admin API answers, also where it refuses."""
+    """The response of the admin API, also of a refused call."""
     request = urllib.request.Request(
         served.admin_url + path,
         None if body is None else json.dumps(body).encode(),
@@ -102,7 +102,7 @@ def ask(served: Served, method: str, path: str, body: object = None) -> str:
 
 
 def command(served: Served, *args: str) -> str:
-    """What a command prints, to either of its outputs."""
+    """The output of a command, stdout and stderr."""
     environ = {**os.environ, "AFTERGLOW_ADMIN_URL": served.admin_url, "AFTERGLOW_TOKEN": token()}
     line = [sys.executable, "-m", "afterglow", *args]
     done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=300, env=environ)
@@ -110,7 +110,7 @@ def command(served: Served, *args: str) -> str:
 
 
 def spark_pages() -> dict[str, str]:
-    """What Spark's UI shows of its one application."""
+    """Pages of Spark's UI about its application."""
     base = f"http://127.0.0.1:{UI_PORT}"
     (application,) = json.loads(page(f"{base}/api/v1/applications"))
     api = f"{base}/api/v1/applications/{application['id']}"
@@ -176,7 +176,7 @@ def conf(tmp_path: Path) -> Iterator[Path]:
 
 
 def spark_lines(served: Served) -> list[str]:
-    """The command line of Spark's JVM, once it runs; the script that starts it goes before."""
+    """The command line of Spark's JVM, after its start script has been replaced by it."""
     lines = command_lines(served.process.pid)
     return [line for line in lines if "bin/java " in line and "org.apache.spark.deploy.SparkSubmit" in line]
 

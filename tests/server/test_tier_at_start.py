@@ -1,4 +1,4 @@
-"""``serve`` with a tier that is missing, or does not answer, when it starts."""
+"""Start of ``serve`` with a tier that is missing or does not respond."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_available(served: Served, tier: str) -> float:
     return float(sample.split()[-1])
 
 
-def test_a_missing_bucket_is_reported_at_start_with_its_cure_and_once_more_when_it_is_there(tmp_path: Path) -> None:
+def test_a_missing_bucket_is_reported_at_start_with_its_fix_and_again_when_it_exists(tmp_path: Path) -> None:
     with start_moto() as store:
         options = settings(store.endpoint, store.access_key, store.secret_key)
         tier = f"s3://later at {store.endpoint}"
@@ -59,7 +59,7 @@ def test_a_missing_bucket_is_reported_at_start_with_its_cure_and_once_more_when_
             assert served.stop() == 0
 
 
-def test_a_store_that_does_not_answer_delays_neither_start_nor_end(tmp_path: Path) -> None:
+def test_an_unresponsive_store_delays_neither_start_nor_shutdown(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are accepted, and never answered
         options = settings(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with serving(tmp_path / "home", "--tier", "s3://silent", *options) as served:
