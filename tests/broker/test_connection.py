@@ -303,7 +303,7 @@ def test_a_client_that_sends_requests_without_reading_responses_is_closed() -> N
             client = await connect(port)
             await client.handshake()
             (connection,) = recorder.connections
-            for _ in range(1000):  # far more than the buffers of both sockets take
+            for _ in range(1000):  # much more than the buffers of both sockets hold
                 if connection.closing:
                     break
                 connection.send_bytes(bytes(50_000))
@@ -325,7 +325,7 @@ def test_reading_pauses_above_the_limit_of_pending_bytes() -> None:
             send.send.producer_id = 1
             send.send.sequence_id = 1
             frame = encode_head(send.SerializeToString(), 400) + bytes(400)
-            # Far more than the sockets' own buffers hold: if reading went on, all of it would arrive.
+            # Much more than the sockets' own buffers hold: if reading continued, all of it would arrive.
             client.writer.write(frame * 40_000)
             await recorder.until(lambda: not connection._reading)
             taken = len(recorder.commands)

@@ -120,7 +120,7 @@ def test_limits_for_clients_do_not_apply_to_internal_readers(tmp_path: Path) -> 
         with RawClient(service.service_url) as client:
             for name in ("one", "two"):
                 client.subscribe(topic, name, durable=False, properties=own)
-            client.subscribe(topic, "s", kinds.Shared)  # they take no client's place
+            client.subscribe(topic, "s", kinds.Shared)  # internal readers do not count as clients
             client.subscribe(topic, "three", durable=False, properties=own)  # nor clients theirs
             with pytest.raises(ErrorAnswer, match="maxConsumersPerTopic"):
                 client.subscribe(topic, "s", kinds.Shared)

@@ -128,11 +128,11 @@ def test_a_change_reads_all_policies_at_once_and_yields_to_other_tasks(
         server = await Server.start(tmp_path, CONFIG)
         service = server.service
         opened = [await service.topic(TOPIC.namespace.topic(f"t{number}"), create=True) for number in range(4)]
-        look, looks = type(service).open_topics.__get__, list[Any]()
+        read_topics, reads = type(service).open_topics.__get__, list[Any]()
 
         def counted(service: BrokerService) -> Any:
-            looks.append(look(service))
-            return looks[-1]
+            reads.append(read_topics(service))
+            return reads[-1]
 
         monkeypatch.setattr(BrokerService, "open_topics", property(counted))
         monkeypatch.setattr(policy_refresh, "TOPICS_AT_ONCE", 2)
@@ -146,7 +146,7 @@ def test_a_change_reads_all_policies_at_once_and_yields_to_other_tasks(
         watching = asyncio.create_task(watch())
         await service.update_policies(TOPIC.namespace, keep(3))
         watching.cancel()
-        assert len(looks) == 1
+        assert len(reads) == 1
         assert seen == {0, 2, 4}
         assert {topic.ledger.retention for topic in opened} == {Retention.of(3, -1)}
         await server.stop()

@@ -59,7 +59,7 @@ async def append(topic: Topic, count: int) -> list[Position]:
 
 
 async def stream_out(home: Path) -> tuple[Server, int, int]:
-    """Streams entries to a tier while they are written, far more than the tail cache holds, in several segments.
+    """Stream entries to a tier while they are written, many more than the tail cache holds, in several segments.
 
     Returns the server, which has ended, the bytes of all entries, and of those that came before the stream began.
     """
@@ -189,7 +189,7 @@ def test_entries_that_the_full_buffer_refused_are_read_from_the_hot_log(
             producer.flush()
 
         open_tier.clear()
-        # A first entry or two before the stream is looked at; from then on all that the cache evicts is offered.
+        # The first one or two entries precede the stream; from then on all entries that the cache evicts are offered.
         while not metric(served, "afterglow_offload_buffer_entries")[""]:
             produce(1)
         while not metric(served, "afterglow_offload_buffer_refused_bytes_total")[""]:

@@ -175,7 +175,7 @@ def _load_chain(context: ssl.SSLContext, files: _TlsFiles) -> None:
                 f"(tlsCertificateFilePath)"
             ) from error
         raise ConfigError(
-            f"tlsCertificateFilePath {files.certificate} or tlsKeyFilePath {files.key} is no PEM file of its kind: "
+            f"tlsCertificateFilePath {files.certificate} or tlsKeyFilePath {files.key} is not a valid PEM file: "
             f"{error.reason or error}"
         ) from error
     except OSError as error:
