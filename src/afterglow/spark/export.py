@@ -195,14 +195,7 @@ class ExportProgress:
 
 
 class TopicExport:
-    """One export.
-
-    Args:
-        session: Runs it.
-        directory: The target.
-        record: What is exported.
-        options: Further options of the data source.
-    """
+    """One export; ``options`` are further ones of the data source."""
 
     def __init__(
         self, session: SparkSession, directory: ExportDirectory, record: ExportRecord, options: Mapping[str, str]

@@ -223,12 +223,7 @@ class SparkRunner:
 
 
 def group_count(tasks: Sequence[Task], workers: int) -> int:
-    """Number of Spark tasks that a job's tasks share: at least two per worker, so that all are busy to the end.
-
-    Args:
-        tasks: Of one job.
-        workers: That Spark has.
-    """
+    """Number of Spark tasks that a job's tasks share: at least two per worker, so that all are busy to the end."""
     by_size = -(-sum(task.size_bytes for task in tasks) // _GROUP_BYTES)
     by_count = -(-len(tasks) // _GROUP_TASKS)
     return min(len(tasks), max(2 * workers, by_size, by_count))

@@ -60,11 +60,7 @@ class ObjectPortion:
 class SparkVerifier:
     """An :class:`~afterglow.verify.deep.ObjectVerifier` that reads every byte, in Spark jobs.
 
-    Args:
-        session: Runs the jobs.
-        stores: Gives the store of a tier location.
-        instance: The instance of this server.
-        progress: Called when a portion is verified.
+    It calls ``progress`` when a portion is verified.
     """
 
     def __init__(

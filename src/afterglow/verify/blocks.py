@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from afterglow.errors import FormatError
 from afterglow.verify.entries import BlockParser, EntryVerifier
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from afterglow.storage.store import ObjectStore
-    from afterglow.verify.index import IndexedBlock, IndexedLedger, ParsedIndex, Statistics, Stripe
+    from afterglow.verify.index import IndexedBlock, IndexedLedger, IndexedStripe, ParsedIndex, Statistics
 
 READ_BYTES: Final = 8 << 20
 """Bytes of one request: large enough for a store's bandwidth, small enough for a worker's memory."""
@@ -43,10 +43,7 @@ class ByteRange:
 WHOLE_OBJECT: Final = ByteRange(0, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Defect:
-    """A defect of a block."""
-
+class _Defect(NamedTuple):
     entry_id: int
     """First affected entry."""
     detail: str
@@ -132,8 +129,8 @@ def verify_blocks(
     return uncovered_bytes
 
 
-def _stripes(ledger: IndexedLedger) -> tuple[tuple[Stripe, ...], ...]:
-    none: tuple[tuple[Stripe, ...], ...] = ((),) * len(ledger.blocks)
+def _stripes(ledger: IndexedLedger) -> tuple[tuple[IndexedStripe, ...], ...]:
+    none: tuple[tuple[IndexedStripe, ...], ...] = ((),) * len(ledger.blocks)
     if ledger.statistics is None:
         return none
     try:
@@ -149,7 +146,7 @@ def _verify_block(
     number: int,
     *,
     end: int,
-    stripes: tuple[Stripe, ...],
+    stripes: tuple[IndexedStripe, ...],
     last: int | None,
     entries: EntryVerifier,
 ) -> Iterator[_Defect]:
@@ -208,7 +205,7 @@ def _header_problem(
 
 
 def _compare_statistics(
-    parser: BlockParser, block: IndexedBlock, number: int, statistics: Statistics, stripes: tuple[Stripe, ...]
+    parser: BlockParser, block: IndexedBlock, number: int, statistics: Statistics, stripes: tuple[IndexedStripe, ...]
 ) -> Iterator[_Defect]:
     first = block.first_entry_id
     bad = [i for i, stripe in enumerate(stripes) if [stripe.crc32c] != parser.stripe_crc32c[i : i + 1]]

@@ -100,13 +100,7 @@ def merge_results(target: CommittedObject, results: Iterable[PortionResult]) -> 
 
 
 class LocalVerifier:
-    """An :class:`ObjectVerifier` in this process, one object after the other.
-
-    Args:
-        stores: Gives the store of a tier location.
-        instance: The instance of this server, as its objects carry it.
-        deep: Read every byte.
-    """
+    """An :class:`ObjectVerifier` in this process, one object after the other; arguments as of ``verify()``."""
 
     def __init__(
         self, stores: Callable[[ParsedLocation], ObjectStore | DriverCopies], instance: str, *, deep: bool

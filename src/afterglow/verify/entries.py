@@ -103,15 +103,7 @@ class EntryVerifier:
     def _verify(
         self, entry_id: int, prefix: memoryview, size: int, layout: tuple[int, int, int | None], checksum: int
     ) -> None:
-        """Verify an entry.
-
-        Args:
-            entry_id: Its id.
-            prefix: Its first bytes, or all of them.
-            size: Its length.
-            layout: See :func:`_layout`.
-            checksum: CRC32C of the bytes behind its own checksum, if it has one.
-        """
+        """Verify an entry by its first bytes, or all of them, and the CRC32C of the bytes behind its own checksum."""
         broker_end, at, expected = layout
         if expected is None:
             self._verify_without_checksum(entry_id, prefix, size, broker_end)

@@ -38,7 +38,7 @@ _BLOCK: Final = struct.Struct(">qiq")
 
 
 @dataclass(frozen=True, slots=True)
-class Stripe:
+class IndexedStripe:
     """A stripe of a block, according to the index."""
 
     crc32c: int
@@ -72,12 +72,12 @@ class Statistics:
     crc32c: tuple[int, ...]
     stripe_bytes: int
     """0: the blocks have no stripes."""
-    stripes: tuple[Stripe, ...]
+    stripes: tuple[IndexedStripe, ...]
     """Of all blocks, in order."""
     time_ranges: tuple[BlockTimeRange, ...]
     """Of each block."""
 
-    def split(self, block_bytes: Sequence[int]) -> tuple[tuple[Stripe, ...], ...]:
+    def split(self, block_bytes: Sequence[int]) -> tuple[tuple[IndexedStripe, ...], ...]:
         """The stripes of each block, given the blocks' lengths; empty if the index has no stripes.
 
         Raises:
@@ -94,10 +94,6 @@ class Statistics:
 
 def parse_statistics(data: bytes, blocks: int) -> Statistics:
     """Parse the statistics of one ledger's blocks.
-
-    Args:
-        data: The table.
-        blocks: Number of blocks that it must describe.
 
     Raises:
         FormatError: It does not parse, or describes another number of blocks.
@@ -127,7 +123,7 @@ def _within(time: int | None, time_ranges: tuple[int, int] | None) -> bool:
     return time is None or time < 0 or time_ranges is None or time_ranges[0] <= time <= time_ranges[1]
 
 
-def _stripes(table: Message) -> tuple[Stripe, ...]:
+def _stripes(table: Message) -> tuple[IndexedStripe, ...]:
     checksums, before, frames = table.fixed32_column(12), table.column(13), table.column(14)
     if checksums and not table.unsigned(11):
         raise FormatError(f"its statistics have {len(checksums)} checksums of stripes of no length")
@@ -136,7 +132,7 @@ def _stripes(table: Message) -> tuple[Stripe, ...]:
             f"its statistics have {len(before)} and {len(frames)} places of frames for {len(checksums)} stripes"
         )
     return tuple(
-        Stripe(checksum, before[i] if before else None, frames[i] if frames else None)
+        IndexedStripe(checksum, before[i] if before else None, frames[i] if frames else None)
         for i, checksum in enumerate(checksums)
     )
 

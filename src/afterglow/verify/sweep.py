@@ -47,15 +47,7 @@ class Stray:
 
 
 class StrayFinder:
-    """Finds strays in tiers.
-
-    Args:
-        reader: Reads metadata again.
-        references: The keys that metadata named when it was first read.
-        instance: The instance of this server.
-        now_ms: The time by the stores' clocks.
-        grace_ms: Strays that are not older may belong to work in progress.
-    """
+    """Finds strays in tiers, given the keys that metadata named when it was first read; see :func:`sweep`."""
 
     def __init__(
         self, reader: TopicRecordsReader, references: References, *, instance: str, now_ms: int, grace_ms: int

@@ -43,10 +43,6 @@ class TopicRecordsReader:
 
     Every method raises ``CorruptMetadata`` or ``WrongVersion`` if a value cannot be parsed: the objects that it names
     would be unknown, so neither verification nor sweep may continue.
-
-    Args:
-        metadata: The store.
-        cluster: Name of the cluster whose records are read.
     """
 
     def __init__(self, metadata: MetadataReader, cluster: str) -> None:

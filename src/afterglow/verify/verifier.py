@@ -169,12 +169,7 @@ def committed_objects(records: TopicRecords) -> tuple[CommittedObject, ...]:
 
 
 def verify_coverage(records: TopicRecords, hot: Callable[[int], bool] | None = None) -> Iterator[Finding]:
-    """Holes and overlaps in the metadata of a topic.
-
-    Args:
-        records: Of the topic.
-        hot: Whether the hot log has a ledger; None if that is not known.
-    """
+    """Holes and overlaps in the metadata of a topic; ``hot`` as of :func:`verify`."""
     topic = format_topic(records.name)
     segment_records = {record.uuid: record for record in records.segments}
     for ledgers in records.ledger_lists:
@@ -234,11 +229,7 @@ def _compare_records(
 ) -> Iterator[Finding]:
     """Compare each segment's own record with the ledger list.
 
-    Args:
-        topic: For the findings.
-        ledgers: The ledger list.
-        records: The segments' records.
-        without_findings: Ledgers of the list without findings so far. A trimmed ledger is not a hole.
+    ``without_findings`` are the ledgers of the list without findings so far. A trimmed ledger is not a hole.
     """
     for uuid, (_, ranges) in _segments(ledgers).items():
         record = records.get(uuid)

@@ -103,12 +103,7 @@ def _number(value: Any) -> int | None:
 
 
 class BatchReader(DataSourceReader):
-    """Reads topics as they are when the query is planned. Pickled for the tasks.
-
-    Args:
-        options: What to read.
-        output: The columns, and their types.
-    """
+    """Reads topics as they are when the query is planned. Pickled for the tasks."""
 
     def __init__(self, options: SourceOptions, output: OutputSchema) -> None:
         self._options = options

@@ -66,11 +66,7 @@ def require_columns(asked: StructType, offered: pa.Schema) -> None:
 
 
 class OutputSchema:
-    """Converts batches to the Arrow schema that Spark expects.
-
-    Args:
-        schema: Of the DataFrame.
-    """
+    """Converts batches to the Arrow schema that Spark expects for a DataFrame."""
 
     def __init__(self, schema: StructType) -> None:
         self.asked = schema

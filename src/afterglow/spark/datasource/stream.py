@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as they grow. One lives in the driver as long as its query; pickled copies read in tasks.
 
-    Args:
-        options: What to read.
-        output: The columns, and their types.
-
     Raises:
         ConfigError: An option is not valid for a stream.
     """

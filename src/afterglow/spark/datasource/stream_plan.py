@@ -191,9 +191,6 @@ _IGNORE: Final = f"{IGNORE_LOSS} to continue without them"
 class StreamPlan:
     """Plans the micro-batches of one query. Not thread-safe.
 
-    Args:
-        options: What to read.
-
     Raises:
         AfterglowError: The source cannot be reached.
     """

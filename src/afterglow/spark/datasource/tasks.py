@@ -61,11 +61,6 @@ def pack_splits(splits: Iterable[Split], partition_bytes: int, schemas: Schemas 
 def read_partition(partition: InputPartition, output: OutputSchema, include: Include) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in order.
 
-    Args:
-        partition: Of :func:`pack_splits`.
-        output: Columns and their types.
-        include: Messages or raw entries.
-
     Raises:
         AfterglowError: They cannot be read, though batches before the error are valid; or the partition is not one of
             :func:`pack_splits`.
