@@ -13,7 +13,6 @@ others.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,26 +33,7 @@ if TYPE_CHECKING:
     from afterglow.config import BrokerConfig
     from afterglow.format.proto.managed_ledger_pb2 import ManagedLedgerInfo
     from afterglow.read.copies import HotReader, LedgerCopy, ServedRun
-    from afterglow.read.ranges import OffloadedRange
     from afterglow.read.tier_reader import TierReader
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadRequest:
-    """One read: its ledger, range, policy and order of copies."""
-
-    ledger: ManagedLedgerInfo.LedgerInfo
-    offloaded: OffloadedRange | None
-    policy: BrokerConfig
-    order: tuple[StorageTier, ...]
-
-    @property
-    def is_hot_deleted(self) -> bool:
-        return self.ledger.offloadContext.bookkeeperDeleted
-
-    @property
-    def skip_damaged(self) -> bool:
-        return self.policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
 
 
 class TieredEntrySource:
@@ -150,44 +130,36 @@ class TieredEntrySource:
         self, ledger: ManagedLedgerInfo.LedgerInfo, last: int, priority: ReadPriority | None, first: int
     ) -> Copies:
         policy = self._policy()
+        priority = priority or policy.managed_ledger_offloaded_read_priority
+        skip_damaged = policy.damaged_data_policy is DamagePolicy.SKIP_AND_REPORT
+        is_hot_deleted = ledger.offloadContext.bookkeeperDeleted
         offloaded = offloaded_range_at(ledger, first)
-        if offloaded is not None:
-            last = min(last, offloaded.last)
         # A freed hot copy stays in the order, so that reading the other one counts as a fallback.
-        order = copy_order(
-            priority or policy.managed_ledger_offloaded_read_priority, has_hot=True, has_tiered=offloaded is not None
-        )
-        read = _ReadRequest(ledger, offloaded, policy, order)
-        return Copies(
-            ledger.ledgerId,
-            last,
-            order,
-            read.skip_damaged,
-            offloaded and offloaded.uuid,
-            partial(self._copy, read),
-            partial(self._failed, read),
-        )
+        order = copy_order(priority, has_hot=True, has_tiered=offloaded is not None)
 
-    def _copy(self, read: _ReadRequest, tier: StorageTier) -> LedgerCopy:
-        ledger_id = read.ledger.ledgerId
-        if tier is StorageTier.HOT:
-            if read.is_hot_deleted:
-                raise LedgerMissing(f"{self._name}: ledger {ledger_id} is not in the hot log any more")
-            return HotCopy(self._hot, ledger_id)
-        assert read.offloaded is not None
-        return self._tiers.copy(
-            self._tiers.locate(self._name, read.offloaded, read.policy),
-            ledger_id,
-            read.policy,
-            self.counters,
-            allow_truncated=read.skip_damaged,
-            fail_fast=read.order[0] is StorageTier.TIERED and not read.is_hot_deleted,
-        )
+        def open_copy(tier: StorageTier) -> LedgerCopy:
+            if tier is StorageTier.HOT:
+                if is_hot_deleted:
+                    raise LedgerMissing(f"{self._name}: ledger {ledger.ledgerId} is not in the hot log any more")
+                return HotCopy(self._hot, ledger.ledgerId)
+            assert offloaded is not None
+            return self._tiers.copy(
+                self._tiers.locator.locate(self._name, offloaded, policy),
+                ledger.ledgerId,
+                policy,
+                self.counters,
+                allow_truncated=skip_damaged,
+                fail_fast=order[0] is StorageTier.TIERED and not is_hot_deleted,
+            )
 
-    def _failed(self, read: _ReadRequest, tier: StorageTier, error: AfterglowError) -> None:
-        if tier is StorageTier.TIERED and read.offloaded is not None:
-            with suppress(AfterglowError):  # an object that cannot be located needs no backoff
-                self._tiers.failed(self._tiers.locate(self._name, read.offloaded, read.policy), error)
+        def on_failure(tier: StorageTier, error: AfterglowError) -> None:
+            if tier is StorageTier.TIERED and offloaded is not None:
+                with suppress(AfterglowError):  # an object that cannot be located needs no backoff
+                    self._tiers.failed(self._tiers.locator.locate(self._name, offloaded, policy), error)
+
+        last = last if offloaded is None else min(last, offloaded.last)
+        object_name = None if offloaded is None else offloaded.uuid
+        return Copies(ledger.ledgerId, last, order, skip_damaged, object_name, open_copy, on_failure)
 
 
 def _first_run(served: Iterator[ServedRun], last: int) -> EntrySlice:

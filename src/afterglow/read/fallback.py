@@ -61,7 +61,7 @@ class Copies:
     """Identifies the object in the tier; None: no tier has the entries."""
     open: Callable[[StorageTier], LedgerCopy]
     """Opens a copy; raises ``AfterglowError`` if that fails."""
-    failed: Callable[[StorageTier, AfterglowError], None]
+    on_failure: Callable[[StorageTier, AfterglowError], None]
     """Called with a copy that could not be read, and its error."""
 
 
@@ -94,7 +94,7 @@ class FallbackReader:
                     run = copies.open(tier).read(first, min(copies.last, last), max_bytes)
                 except AfterglowError as error:
                     failures.append((tier, error))
-                    copies.failed(tier, error)
+                    copies.on_failure(tier, error)
                     continue
                 self._report(copies, tier, run, failures)
                 yield ServedRun(run, tier)
@@ -124,7 +124,7 @@ class FallbackReader:
                         first = run.frames.end_entry_id
                 except AfterglowError as error:
                     failures.append((tier, error))
-                    copies.failed(tier, error)
+                    copies.on_failure(tier, error)
                     if isinstance(error, DamagedStripe):  # after it, the preferred copy is intact again
                         until = min(until, max(error.until, first + 1))
                 if first > began:

@@ -230,14 +230,14 @@ class EntryBatches:
         """The entries of a run, in order."""
         frames = served.run.frames
         low, count = 0, len(frames)
-        timely = None if self._times is None else _concat_ids(self._times.of(served))
+        matching = None if self._times is None else _concat_ids(self._times.of(served))
         while low < count:
             high = int(np.searchsorted(frames.offsets, frames.offsets[low] + BATCH_BYTES, side="right")) - 1
             high = min(max(high, low + 1), count)
             batch = self._batch(served, low, high)
-            if timely is not None:
+            if matching is not None:
                 ids = pa.array(np.arange(frames.first_entry_id + low, frames.first_entry_id + high))
-                batch = batch.filter(pc.is_in(ids, value_set=timely))
+                batch = batch.filter(pc.is_in(ids, value_set=matching))
             if batch.num_rows:
                 yield batch
             low = high

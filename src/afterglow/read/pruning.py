@@ -141,15 +141,21 @@ class TimeProbe:
         Raises:
             AfterglowError: An entry cannot be read.
         """
-        stamps = _BrokerTimes(self, ledger_id, boundaries)
+
+        def time_of(entry_id: int) -> int:
+            found = self.time(Position(ledger_id, entry_id))
+            if found is None:
+                raise _NoBrokerTime
+            return found
+
+        begin, end = 0, len(boundaries)
         try:
-            begin, end = 0, len(boundaries)
             if scan_range.since_ms is not None:
                 # Entries after the last boundary before the time may reach it.
-                begin = max(bisect_left(stamps, scan_range.since_ms) - 1, 0)
+                begin = max(bisect_left(boundaries, scan_range.since_ms, key=time_of) - 1, 0)
             if scan_range.until_ms is not None:
-                end = bisect_left(stamps, scan_range.until_ms, lo=begin)
-            stamps[0]  # if the first entry has no broker time, others may have none either
+                end = bisect_left(boundaries, scan_range.until_ms, lo=begin, key=time_of)
+            time_of(boundaries[0])  # if the first entry has no broker time, others may have none either
         except _NoBrokerTime:
             return None
         return range(boundaries[begin], last + 1 if end == len(boundaries) else boundaries[end])
@@ -169,21 +175,3 @@ class TimeProbe:
 
 class _NoBrokerTime(Exception):
     """An entry has no broker time."""
-
-
-class _BrokerTimes:
-    """Broker times of entries of a ledger as a sequence for bisection, read lazily."""
-
-    def __init__(self, probe: TimeProbe, ledger_id: int, entries: Sequence[int]) -> None:
-        self._probe = probe
-        self._ledger_id = ledger_id
-        self._entries = entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __getitem__(self, at: int) -> int:
-        found = self._probe.time(Position(self._ledger_id, self._entries[at]))
-        if found is None:
-            raise _NoBrokerTime
-        return found

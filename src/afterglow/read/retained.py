@@ -100,15 +100,13 @@ class RetainedRange:
 
 def on_missing(*, fail: bool) -> OnMissing:
     """A callback for missing positions that raises the error, or logs it as a warning."""
-    return _raise if fail else _warn
 
+    def report(error: EntriesMissing) -> None:
+        if fail:
+            raise error
+        _log.warning("%s", error)
 
-def _raise(error: EntriesMissing) -> None:
-    raise error
-
-
-def _warn(error: EntriesMissing) -> None:
-    _log.warning("%s", error)
+    return report
 
 
 def _format_position(position: Position, batch: int) -> str:

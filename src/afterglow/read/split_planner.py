@@ -173,7 +173,7 @@ class SplitPlanner:
         Raises:
             AfterglowError: Metadata does not name it.
         """
-        return None if offloaded is None else self.tiers.locate(self.view.name, offloaded, self.policy)
+        return None if offloaded is None else self.tiers.locator.locate(self.view.name, offloaded, self.policy)
 
     def _preferred(
         self, ledger_id: int, offloaded: OffloadedRange | None, priority: ReadPriority | None
@@ -231,7 +231,7 @@ class SplitPlanner:
         if not scan_range.prunes:
             return False
         with suppress(AfterglowError):  # the record is not needed if the ledger list has the location of the object
-            bounds = self.tiers.times(self.view.name, offloaded)
+            bounds = self.tiers.locator.times(self.view.name, offloaded)
             return bounds is not None and not bounds.may_match(scan_range, stamped=self._stamped(planned.ledger_id))
         return False
 
@@ -259,7 +259,7 @@ class SplitPlanner:
     def _stripes(self, ledger_id: int, offloaded: OffloadedRange) -> LedgerStripes | None:
         """The blocks of a range; None if they cannot be read: reading the range will raise the error."""
         try:
-            tier_object = self.tiers.locate(self.view.name, offloaded, self.policy)
+            tier_object = self.tiers.locator.locate(self.view.name, offloaded, self.policy)
             copy = self.tiers.copy(
                 tier_object, ledger_id, self.policy, self.counters, allow_truncated=True, fail_fast=True
             )

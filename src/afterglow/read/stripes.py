@@ -85,7 +85,7 @@ class FrameTable:
 
     def __init__(self, header_bytes: int, stripe_bytes: int) -> None:
         self._lock = Lock()
-        self._piece_bytes = stripe_bytes
+        self._stripe_bytes = stripe_bytes
         self._entries = array("q", [0])
         self._offsets = array("q", [header_bytes])
 
@@ -102,7 +102,7 @@ class FrameTable:
     def add(self, frame: FrameStart) -> None:
         """Record the first frame after those of the last known stripe: no frame starts in the stripes between."""
         with self._lock:
-            while len(self._entries) <= frame.offset // self._piece_bytes:
+            while len(self._entries) <= frame.offset // self._stripe_bytes:
                 self._offsets.append(frame.offset)
                 self._entries.append(frame.entry)  # after the offset: readers without the lock search the entries first
 
@@ -120,15 +120,16 @@ class LedgerStripes:
         ends = {start: end for _, _, start, end in index.extents()}
         statistics = group.statistics
         self.header_bytes = index.header_bytes
-        self._firsts = np.array([block.first_entry_id for block in group.blocks], np.int64)
+        self.first_entries = np.array([block.first_entry_id for block in group.blocks], np.int64)
+        """Id of the first entry of each block."""
         self._starts = np.array([block.offset for block in group.blocks], np.int64)
         self._ends = np.array([ends[block.offset] for block in group.blocks], np.int64)
         if statistics is not None:
             self._counts = np.array([block.entries for block in statistics], np.int64)
         else:
             end_id = group.last_entry_id + 1 if index.format is Format.V1 else -1
-            after = np.append(self._firsts[1:], end_id)
-            self._counts = np.where(after < 0, -1, after - self._firsts)
+            after = np.append(self.first_entries[1:], end_id)
+            self._counts = np.where(after < 0, -1, after - self.first_entries)
         striped = statistics is not None and any(block.stripes for block in statistics)
         lengths = self._ends - self._starts
         if striped:
@@ -138,7 +139,8 @@ class LedgerStripes:
         else:
             self._sizes = np.full_like(lengths, max(buffer_bytes, _MIN_STRIPE_BYTES))
         self._first_stripes = np.append(0, np.cumsum(-(-lengths // self._sizes)))
-        self._whole = int(self._first_stripes[-1]) == self._firsts.size
+        self.whole_blocks = int(self._first_stripes[-1]) == self.first_entries.size
+        """Whether each stripe is a whole block."""
         self.times: NDArray[np.int64] | None = None
         """Per block the least and greatest broker time, then publish time, -1 for none; None: not measured."""
         self._crcs: NDArray[np.uint32] | None = None
@@ -157,7 +159,7 @@ class LedgerStripes:
     @property
     def size_bytes(self) -> int:
         """Memory, estimated."""
-        arrays = (self._firsts, self._starts, self._ends, self._counts, self._sizes, self._first_stripes)
+        arrays = (self.first_entries, self._starts, self._ends, self._counts, self._sizes, self._first_stripes)
         optional = (self.times, self._crcs, self._before, self._frames)
         return sum(array.nbytes for array in (*arrays, *optional) if array is not None)
 
@@ -171,19 +173,9 @@ class LedgerStripes:
         """Whether the index says in which stripe an entry begins."""
         return self._before is not None
 
-    @property
-    def whole_blocks(self) -> bool:
-        """Whether each stripe is a whole block."""
-        return self._whole
-
-    @property
-    def first_entries(self) -> NDArray[np.int64]:
-        """Id of the first entry of each block."""
-        return self._firsts
-
     def block_number(self, entry_id: int) -> int:
         """Number of the block that may hold an entry, by binary search; -1 before the first."""
-        return int(np.searchsorted(self._firsts, entry_id, side="right")) - 1
+        return int(np.searchsorted(self.first_entries, entry_id, side="right")) - 1
 
     def find(self, entry_id: int) -> BlockSpan | None:
         """The block that may hold an entry, by binary search."""
@@ -192,14 +184,14 @@ class LedgerStripes:
 
     def block(self, number: int) -> BlockSpan | None:
         """A block by its number; None after the last."""
-        if number >= self._firsts.size:
+        if number >= self.first_entries.size:
             return None
         count = int(self._counts[number])
         return BlockSpan(
             number,
             int(self._starts[number]),
             int(self._ends[number]),
-            int(self._firsts[number]),
+            int(self.first_entries[number]),
             None if count < 0 else count,
             int(self._first_stripes[number]),
             int(self._sizes[number]),
@@ -207,7 +199,7 @@ class LedgerStripes:
 
     def block_of_stripe(self, stripe: int) -> BlockSpan:
         """The block of a stripe."""
-        number = stripe if self._whole else int(np.searchsorted(self._first_stripes, stripe, side="right")) - 1
+        number = stripe if self.whole_blocks else int(np.searchsorted(self._first_stripes, stripe, side="right")) - 1
         found = self.block(number)
         assert found is not None
         return found

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from afterglow.read.counters import ReadCounters
     from afterglow.read.mapfile import OpenMapFile
     from afterglow.read.objects import OpenObject, TierObject
-    from afterglow.read.pruning import TimeBounds
-    from afterglow.read.ranges import OffloadedRange
     from afterglow.tier.locations import TierLocation, Tiers
 
 T = TypeVar("T")
@@ -64,7 +62,7 @@ class TierReader:
         *,
         clock: Clock | None = None,
     ) -> None:
-        self._locator = locator or ObjectLocator()
+        self.locator = locator or ObjectLocator()
         self._tiers = tiers
         self._config = config
         self._monotonic = (clock or SystemClock()).monotonic
@@ -145,22 +143,6 @@ class TierReader:
             self._config.offload_scan_read_buffer_size_in_bytes,
             Prefetch(self._cache.executor, rounds),
         )
-
-    def locate(self, name: str, offloaded: OffloadedRange, policy: BrokerConfig) -> TierObject:
-        """Location of the object that holds a range of a topic.
-
-        Raises:
-            AfterglowError: See :meth:`~afterglow.read.ranges.ObjectLocator.locate`.
-        """
-        return self._locator.locate(name, offloaded, policy)
-
-    def times(self, name: str, offloaded: OffloadedRange) -> TimeBounds | None:
-        """Times of the entries in the object of a range, where its record has them.
-
-        Raises:
-            AfterglowError: See :meth:`~afterglow.read.ranges.ObjectLocator.times`.
-        """
-        return self._locator.times(name, offloaded)
 
     def failed(self, tier_object: TierObject, error: AfterglowError) -> None:
         """Put an object, or its store, in backoff. Readers that have another copy avoid it; others open it again."""

@@ -89,13 +89,15 @@ class TimeIndex:
             within = range(start, min(offloaded.last + 1, entries.stop))
             start = within.stop
             with suppress(AfterglowError):
-                times = self.tiers.times(self.name, offloaded)
+                times = self.tiers.locator.times(self.name, offloaded)
                 if times is not None and times.is_before(time_ms):
                     continue
             with _optional_index(ledger):
                 copy = self._copy(ledger, offloaded)
-                if copy is not None and copy.ledger.stripes.times is not None:
-                    within = _first_block_reaching(copy.ledger.stripes, within, time_ms)
+                stripes = None if copy is None else copy.ledger.stripes
+                if stripes is not None and stripes.times is not None:
+                    greatest = stripes.times[:, 1::2].max(axis=1)  # broker or publish time
+                    within = _first_block_reaching(stripes, greatest, within, time_ms)
             if within:
                 return within
         return range(start, entries.stop)
@@ -105,7 +107,7 @@ class TimeIndex:
         low, end, stop = entries.start, entries.stop, entries.stop
         while low < end:
             offloaded = offloaded_range_at(ledger, (low + end) // 2)
-            times = None if offloaded is None else self.tiers.times(self.name, offloaded)
+            times = None if offloaded is None else self.tiers.locator.times(self.name, offloaded)
             if offloaded is None or times is None or times.max_broker is None:
                 break
             if times.max_broker < time_ms:
@@ -115,7 +117,7 @@ class TimeIndex:
         return range(low, stop) if low < stop else entries
 
     def _copy(self, ledger: ManagedLedgerInfo.LedgerInfo, offloaded: OffloadedRange) -> TierCopy | None:
-        tier_object = self.tiers.locate(self.name, offloaded, self.policy)
+        tier_object = self.tiers.locator.locate(self.name, offloaded, self.policy)
         fail_fast = not ledger.offloadContext.bookkeeperDeleted
         copy = self.tiers.copy(
             tier_object, ledger.ledgerId, self.policy, self.counters, allow_truncated=True, fail_fast=fail_fast
@@ -138,35 +140,27 @@ def _optional_index(ledger: ManagedLedgerInfo.LedgerInfo) -> Iterator[None]:
         pass
 
 
-def _first_block_reaching(stripes: LedgerStripes, entries: range, time_ms: int) -> range:
-    """The entries in the first block whose greatest broker or publish time reaches the given time."""
-    assert stripes.times is not None
+def _first_block_reaching(stripes: LedgerStripes, greatest: NDArray[np.int64], entries: range, time_ms: int) -> range:
+    """The entries in the first block whose greatest time reaches the given time; empty if no block does."""
     low, high = stripes.block_number(entries.start), stripes.block_number(entries.stop - 1)
     if low < 0:
         return entries
-    reaching = np.flatnonzero(stripes.times[low : high + 1, 1::2].max(axis=1) >= time_ms)
-    return _of_block(stripes, low + int(reaching[0]), entries) if reaching.size else entries[:0]
-
-
-def _of_block(stripes: LedgerStripes, number: int, entries: range) -> range:
-    """The entries that are in a block."""
+    reaching = np.flatnonzero(greatest[low : high + 1] >= time_ms)
+    if not reaching.size:
+        return entries[:0]
+    number = low + int(reaching[0])
     following = stripes.block(number + 1)
     stop = entries.stop if following is None else following.first_entry_id
     return range(max(int(stripes.first_entries[number]), entries.start), min(stop, entries.stop))
 
 
 def _by_blocks(copy: TierCopy, entries: range, time_ms: int) -> range:
-    """The entries in the first block whose greatest broker time reaches the given time."""
+    """The entries in the first block whose greatest broker time reaches the given time; all if no block does."""
     stripes = copy.ledger.stripes
+    if stripes.times is not None:
+        return _first_block_reaching(stripes, stripes.times[:, 1], entries, time_ms) or entries
     low, high = stripes.block_number(entries.start), stripes.block_number(entries.stop - 1)
-    if low < 0:
-        return entries
-    if stripes.times is None:
-        return _by_first_entries(copy, entries, range(low, high + 1), time_ms)
-    reaching = np.flatnonzero(stripes.times[low : high + 1, 1] >= time_ms)
-    if not reaching.size:
-        return entries
-    return _of_block(stripes, low + int(reaching[0]), entries)
+    return entries if low < 0 else _by_first_entries(copy, entries, range(low, high + 1), time_ms)
 
 
 def _by_first_entries(copy: TierCopy, entries: range, blocks: range, time_ms: int) -> range:

@@ -20,7 +20,6 @@ from afterglow.source.home_directory import TIER_DIRECTORY, HomeDirectory, read_
 from afterglow.tier.locations import FILESYSTEM, TierLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import ExitStack
 
     from afterglow.config import BrokerConfig
@@ -66,14 +65,30 @@ def open_source(
         ConfigError: An address is malformed.
         MetadataError: The metadata cannot be read.
     """
-    match address.scheme:
-        case "":
-            return _open_home(address, config, explicit, held)
-        case "http" | "https":
-            return _open_admin(address, config, explicit, held)
-        case "zk":
-            return _open_cluster(address, config, explicit, held)
-    raise ConfigError(f"invalid source address {address.source!r}; expected {_FORMS}")
+    if address.scheme not in {"", "http", "https", "zk"}:
+        raise ConfigError(f"invalid source address {address.source!r}; expected {_FORMS}")
+    credentials = ClusterCredentials.of(address.token, address.ca_file)
+    if not address.scheme:
+        return _open_home(address, config, credentials, explicit, held)
+    directory: TopicDirectory
+    cluster: AdminClient | PulsarCluster
+    if address.scheme == "zk":
+        store = open_metadata(address.source, config)
+        held.callback(store.close)
+        cluster = PulsarCluster(store)
+        brokers = ClusterBrokers(cluster, credentials, address.service_url)
+        directory = ClusterDirectory(address.source, cluster, brokers, credentials, config)
+    else:
+        cluster = AdminClient(address.source, credentials)
+        directory = AdminDirectory(cluster, credentials, config, address.service_url)
+    if address.metadata is None:
+        return directory, ObjectLocator(explicit=explicit)
+    # An Afterglow is attached to the cluster: its segments are added.
+    options: dict[str, Any] = {"read_only": True} if address.metadata.startswith("sqlite:") else {}
+    metadata = open_metadata(address.metadata, config, **options)
+    held.callback(metadata.close)
+    paths = attached_paths(metadata, address.metadata, cluster.clusters())
+    return AttachedDirectory(directory, metadata, paths), ObjectLocator(metadata, paths, explicit=explicit)
 
 
 def check_hot(hot: str) -> bool:
@@ -88,55 +103,18 @@ def check_hot(hot: str) -> bool:
 
 
 def _open_home(
-    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
+    address: SourceAddress,
+    config: BrokerConfig,
+    credentials: ClusterCredentials,
+    explicit: TierLocation | None,
+    held: ExitStack,
 ) -> tuple[TopicDirectory, ObjectLocator]:
     home = Path(address.source)
     metadata = read_metadata(home, address.metadata)
     held.callback(metadata.close)
     paths = AfterglowPaths(config.cluster_name)
-    own = TierLocation(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
-    credentials = ClusterCredentials.of(address.token, address.ca_file)
+    server_tier = TierLocation(FILESYSTEM, str(home.absolute() / TIER_DIRECTORY))
     directory = HomeDirectory(
         address.source, home, metadata, paths, config, credentials=credentials, service_url=address.service_url
     )
-    return directory, ObjectLocator(metadata, paths, server_tier=own, explicit=explicit)
-
-
-def _open_admin(
-    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
-) -> tuple[TopicDirectory, ObjectLocator]:
-    credentials = ClusterCredentials.of(address.token, address.ca_file)
-    api = AdminClient(address.source, credentials)
-    directory = AdminDirectory(api, credentials, config, address.service_url)
-    return _attached(directory, api.clusters, address, config=config, explicit=explicit, held=held)
-
-
-def _open_cluster(
-    address: SourceAddress, config: BrokerConfig, explicit: TierLocation | None, held: ExitStack
-) -> tuple[TopicDirectory, ObjectLocator]:
-    credentials = ClusterCredentials.of(address.token, address.ca_file)
-    store = open_metadata(address.source, config)
-    held.callback(store.close)
-    cluster = PulsarCluster(store)
-    brokers = ClusterBrokers(cluster, credentials, address.service_url)
-    directory = ClusterDirectory(address.source, cluster, brokers, credentials, config)
-    return _attached(directory, cluster.clusters, address, config=config, explicit=explicit, held=held)
-
-
-def _attached(
-    directory: TopicDirectory,
-    clusters: Callable[[], tuple[str, ...]],
-    address: SourceAddress,
-    *,
-    config: BrokerConfig,
-    explicit: TierLocation | None,
-    held: ExitStack,
-) -> tuple[TopicDirectory, ObjectLocator]:
-    """A cluster, with the segments of an attached Afterglow if metadata of one is given."""
-    if address.metadata is None:
-        return directory, ObjectLocator(explicit=explicit)
-    options: dict[str, Any] = {"read_only": True} if address.metadata.startswith("sqlite:") else {}
-    metadata = open_metadata(address.metadata, config, **options)
-    held.callback(metadata.close)
-    paths = attached_paths(metadata, address.metadata, clusters())
-    return AttachedDirectory(directory, metadata, paths), ObjectLocator(metadata, paths, explicit=explicit)
+    return directory, ObjectLocator(metadata, paths, server_tier=server_tier, explicit=explicit)

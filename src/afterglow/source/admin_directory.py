@@ -100,12 +100,7 @@ class AdminDirectory:
     # --- one topic ---
 
     def snapshot(self, topic: TopicName) -> SourceSnapshot:
-        """The current state of a topic; see :class:`TopicDirectory`.
-
-        Raises:
-            TopicMissing: The topic does not exist any more.
-            CorruptMetadata: The answer is not valid.
-        """
+        """The current state of a topic; see :class:`TopicDirectory`."""
         stats = self._api.internal_stats(topic)
         answer = None if stats is None else self._api.internal_info(topic)
         if stats is None or answer is None:
@@ -134,11 +129,7 @@ class AdminDirectory:
         return known
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments, which Apache Pulsar has none of; see :class:`TopicDirectory`.
-
-        Raises:
-            CorruptMetadata: A record is damaged.
-        """
+        """Its offloaded segments, which Apache Pulsar has none of; see :class:`TopicDirectory`."""
         answer = self._api.internal_info(topic) or {}
         given = (answer.get(_AFTERGLOW) or {}).get("segments", [])
         found = (

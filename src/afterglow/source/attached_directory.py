@@ -55,12 +55,7 @@ class AttachedDirectory:
         return self.cluster.exists(topic)
 
     def snapshot(self, topic: TopicName) -> SourceSnapshot:
-        """The current state of a topic; see :class:`TopicDirectory`.
-
-        Raises:
-            TopicMissing: The topic does not exist any more.
-            CorruptMetadata: A ledger list is damaged.
-        """
+        """The current state of a topic; see :class:`TopicDirectory`."""
         snapshot = self.cluster.snapshot(topic)
         stored = self.metadata.get(self.paths.managed_ledger(topic.managed_ledger_name))
         if stored is None or not stored.value:
@@ -72,11 +67,7 @@ class AttachedDirectory:
         return self.cluster.policy(topic)
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments; see :class:`TopicDirectory`.
-
-        Raises:
-            CorruptMetadata: A record is damaged.
-        """
+        """Its offloaded segments; see :class:`TopicDirectory`."""
         return stored_segments(self.metadata, self.paths, topic)
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:

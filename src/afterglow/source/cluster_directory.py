@@ -126,11 +126,7 @@ class ClusterDirectory:
         return tuple(sorted({*map(str, topics), *(str(each.base) for each in topics)}))
 
     def partitions(self, topic: TopicName) -> int:
-        """Number of partitions of a topic; see :class:`TopicDirectory`.
-
-        Raises:
-            CorruptMetadata: Its metadata is damaged.
-        """
+        """Number of partitions of a topic; see :class:`TopicDirectory`."""
         return self._cluster.partitions(topic)
 
     def exists(self, topic: TopicName) -> bool:
@@ -138,12 +134,7 @@ class ClusterDirectory:
         return self._cluster.managed_ledger(topic) is not None
 
     def snapshot(self, topic: TopicName) -> SourceSnapshot:
-        """The current state of a topic; see :class:`TopicDirectory`.
-
-        Raises:
-            TopicMissing: The topic does not exist any more.
-            CorruptMetadata: Its ledger list is damaged.
-        """
+        """The current state of a topic; see :class:`TopicDirectory`."""
         service_url = self._brokers.service_url()
         end = None if service_url is None else self._brokers.last_confirmed(topic)
         value = self._cluster.managed_ledger(topic)
@@ -163,11 +154,7 @@ class ClusterDirectory:
         return SourceSnapshot(info, RemoteHotLog(location.address(), str(topic), entries, open_ledger), location)
 
     def policy(self, topic: TopicName) -> BrokerConfig:
-        """Effective policy of a topic; see :class:`TopicDirectory`.
-
-        Raises:
-            CorruptMetadata: Policies are damaged.
-        """
+        """Effective policy of a topic; see :class:`TopicDirectory`."""
         with self._lock:
             known = self._policies.get(topic)
         if known is None:
@@ -185,11 +172,7 @@ class ClusterDirectory:
         return ()
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema, from a broker; see :class:`TopicDirectory`.
-
-        Raises:
-            NotSupported: No broker is running.
-        """
+        """Every version of its schema, from a broker; see :class:`TopicDirectory`."""
         api = self._brokers.admin()
         if api is None:
             raise NotSupported(

@@ -166,12 +166,7 @@ class HomeDirectory:
         return self._stored(topic) is not None
 
     def snapshot(self, topic: TopicName) -> SourceSnapshot:
-        """The current state of a topic; see :class:`TopicDirectory`.
-
-        Raises:
-            TopicMissing: The topic does not exist any more.
-            CorruptMetadata: Its ledger list is damaged.
-        """
+        """The current state of a topic; see :class:`TopicDirectory`."""
         value = self._stored(topic)
         if value is None:
             raise TopicMissing(f"topic does not exist any more: {topic} in source {self._source}")
@@ -190,19 +185,11 @@ class HomeDirectory:
         return self._policies.of(topic.managed_ledger_name)
 
     def segments(self, topic: TopicName) -> tuple[SourceSegment, ...]:
-        """Its offloaded segments; see :class:`TopicDirectory`.
-
-        Raises:
-            CorruptMetadata: A record is damaged.
-        """
+        """Its offloaded segments; see :class:`TopicDirectory`."""
         return stored_segments(self._metadata, self._paths, topic)
 
     def schemas(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """Every version of its schema; see :class:`TopicDirectory`.
-
-        Raises:
-            CorruptMetadata: A version is damaged.
-        """
+        """Every version of its schema; see :class:`TopicDirectory`."""
         return tuple(
             SchemaVersion(
                 stored.version,

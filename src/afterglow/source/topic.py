@@ -216,14 +216,8 @@ class SourceTopic:
 
         Missing positions are not reported; see :meth:`check_range`.
 
-        Args:
-            start: See :meth:`messages`.
-            end: See there.
-            since: See there.
-            until: See there.
-            published_ms: Least and greatest publish time, both inclusive. Only prunes: other messages may be returned.
-            read_priority: See there.
-            split_bytes: Bytes of a split in a tier, unless a single block is larger.
+        Arguments as for :meth:`messages`, and ``published_ms``: least and greatest publish time, both inclusive, which
+        only prune: other messages may be returned; ``split_bytes``: bytes of a split, unless a block is larger.
 
         Raises:
             InvalidName: A position is not valid.
@@ -255,20 +249,14 @@ class SourceTopic:
 
         An entry is included if one of its messages is. With times, entries that are not readable messages are skipped.
 
-        Args:
-            start: See :meth:`messages`.
-            end: See there.
-            since: See there.
-            until: See there.
-            columns: See there; with ``decode`` also ``_corrupt``, the reason why a row could not be decoded.
-            read_priority: See there.
-            include: ``messages`` or ``entries``.
-            decode: Whether to decode values, and keys of pairs, by the topic's schemas; or the schemas, if the source
-                has none.
-            scan: See there.
-            report: See there.
-            fail_on_data_loss: Whether it is an error that positions between ``start`` and ``end`` were trimmed or never
-                written. If not, they are logged as a warning, and the rest is read.
+        Further arguments:
+
+        * ``columns``: with ``decode`` also ``_corrupt``, the reason why a row could not be decoded.
+        * ``include``: ``messages`` or ``entries``.
+        * ``decode``: whether to decode values, and keys of pairs, by the topic's schemas; or the schemas, if the source
+          has none.
+        * ``fail_on_data_loss``: whether it is an error that positions between ``start`` and ``end`` were trimmed or
+          never written. If not, they are logged as a warning, and the rest is read.
 
         Raises:
             EntriesMissing: Positions of the range are missing, and ``fail_on_data_loss`` is set.
