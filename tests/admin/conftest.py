@@ -126,8 +126,8 @@ class Offloading:
         self.policies = Policies(config, catalog)
         paths, tiers = AfterglowPaths(config.cluster_name), Tiers()
         own = self.own = location_of_url(self.tier.as_uri())
-        self._tier_source = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=own))
-        self.sources = TopicSources(hot, self._tier_source, self.policies)
+        self._tier_reader = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=own))
+        self.sources = TopicSources(hot, self._tier_reader, self.policies)
         self.service = OffloadService(
             metadata=metadata,
             paths=paths,
@@ -149,7 +149,7 @@ class Offloading:
         self.verify_runs = VerifyRuns(open_verifier)
 
     def close(self) -> None:
-        self._tier_source.close()
+        self._tier_reader.close()
 
     def begin(self) -> None:
         """Look for what is due, up to where tasks would run."""

@@ -351,7 +351,7 @@ def test_topics_are_listed_and_a_missing_one_is_reported_with_similar_names(sour
 def test_an_invalid_home_is_reported_and_nothing_is_created(tmp_path: Path) -> None:
     with pytest.raises(MetadataUnavailable, match="no such directory"):
         afterglow.connect(str(tmp_path / "absent"))
-    with pytest.raises(MetadataUnavailable, match=r"no metadata\.db"):
+    with pytest.raises(MetadataUnavailable, match=r"metadata\.db is missing"):
         afterglow.connect(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -177,7 +177,7 @@ def test_metadata_without_records_of_the_cluster_is_refused(cluster: Cluster, tm
     cluster.put("/admin/clusters/pulsar-a", {})
     with closing(SqliteMetadataStore(tmp_path / "other.db")) as metadata:
         metadata.put("/afterglow/pulsar-b/x", b"", MUST_NOT_EXIST)
-    with pytest.raises(ConfigError, match="attached to cluster pulsar-a; it has records of pulsar-b"):
+    with pytest.raises(ConfigError, match="attached to cluster pulsar-a, it has records of pulsar-b"):
         afterglow.connect(cluster.address, metadata=f"sqlite:{tmp_path / 'other.db'}")
 
 

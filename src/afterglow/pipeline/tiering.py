@@ -109,7 +109,7 @@ class Tiering:
     verify_runs: VerifyRuns
     """Verification of the tiers on request."""
     _tiers: Tiers
-    _tier_source: TierReader
+    _tier_reader: TierReader
     _stack: ExitStack
 
     @classmethod
@@ -147,8 +147,8 @@ class Tiering:
                 config.spark_master, max_jobs=config.spark_max_concurrent_jobs, properties=spark_properties(config)
             )
             stack.callback(runner.close)
-            tier_source = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=location))
-            stack.callback(run_with_timeout, _GRACE_S, "closing readers of the tier", tier_source.close)
+            tier_reader = TierReader(tiers, config, ObjectLocator(metadata, paths, server_tier=location))
+            stack.callback(run_with_timeout, _GRACE_S, "closing readers of the tier", tier_reader.close)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="afterglow-offload")
             stop_threads = partial(threads.shutdown, cancel_futures=True)
             stack.callback(run_with_timeout, _GRACE_S, "stopping threads of offload", stop_threads)
@@ -166,7 +166,7 @@ class Tiering:
                 remote=task_access,
                 flush=hot.flush,
             )
-            sources = TopicSources(hot, tier_source, policies)
+            sources = TopicSources(hot, tier_reader, policies)
 
             def open_verifier(control: VerifyControl) -> TierVerifier:
                 stores = TierStores(tiers.store(location, config), config, tiers=tiers, control=control)
@@ -185,7 +185,7 @@ class Tiering:
                 requests.counts,
                 verify_runs,
                 tiers,
-                tier_source,
+                tier_reader,
                 stack.pop_all(),
             )
         raise AssertionError("unreachable: the block returns or raises")
@@ -198,9 +198,9 @@ class Tiering:
         if is_built_in(self.target.driver):
             self._tiers.health.require(str(self.target))
 
-    def drop_idle(self) -> None:
+    def evict_idle(self) -> None:
         """Evict objects that were not read for some time."""
-        self._tier_source.evict_idle()
+        self._tier_reader.evict_idle()
 
     def close(self) -> None:
         """Stop all threads and processes, Spark last. To be called after offload and topics are closed."""

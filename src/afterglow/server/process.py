@@ -251,4 +251,4 @@ def _upkeep(
     yield config.stats_update_frequency_in_secs, "rates", service.sample_rates
     yield 60 * config.message_expiry_check_interval_in_minutes, "expiry", service.expire_messages
     yield config.offload_tick_interval_millis / 1000, "offload", partial(service.blocking, offload.tick)
-    yield _EVICT_INTERVAL_S, "cache eviction", partial(service.blocking, tiering.drop_idle)
+    yield _EVICT_INTERVAL_S, "cache eviction", partial(service.blocking, tiering.evict_idle)

@@ -90,8 +90,8 @@ class Process:
         self.catalog = Catalog(self._metadata, STANDALONE)
         self.policies = Policies(config, self.catalog)
         locator = ObjectLocator(self._metadata, AfterglowPaths(), server_tier=LOCATIONS[0])
-        self._tier_source = TierReader(tiers, config, locator, clock=clock)
-        self.sources = TopicSources(self._hot, self._tier_source, self.policies)
+        self._tier_reader = TierReader(tiers, config, locator, clock=clock)
+        self.sources = TopicSources(self._hot, self._tier_reader, self.policies)
         self.offload = OffloadService(
             metadata=self._metadata,
             paths=AfterglowPaths(),
@@ -162,7 +162,7 @@ class Process:
             self.offload_started = True
         self.offload.tick()
         self.store.tick()
-        self._tier_source.evict_idle()
+        self._tier_reader.evict_idle()
         if not self.started and not self._world.zombies:
             # Cleaning the hot log presumes that its earlier writer has ended.
             self.store.start()
